@@ -8,6 +8,7 @@ import msgspec
 from antiphon.coordination.capacity import Capacity
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES
+from antiphon.kafka import fetch_sessions
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
@@ -68,6 +69,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE
     assert f"a node coordinates | {groups.kept_bytes_max >> 20} MiB |" in PAGE
     assert f"forgotten after {groups.abandoned_ms // 1000} s" in PAGE
+    sessions, each = fetch_sessions.SESSIONS_MAX, fetch_sessions.OF_CONNECTION_MAX
+    assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE
     assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE
     assert f"{KafkaListenerConfig().first_request_s:.0f} s; {NativeLimits(1, 1, 1).hello_s:.0f} s" in PAGE
 

@@ -67,6 +67,29 @@ def offsets(address: str) -> None:
     consumer.close()
 
 
+def sessions(address: str) -> None:
+    """A consumer of many partitions in one fetch session: each record comes once, whichever partitions are paused."""
+    consumer = kafka.KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest")
+    partitions = [kafka.TopicPartition("sessions", n) for n in range(48)]
+    consumer.assign(partitions)
+    producer = kafka.KafkaProducer(bootstrap_servers=address)
+    found: list[Any] = []
+    for turn in range(6):
+        sent = [producer.send("sessions", f"{turn}-{n}".encode(), partition=n) for n in range(turn, 48, 6)]
+        for each in sent:
+            each.get(10)
+        found += read(consumer, 8 * turn + (7 if turn else 8) - len(found))  # one is paused
+        consumer.resume(*partitions[turn : turn + 1])
+        consumer.pause(*partitions[turn + 1 : turn + 2])
+    consumer.resume(*partitions)
+    found += read(consumer, 48 - len(found))
+    assert sorted(m.value.decode() for m in found) == sorted(f"{n % 6}-{n}" for n in range(48))
+    handlers = consumer._fetcher._session_handlers
+    assert [each.next_metadata.session_id > 0 for each in handlers.values()] == [True]
+    producer.close()
+    consumer.close()
+
+
 def static(address: str) -> None:
     """A static member is replaced by itself."""
     for _ in range(2):
@@ -152,7 +175,8 @@ def quotas(address: str) -> None:
 
 
 SCENARIOS = {
-    scenario.__name__: scenario for scenario in (plain, gzip, offsets, static, table, administration, quotas)
+    scenario.__name__: scenario
+    for scenario in (plain, gzip, offsets, sessions, static, table, administration, quotas)
 }
 
 if __name__ == "__main__":

@@ -19,7 +19,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     # It joins before it knows its topics, and loses its way when it has to join a second time at once.
     groups = GroupConfig(initial_delay_ms=500)
     with serve(tmp_path_factory.mktemp("node"), groups=groups) as running:
-        for topic, shards in (("codec-None", 1), ("codec-gzip", 1), ("timed", 1), ("static", 2)):
+        for topic, shards in (
+            ("codec-None", 1),
+            ("codec-gzip", 1),
+            ("timed", 1),
+            ("static", 2),
+            ("sessions", 48),
+        ):
             running.create(topic, shards)
         running.create("atable", kind=Kind.TABLE)
         yield running
@@ -44,6 +50,10 @@ def test_idempotent_produce_and_group_consume(served: Served, scenario: str) -> 
 
 def test_offsets_for_times_and_ends(served: Served) -> None:
     run(served, "offsets")
+
+
+def test_a_fetch_session_tells_each_record_once(served: Served) -> None:
+    run(served, "sessions")
 
 
 def test_a_static_member_takes_its_own_place(served: Served) -> None:

@@ -357,14 +357,6 @@ async def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
 
 
 @in_virtual_time
-async def test_fetch_sessions_are_not_kept() -> None:
-    async with listening() as (served, connect):
-        await served.create("t")
-        answer = await fetch(await connect(), "t", 0, session=5)
-        assert int(answer.error_code) == code.FETCH_SESSION_ID_NOT_FOUND
-
-
-@in_virtual_time
 async def test_a_waiting_fetch_ends_when_its_client_leaves() -> None:
     async with listening() as (served, connect):
         await served.create("t")

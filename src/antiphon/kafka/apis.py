@@ -96,7 +96,7 @@ _APIS: Final = (
     ServedApi(
         FETCH, "Fetch", 4, 16, 12, None, None,
         HotHandler(decode_fetch, lambda on: on.fetch.run), Routing.LEADER,
-        "every answer is in full: no sessions",
+        "with fetch sessions",
     ),
     ServedApi(
         2, "ListOffsets", 1, 10, 6, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse,

@@ -49,6 +49,7 @@ SASL_AUTHENTICATION_FAILED: Final = 58
 NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
+INVALID_FETCH_SESSION_EPOCH: Final = 71
 FENCED_LEADER_EPOCH: Final = 74
 UNKNOWN_LEADER_EPOCH: Final = 75
 UNSUPPORTED_COMPRESSION_TYPE: Final = 76
@@ -66,6 +67,7 @@ RESOURCE_NOT_FOUND: Final = 91
 DUPLICATE_RESOURCE: Final = 92
 UNACCEPTABLE_CREDENTIAL: Final = 93
 UNKNOWN_TOPIC_ID: Final = 100
+FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
 
 # What a client does with a code matters more than its name: these choices make clients retry what can be retried
 # (6, 7, 5, 56 and 19 are retriable everywhere) and give up on what cannot (87, 42).

@@ -1,7 +1,7 @@
 """Fetch, versions 4 to 16: a response is a list of buffers, in which the log's own memory stands between headers.
 
 `encode_fetch` returns `[header, batch, batch, ..., header, batch, ...]` for the transport's `writelines`: record bytes are
-never copied into a response. Fetch sessions (KIP-227) are not kept: every request is answered in full, with session id 0.
+never copied into a response. What a fetch session is: `fetch_sessions`.
 """
 
 import struct
@@ -24,7 +24,7 @@ _FIRST_SESSIONS: Final = 7
 _FIRST_EPOCHS: Final = 9
 _FIRST_RACK: Final = 11
 _FIRST_FLEXIBLE: Final = 12
-_FIRST_TOPIC_IDS: Final = 13
+FIRST_TOPIC_IDS: Final = 13
 _FIRST_TAGGED_REPLICA: Final = 15
 _FIRST_ENDPOINTS: Final = 16
 _JOIN_OVER: Final = 64  # so many buffers, where they are small, cost more as buffers than one copy does
@@ -58,7 +58,10 @@ class TopicWanted(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`isolation` 0: read uncommitted, 1: read committed (of transactions; both end at the high watermark)."""
+    """`isolation` 0: read uncommitted, 1: read committed (of transactions; both end at the high watermark).
+
+    `forgotten`: partitions that leave the session, by the topic's name or id.
+    """
 
     max_wait_ms: int
     min_bytes: int
@@ -67,6 +70,7 @@ class FetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     topics: list[TopicWanted]
+    forgotten: Sequence[tuple[str | bytes, Sequence[int]]] = ()
 
 
 class PartitionFetched(NamedTuple):
@@ -100,8 +104,7 @@ def decode_fetch(reader: Reader, version: int) -> FetchRequest:
     flexible = version >= _FIRST_FLEXIBLE
     count = reader.compact_count() if flexible else reader.count()
     topics = [_topic_wanted(reader, version, flexible=flexible) for _ in range(count)]
-    if version >= _FIRST_SESSIONS:
-        _skip_forgotten(reader, version, flexible=flexible)
+    forgotten = _forgotten(reader, version, flexible=flexible) if version >= _FIRST_SESSIONS else []
     if flexible:
         reader.compact_nullable_string()  # rack
         reader.skip_tags()
@@ -109,12 +112,14 @@ def decode_fetch(reader: Reader, version: int) -> FetchRequest:
         reader.nullable_string()
     if reader.remaining:
         raise ProtocolViolationError(f"{reader.remaining} bytes follow a Fetch request of version {version}")
-    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session[0], session[1], topics)
+    return FetchRequest(
+        max_wait_ms, min_bytes, max_bytes, isolation, session[0], session[1], topics, forgotten
+    )
 
 
 def _topic_wanted(reader: Reader, version: int, *, flexible: bool) -> TopicWanted:
     name = topic_id = None
-    if version >= _FIRST_TOPIC_IDS:
+    if version >= FIRST_TOPIC_IDS:
         topic_id = bytes(reader.take(16))
     else:
         name = reader.compact_nullable_string() if flexible else reader.nullable_string()
@@ -142,19 +147,22 @@ def _partition_wanted(reader: Reader, version: int) -> PartitionWanted:
     return PartitionWanted(index, -1, offset, limit)
 
 
-def _skip_forgotten(reader: Reader, version: int, *, flexible: bool) -> None:
-    """Partitions that the client drops from its fetch session; there are no sessions to drop them from."""
+def _forgotten(reader: Reader, version: int, *, flexible: bool) -> list[tuple[str | bytes, Sequence[int]]]:
+    """Partitions that the client drops from its fetch session."""
+    found: list[tuple[str | bytes, Sequence[int]]] = []
     for _ in range(reader.compact_count() if flexible else reader.count()):
-        if version >= _FIRST_TOPIC_IDS:
-            reader.take(16)
-        elif flexible:
-            reader.compact_nullable_string()
+        key: str | bytes | None
+        if version >= FIRST_TOPIC_IDS:
+            key = bytes(reader.take(16))
         else:
-            reader.nullable_string()
-        count = reader.compact_count() if flexible else reader.count()
-        reader.take(4 * max(0, count))
+            key = reader.compact_nullable_string() if flexible else reader.nullable_string()
+        if key is None:
+            raise ProtocolViolationError("a forgotten topic's name must not be null")
+        count = max(0, reader.compact_count() if flexible else reader.count())
+        found.append((key, struct.unpack(f">{count}i", reader.take(4 * count))))
         if flexible:
             reader.skip_tags()
+    return found
 
 
 _HEAD_V4: Final = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
@@ -193,6 +201,7 @@ def encode_fetch(
     *,
     isolation: int = 0,
     throttle_ms: int = 0,
+    session_id: int = 0,
 ) -> list[Buffer]:
     """The whole response frame as buffers to be written one after the other."""
     version = header.version
@@ -200,7 +209,7 @@ def encode_fetch(
     frame = _Frame(start_response(header))
     frame.out += _I32.pack(throttle_ms)
     if version >= _FIRST_SESSIONS:
-        frame.out += struct.pack(">hi", error_code, 0)
+        frame.out += struct.pack(">hi", error_code, session_id)
     if flexible:
         put_uvarint(frame.out, len(topics) + 1)
     else:
@@ -231,7 +240,7 @@ def gathered(buffers: Sequence[Buffer]) -> list[Buffer]:
 
 def _put_topic(frame: _Frame, topic: TopicFetched, version: int, isolation: int) -> None:
     flexible = version >= _FIRST_FLEXIBLE
-    if version >= _FIRST_TOPIC_IDS:
+    if version >= FIRST_TOPIC_IDS:
         frame.out += topic.topic_id or bytes(16)
     elif flexible:
         put_compact_nullable_string(frame.out, topic.name)

@@ -82,6 +82,8 @@ class HurtListener(KafkaListener):
         """Do as told from the next request on. Raises InvalidRequestError, with all as before, for what makes no sense."""
         self._faults = ListenerFaults(told)
         self._apis = self._faults.apis
+        # What is hit by partition or topic has to name all of them, so nobody fetches what changed only.
+        self._handlers.fetch.sessions.served = not (self._faults.delays_s or "Fetch" in self._faults.failures)
         self._handlers.metadata.tell_versions(self._apis.values())
 
     def _made(self) -> Connection:

@@ -17,6 +17,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
 from antiphon.kafka.connection import Answer, Connection, Inbox
+from antiphon.kafka.fetch_sessions import SESSIONS_MAX
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import GroupOffsets
@@ -64,6 +65,7 @@ class KafkaListenerConfig(NamedTuple):
     group_table_shards: int = 4
     groups: GroupConfig = DEFAULT_GROUP_CONFIG
     connections_max: int = 2_000
+    fetch_sessions_max: int = SESSIONS_MAX
     idle_s: float = 600.0  # a connection without a request for so long is closed
     first_request_s: float = 30.0  # and so is one that has not sent its first one by then
     authenticator: Authenticator | None = None  # None: everybody may do everything
@@ -90,7 +92,7 @@ def _handlers(gateway: Gateway, config: KafkaListenerConfig, coordinator: GroupC
     defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
     return Handlers(
         produce=ProduceHandler(gateway, cache, config.quotas),
-        fetch=FetchHandler(gateway, cache, config.quotas),
+        fetch=FetchHandler(gateway, cache, config.quotas, config.fetch_sessions_max),
         metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas),
         log_offsets=LogOffsetsHandler(gateway, cache),
         groups=GroupHandler(cache, coordinator),
@@ -213,6 +215,7 @@ class KafkaListener:
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
         self._connections.pop(connection, None)
+        self._handlers.fetch.sessions.ended(connection)
 
     def dispatch(self, frame: memoryview, answer: Answer) -> None:
         """Decode a request and begin to work on it."""

@@ -24,6 +24,7 @@ from antiphon.gateway.quotas import Quotas, Use, payer_of
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch_codec import (
+    FIRST_TOPIC_IDS,
     FetchRequest,
     PartitionFetched,
     PartitionWanted,
@@ -32,6 +33,7 @@ from antiphon.kafka.fetch_codec import (
     encode_fetch,
     gathered,
 )
+from antiphon.kafka.fetch_sessions import FetchSession, FetchSessions
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -52,7 +54,8 @@ ISOLATION: Final = "committed"
 class FetchHandler:
     """Carries out Fetch requests."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache, quotas: Quotas) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, quotas: Quotas, sessions_max: int) -> None:
+        self.sessions = FetchSessions(gateway, sessions_max)
         self._gateway = gateway
         self._cache = cache
         self._quotas = quotas
@@ -60,40 +63,74 @@ class FetchHandler:
     async def run(self, header: RequestHeader, request: FetchRequest, answer: Answer) -> None:
         """Read, wait if there is less than asked for, read again, answer."""
         answer.connection.go_on(answer)  # no order is promised between fetches
-        if request.session_id != 0:
-            answer.send(*encode_fetch(header, code.FETCH_SESSION_ID_NOT_FOUND, [], []))
+        by_id = header.version >= FIRST_TOPIC_IDS
+        session = await self.sessions.changed(request, answer, by_id=by_id)
+        if isinstance(session, int):
+            answer.send(*encode_fetch(header, session, [], []))
             return
+        try:
+            await self._run(header, request, answer, session)
+        finally:
+            if session is not None:
+                session.busy = False
+
+    async def _run(
+        self, header: RequestHeader, request: FetchRequest, answer: Answer, session: FetchSession | None
+    ) -> None:
+        session_id = session.session_id if session is not None else 0
         payer = None
         if self._quotas.on:
             payer = payer_of(answer.connection.session.rights.principal, header.client_id)
         most = self._quotas.at_once(Use.FETCH, payer)
         if most is not None:
             if self._quotas.refuses(Use.FETCH, payer, answer):
-                answer.send(*encode_fetch(header, 0, [], [], throttle_ms=answer.throttle_ms))
+                how = {"throttle_ms": answer.throttle_ms, "session_id": session_id}
+                answer.send(*encode_fetch(header, 0, [], [], **how))
                 return
             most = max(1, int(most))
             request = request._replace(
                 max_bytes=min(request.max_bytes, most), min_bytes=min(request.min_bytes, most)
             )
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
-        sweep = await self._sweep(request, answer, deadline_s)
-        while sweep.must_wait and (left_s := deadline_s - loop.time()) > 0:
-            await self._gateway.wait_for_data(list(sweep.ends.items()), ISOLATION, left_s)
-            sweep = await self._sweep(request, answer, deadline_s)
-            if sweep.must_wait and sweep.found_bytes:
-                await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
-        hints = [p.leader for topic in sweep.topics for p in topic.partitions if p.leader is not None]
+        sweep = await self._read(request, answer, session)
+        if session is not None:
+            topics = session.news()
+        else:
+            topics = sweep.topics
+            by_id = header.version >= FIRST_TOPIC_IDS
+            session_id = await self.sessions.opened(request, topics, answer, by_id=by_id)
+        hints = [p.leader for topic in topics for p in topic.partitions if p.leader is not None]
         endpoints = self._cache.endpoints_of(hints) if hints else []
         self._quotas.charge(Use.FETCH, payer, sweep.found_bytes, answer)
-        how = {"isolation": request.isolation, "throttle_ms": answer.throttle_ms}
-        encode = functools.partial(encode_fetch, header, 0, sweep.topics, endpoints, **how)
-        if sum(len(topic.partitions) + 1 for topic in sweep.topics) <= PIECE:
+        how = {
+            "isolation": request.isolation,
+            "throttle_ms": answer.throttle_ms,
+            "session_id": session_id,
+        }
+        encode = functools.partial(encode_fetch, header, 0, topics, endpoints, **how)
+        if sum(len(topic.partitions) + 1 for topic in topics) <= PIECE:
             answer.send(*encode())
         else:
+            loop = asyncio.get_running_loop()
             answer.send(*await loop.run_in_executor(None, lambda: gathered(encode())))
 
-    async def _sweep(self, request: FetchRequest, answer: Answer, deadline_s: float) -> "_Sweep":
+    async def _read(self, request: FetchRequest, answer: Answer, session: FetchSession | None) -> "_Sweep":
+        """Read until there is as much as was asked for, or the time is over; the last pass."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+        sweep = await self._sweep(request, answer, deadline_s, session)
+        while sweep.must_wait and (left_s := deadline_s - loop.time()) > 0:
+            if session is not None:
+                await session.wait(left_s)
+            else:
+                await self._gateway.wait_for_data(list(sweep.ends.items()), ISOLATION, left_s)
+            sweep = await self._sweep(request, answer, deadline_s, session)
+            if sweep.must_wait and sweep.found_bytes:
+                await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
+        return sweep
+
+    async def _sweep(
+        self, request: FetchRequest, answer: Answer, deadline_s: float, session: FetchSession | None
+    ) -> "_Sweep":
         loop = asyncio.get_running_loop()
         while (room := answer.room_bytes) <= 0 and (left_s := deadline_s - loop.time()) > 0:
             await answer.connection.wait_for_room(left_s)
@@ -101,7 +138,8 @@ class FetchHandler:
         reserved = max(bound, BATCH_BYTES) if bound else 0
         answer.reserve(reserved)
         try:
-            sweep = _Sweep(self._gateway, self._cache, request, bound, answer.connection.session.rights)
+            rights = answer.connection.session.rights
+            sweep = _Sweep(self._gateway, self._cache, request, bound, rights, session)
             await sweep.read(answer.next_turn)
         finally:
             answer.reserve(-reserved)
@@ -118,10 +156,12 @@ class _Sweep:
         request: FetchRequest,
         bound_bytes: int,
         rights: Rights,
+        session: FetchSession | None,
     ) -> None:
         self._gateway = gateway
         self._cache = cache
         self._request = request
+        self._session = session
         self._rights = rights
         self._bytes_left = bound_bytes
         self._failed = False
@@ -132,11 +172,14 @@ class _Sweep:
     @property
     def must_wait(self) -> bool:
         """Less was found than the client wants at least, and nothing went wrong that it should know at once."""
-        return self.found_bytes < self._request.min_bytes and not self._failed and bool(self.ends)
+        if self.found_bytes >= self._request.min_bytes or self._failed:
+            return False
+        return bool(self.ends) or self._session is not None
 
     async def read(self, next_turn: Callable[[], Awaitable[None]]) -> None:
         places = count(1)
-        for wanted in self._request.topics:
+        topics = self._request.topics if self._session is None else self._session.due()
+        for wanted in topics:
             fetched = TopicFetched(wanted.name, wanted.topic_id, [])
             self.topics.append(fetched)
             topic, missing = self._topic_of(wanted)
@@ -147,9 +190,12 @@ class _Sweep:
                     await next_turn()
                 if topic is None:
                     self._failed = True
-                    fetched.partitions.append(PartitionFetched(partition.partition, missing))
+                    found, shard_id = PartitionFetched(partition.partition, missing), -1
                 else:
-                    fetched.partitions.append(await self._read_partition(topic, partition))
+                    found, shard_id = await self._read_partition(topic, partition)
+                fetched.partitions.append(found)
+                if self._session is not None:
+                    self._session.read(wanted, found, shard_id, ISOLATION)
 
     def _topic_of(self, wanted: TopicWanted) -> tuple[TopicMeta | None, int]:
         gateway, name = self._gateway, wanted.name
@@ -163,11 +209,14 @@ class _Sweep:
             by_name = wanted.name is not None
             return None, code.UNKNOWN_TOPIC_OR_PARTITION if by_name else code.UNKNOWN_TOPIC_ID
 
-    async def _read_partition(self, topic: TopicMeta, wanted: PartitionWanted) -> PartitionFetched:
+    async def _read_partition(
+        self, topic: TopicMeta, wanted: PartitionWanted
+    ) -> tuple[PartitionFetched, int]:
+        """What was found, and the shard's id, or -1 where it cannot be read."""
         shard = self._cache.shard_at(topic, wanted.partition)
         if shard is None:
             self._failed = True
-            return PartitionFetched(wanted.partition, code.UNKNOWN_TOPIC_OR_PARTITION)
+            return PartitionFetched(wanted.partition, code.UNKNOWN_TOPIC_OR_PARTITION), -1
         try:
             found = await self._gateway.fetch(
                 shard.shard_id,
@@ -181,17 +230,17 @@ class _Sweep:
             hint = (
                 self._cache.hint(topic.name, wanted.partition) if isinstance(error, NotLeaderError) else None
             )
-            return PartitionFetched(wanted.partition, code.code_of(error), leader=hint)
+            return PartitionFetched(wanted.partition, code.code_of(error), leader=hint), -1
         mismatch = epoch_mismatch(wanted.leader_epoch, found.term)
         if mismatch:
             self._failed = True
-            return PartitionFetched(wanted.partition, mismatch)
+            return PartitionFetched(wanted.partition, mismatch), -1
         self._bytes_left -= found.size_bytes
         self.found_bytes += found.size_bytes
         self.ends[shard.shard_id] = found.high_watermark
-        return PartitionFetched(
-            wanted.partition, 0, found.high_watermark, found.log_start, found.batches, found.size_bytes
-        )
+        end = found.high_watermark
+        read = PartitionFetched(wanted.partition, 0, end, found.log_start, found.batches, found.size_bytes)
+        return read, shard.shard_id
 
 
 def epoch_mismatch(asked: int, current: int) -> int:

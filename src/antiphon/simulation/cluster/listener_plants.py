@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from antiphon.http.listener import HttpListener
+from antiphon.kafka.fetch_sessions import FetchSession
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.offsets import GroupOffsets, OffsetAt
 from antiphon.kafka.handlers import fetch, produce
@@ -67,6 +68,12 @@ LISTENER_PLANTS: Final = (
         "consumers are given what is not committed yet",
         ((fetch, "ISOLATION", "uncommitted"),),
         options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 1},
+    ),
+    ClusterPlant(
+        "listener-session-stands-still",
+        "a fetch session goes on from the offsets with which it began",
+        (Edit(FetchSession, "want", "known.wanted = wanted", "pass"),),
+        options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 2},
     ),
     ClusterPlant(
         "listener-commits-later",

@@ -1,6 +1,7 @@
 """Consumers that fetch a topic from its beginning: they see what is committed, byte for byte, all of it, in order.
 
-Each follows the leaders of the topic's partitions by itself, without a group. A position that consumers were led to stays
+Each follows the leaders of the topic's partitions by itself, without a group, half of them in fetch sessions, which tell
+what changed only: who is not told of what is committed does not come to its end. A position that consumers were led to stays
 readable: who has read to an offset is never told that it is out of range, unless the log was trimmed.
 """
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 VERSIONS_BY_NAME: Final = (4, 7, 11, 12)
 VERSIONS: Final = (*VERSIONS_BY_NAME, 16)
 FIRST_TOPIC_IDS: Final = 13
+FIRST_SESSIONS: Final = 7
+NO_SESSION: Final = (0, -1)
+NEW_SESSION: Final = (0, 0)
+SESSION_LOST: Final = frozenset({code.FETCH_SESSION_ID_NOT_FOUND, code.INVALID_FETCH_SESSION_EPOCH})
 LIST_OFFSETS: Final = 2
 EARLIEST: Final = -2
 RETRIABLE: Final = frozenset({
@@ -38,7 +43,7 @@ class ConsumerWorkload(KafkaWorkload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "consumer") -> None:
         super().__init__(cluster, name)
-        self.outcomes = {"fetched": 0, "fetch_retried": 0}
+        self.outcomes = {"fetched": 0, "fetch_retried": 0, "session_fetches": 0, "sessions_lost": 0}
 
     def begin(self) -> None:
         """See `Workload`."""
@@ -69,6 +74,11 @@ class _Follower:
         self._version = client.random.choice(VERSIONS if client.knows_topic_ids else VERSIONS_BY_NAME)
         self._checks_epoch = client.random.random() < 0.5
         self._position = 0
+        keeps = self._version >= FIRST_SESSIONS and (partition + self._version) % 2 == 0
+        self._begins_with = NEW_SESSION if keeps else NO_SESSION
+        self._session = self._begins_with
+        self._session_of: tuple[str, int] | None = None  # address of the node that keeps the session
+        self._told: m.FetchPartition | None = None  # what the session knows of the partition
 
     async def run(self) -> None:
         """Follow the partition until the workload is stopped, and then to its end."""
@@ -79,6 +89,7 @@ class _Follower:
                 went_on = False
             if not went_on:
                 self._workload.outcomes["fetch_retried"] += 1
+                self._session = self._begins_with
                 self._client.forget(TOPIC, self._partition)
                 await self._client.back_off()
             elif not self._workload.stopped:
@@ -87,10 +98,18 @@ class _Follower:
     async def _fetch(self) -> bool:
         """Fetch once; False where the leader has to be looked for again."""
         address, epoch = await self._client.leader(TOPIC, self._partition)
+        if address != self._session_of:
+            self._session, self._session_of = self._begins_with, address
         answer: m.FetchResponse = await self._client.ask(
             address, FETCH, self._version, self._request(epoch if self._checks_epoch else -1)
         )
+        if answer.error_code in SESSION_LOST and self._session[0]:
+            self._workload.outcomes["sessions_lost"] += 1
+            self._session = self._begins_with
+            return True
         require(not answer.error_code, "fetch-refused", self._shard_id, f"error {answer.error_code}")
+        if not self._goes_on(answer):
+            return True
         fetched = answer.topics[0].partitions[0]
         if fetched.error_code == code.OFFSET_OUT_OF_RANGE:
             return await self._is_trimmed(address)
@@ -105,6 +124,28 @@ class _Follower:
         self._take(fetched)
         return True
 
+    def _goes_on(self, answer: m.FetchResponse) -> bool:
+        """Follow the session; False where it has no news of the partition."""
+        session_id, epoch = self._session
+        if session_id:
+            self._workload.outcomes["session_fetches"] += 1
+            require(
+                answer.session_id == session_id,
+                "session-kept",
+                self._shard_id,
+                f"an answer in session {session_id} says that it is of session {answer.session_id}",
+            )
+        elif epoch != NEW_SESSION[1]:
+            require(not answer.session_id, "session-wanted", self._shard_id, "who wants no session gets one")
+        self._session = (answer.session_id, epoch + 1) if answer.session_id else self._begins_with
+        require(
+            bool(answer.topics) or bool(session_id),
+            "full-answer",
+            self._shard_id,
+            "a full fetch has no answer about its partition",
+        )
+        return bool(answer.topics)
+
     def _request(self, epoch: int) -> m.FetchRequest:
         draw = self._client.random
         partition = m.FetchPartition(
@@ -113,6 +154,8 @@ class _Follower:
             offset=self._position,
             max_bytes=draw.choice((1, 1_000, 1 << 20)),
         )
+        is_known = bool(self._session[0]) and partition == self._told
+        self._told = partition
         by_id = self._version >= FIRST_TOPIC_IDS
         topic = m.FetchTopic(name=TOPIC, partitions=[partition])
         if by_id:
@@ -122,7 +165,9 @@ class _Follower:
             min_bytes=draw.choice((1, 1, 10_000)),
             max_bytes=1 << 20,
             isolation=draw.choice((0, 1)),
-            topics=[topic],
+            session_id=self._session[0],
+            session_epoch=self._session[1],
+            topics=[] if is_known else [topic],
         )
 
     def _take(self, fetched: m.FetchedPartition) -> None:
