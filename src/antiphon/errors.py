@@ -207,6 +207,12 @@ class ProducerFencedError(AntiphonError):
     code = "producer_fenced"
 
 
+class InvalidTxnStateError(AntiphonError):
+    """What was asked does not fit the state of the producer's transaction."""
+
+    code = "invalid_txn_state"
+
+
 class ReplayConflictError(AntiphonError):
     """A replayed batch has the position of an earlier one but other content."""
 

@@ -111,10 +111,10 @@ def test_a_log_that_is_cut_trimmed_and_written_meanwhile_is_read_on_without_an_a
         piece = check.plan()
         match draw.randrange(6):
             case 0:
-                start = log.batch_start(draw.randrange(log.log_start, log.log_end + 1))
+                start = log.reader.batch_start(draw.randrange(log.log_start, log.log_end + 1))
                 runner.run(log.truncate(max(start, log.log_start)))
             case 1 if log.log_end > log.log_start + 8:
-                op = log.trim(log.batch_start(log.log_start + 4))
+                op = log.trim(log.reader.batch_start(log.log_start + 4))
                 if op is not None:
                     runner.run(op)
             case _:

@@ -380,11 +380,11 @@ def test_the_batch_that_holds_an_offset(log: Log) -> None:
     for _ in range(30):
         log.append(3, size=60)
     for in_memory in (True, False):
-        starts = [log.log.batch_start(offset) for offset in (0, 1, 44, 45, 89, 90)]
+        starts = [log.log.reader.batch_start(offset) for offset in (0, 1, 44, 45, 89, 90)]
         assert starts == [0, 0, 42, 45, 87, 90], in_memory
         log.log.release_memory()
     log.runner.run(log.log.trim(45))
-    assert [log.log.batch_start(offset) for offset in (45, 47, 48)] == [45, 45, 48]
+    assert [log.log.reader.batch_start(offset) for offset in (45, 47, 48)] == [45, 45, 48]
 
 
 def test_what_was_trimmed_is_not_read_from_memory_either(log: Log) -> None:

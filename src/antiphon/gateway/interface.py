@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
+from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
@@ -54,11 +55,13 @@ class Gateway(Protocol):
 
     Attributes:
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
+        transactions: the shards' part of them.
     """
 
     node_id: int
     cluster_id: str
     check_request: Callable[[int], None]
+    transactions: ShardTransactions
 
     @property
     def metadata(self) -> ClusterMeta:
@@ -131,7 +134,13 @@ class Gateway(Protocol):
         ...
 
     async def append(
-        self, shard_id: int, batch: Buffer, *, expected_offset: int | None = None, timeout_s: float = 30.0
+        self,
+        shard_id: int,
+        batch: Buffer,
+        *,
+        expected_offset: int | None = None,
+        timeout_s: float = 30.0,
+        transaction_number: int | None = None,
     ) -> AppendResult:
         """Append one RecordBatch v2; returns when it is committed.
 
@@ -139,6 +148,10 @@ class Gateway(Protocol):
         and leader epoch are set in a copy that the node owns. Raises CorruptBatchError, BatchTooLargeError,
         OutOfOrderSequenceError, ProducerFencedError, OffsetMismatchError, NotLeaderError, NotReadyError, DiskFullError,
         OverloadedError, and TimedOutError when the outcome is unknown.
+
+        A part of a transaction that is not under way here yet needs `transaction_number`, as its coordinator has just said
+        it; InvalidTxnStateError where that has ended meanwhile, for any other part of a transaction that is not under way,
+        and for a batch that is no part of its producer's, while one is. WrongKindError where none are taken.
         """
         ...
 
@@ -150,7 +163,13 @@ class Gateway(Protocol):
         ...
 
     def submit_append(
-        self, shard_id: int, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done
+        self,
+        shard_id: int,
+        batch: Buffer,
+        expected_offset: int | None,
+        timeout_s: float,
+        done: Done,
+        transaction_number: int | None = None,
     ) -> None:
         """See `append`; errors that are known at once are raised."""
         ...

@@ -94,6 +94,7 @@ CODE_OF: Final[dict[type[errors.AntiphonError], int]] = {
     errors.BatchTooLargeError: MESSAGE_TOO_LARGE,
     errors.OutOfOrderSequenceError: OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.ProducerFencedError: INVALID_PRODUCER_EPOCH,
+    errors.InvalidTxnStateError: INVALID_TXN_STATE,
     errors.ReplayConflictError: INVALID_RECORD,
     errors.DiskFullError: KAFKA_STORAGE_ERROR,
     errors.StorageFailedError: KAFKA_STORAGE_ERROR,

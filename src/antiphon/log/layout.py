@@ -239,7 +239,11 @@ def remove_damage(disk: Disk, directory: str) -> None:
 
 
 def producers_of(
-    disk: Disk, directory: str, start: int, end: int, headers_from: Callable[[int], Iterable[BatchHeader]]
+    disk: Disk,
+    directory: str,
+    start: int,
+    end: int,
+    batches_from: Callable[[int], Iterable[tuple[BatchHeader, memoryview]]],
 ) -> ProducerState:
     """The producers' state at the end of a log from `start` to `end`: from a snapshot and the batches after it."""
     found = newest_snapshot(disk, directory, end)
@@ -247,6 +251,6 @@ def producers_of(
         state, at = producers_before(disk, directory, start), start
     else:
         state, at = ProducerState.decode(found.producers), found.offset
-    for header in headers_from(at):
-        state.update(header)
+    for header, batch in batches_from(at):
+        state.learn(header, batch)
     return state

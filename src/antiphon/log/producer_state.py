@@ -19,6 +19,8 @@ Jobs are remembered apart from the other producers, whose number never makes a s
 forgotten job could be appended again. A shard forgets a job only if it knows `JOBS_MAX` of them and that one was silent
 for `JOB_KEPT_S`. If none was, `check` refuses a new job.
 
+A producer with a transaction under way is never forgotten; what is known of transactions is in `transactions`.
+
 `check` is called before the append, `update` records an appended batch: on the leader, on followers and at recovery
 alike, so that a fail-over forgets nothing. `truncate` removes batches of uncommitted entries again.
 """
@@ -37,7 +39,8 @@ from antiphon.errors import (
     ProducerFencedError,
     ReplayConflictError,
 )
-from antiphon.records.batch import CONTROL_BIT, BatchHeader
+from antiphon.log.transactions import Aborted, Known, TransactionState
+from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer
 
 TABLE_ID_MIN: Final = 1 << 61
 JOB_ID_MIN: Final = 1 << 62
@@ -56,6 +59,7 @@ JOB_KEPT_S: Final = (
 )  # that a job is remembered in any case, since its last batch or this process took over
 _EPOCH_MODULUS: Final = 1 << 15
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
+_THREE_PARTS: Final = b"\x93"  # msgpack's first byte of an array of three
 
 
 class Duplicate(NamedTuple):
@@ -90,9 +94,14 @@ def is_newer_job_epoch(epoch: int, current: int) -> bool:
 
 
 class ProducerState:
-    """Producers of one shard, least recently active first; the module docstring says how many."""
+    """Producers of one shard, least recently active first; the module docstring says how many.
+
+    Attributes:
+        transactions: those of the shard.
+    """
 
     def __init__(self) -> None:
+        self.transactions = TransactionState()
         self._producers: dict[int, list[ProducerBatch]] = {}  # without jobs
         self._jobs: dict[int, list[ProducerBatch]] = {}
         self._heard_s: dict[int, float] = {}  # when each job was last heard of, by the monotonic clock
@@ -136,6 +145,13 @@ class ProducerState:
             return _check_table(header, batches)
         return _check_normal(header, batches)
 
+    def learn(self, header: BatchHeader, batch: Buffer) -> Aborted | None:
+        """Record a batch of the log, and what it says of a transaction; returns the one that it aborted, if it did."""
+        self.update(header)
+        if header.producer_id >= 0 and header.attributes & TRANSACTIONAL_BIT:
+            return self.transactions.took(header, batch)
+        return None
+
     def update(self, header: BatchHeader) -> None:
         """Record an appended batch; batches without a producer and control batches are ignored."""
         producer_id, base_offset, delta = header.producer_id, header.base_offset, header.last_offset_delta
@@ -168,7 +184,8 @@ class ProducerState:
 
     def _forget_oldest(self, known: dict[int, list[ProducerBatch]], at: int) -> None:
         """Whoever replays a log forgets at once what its leader forgot, which took only what it could (`check`)."""
-        oldest = next(iter(known))
+        has_open = self.transactions.open
+        oldest = next(producer_id for producer_id in known if producer_id not in has_open)
         del known[oldest]
         self._heard_s.pop(oldest, None)
         self._exact_from = at
@@ -197,7 +214,7 @@ class ProducerState:
         Returns False if the truncation goes deeper than the remembered batches: the state must then be rebuilt from the
         log.
         """
-        if to_offset < self._exact_from:
+        if to_offset < self._exact_from or not self.transactions.truncate(to_offset):
             return False
         for known in (self._producers, self._jobs):
             for producer_id, batches in list(known.items()):
@@ -213,7 +230,7 @@ class ProducerState:
         old = [
             producer_id
             for producer_id, batches in self._producers.items()
-            if batches[-1].timestamp < before_ms
+            if batches[-1].timestamp < before_ms and producer_id not in self.transactions.open
         ]
         for producer_id in old:
             self._exact_from = max(self._exact_from, self._producers.pop(producer_id)[-1].next_offset)
@@ -225,6 +242,7 @@ class ProducerState:
         self._jobs.clear()
         self._heard_s.clear()
         self._exact_from = 0
+        self.transactions = TransactionState()
 
     def last_batch(self, producer_id: int) -> ProducerBatch | None:
         """The newest batch of a producer."""
@@ -245,7 +263,8 @@ class ProducerState:
                 for number, batches in items
             ]
             items = [(number, batches) for number, batches in cut if batches]
-        return msgspec.msgpack.encode((exact_from, items))
+        known = self.transactions.known(before)
+        return msgspec.msgpack.encode((exact_from, items) if known is None else (exact_from, items, known))
 
     def jobs(self, before: int, inherited: bytes = b"") -> bytes:
         """The known jobs as of offset `before`, encoded, for the shard that a part of this one becomes.
@@ -263,24 +282,35 @@ class ProducerState:
     def decode(cls, data: bytes) -> "ProducerState":
         """Undo `encode`; CorruptBatchError where the bytes are something else."""
         state = cls()
-        exact_from, items = _decode_items(data)
+        exact_from, items, known = _decode_items(data)
         state._exact_from = exact_from
+        if known is not None:
+            state.transactions = TransactionState.of(known)
         state._producers = {number: batches for number, batches in items if number < JOB_ID_MIN}
         state._jobs = {number: batches for number, batches in items if number >= JOB_ID_MIN}
         state._heard_s = dict.fromkeys(state._jobs, system.monotonic_s())
         return state
 
 
-def _decode_items(data: bytes) -> tuple[int, list[tuple[int, list[ProducerBatch]]]]:
+class _Encoded(NamedTuple):
+    exact_from: int
+    items: list[tuple[int, list[ProducerBatch]]]
+    transactions: Known | None = None
+
+
+def has_transactions(encoded: bytes) -> bool:
+    """Does an encoded state say anything of transactions? An older program cannot decode it then."""
+    return encoded[:1] == _THREE_PARTS
+
+
+def _decode_items(data: bytes) -> _Encoded:
     try:
-        exact_from, items = msgspec.msgpack.decode(
-            data, type=tuple[int, list[tuple[int, list[ProducerBatch]]]]
-        )
+        found = msgspec.msgpack.decode(data, type=_Encoded)
     except UNDECODABLE as error:
         raise CorruptBatchError(f"not a producer snapshot: {error}") from error
-    if not all(batches for _, batches in items):
+    if not all(batches for _, batches in found.items):
         raise CorruptBatchError("not a producer snapshot: a producer without a batch")
-    return exact_from, items
+    return found
 
 
 def _too_many_jobs(header: BatchHeader) -> OverloadedError:

@@ -170,6 +170,18 @@ class LogReader:
             return self._tail.read(offset, max_bytes, end, at_least_one=True)
         return self.from_disk().read(offset, max_bytes, min(end, self._tail.start), at_least_one=True)
 
+    def batch_start(self, offset: int) -> int:
+        """First offset of the batch that holds `offset`, between the log's start and end; the end for itself.
+
+        Reads a little of the disk where the batch is not in memory. At the log's start, the start.
+        """
+        log_start, log_end = self._terms.log_start, self._terms.log_end
+        if offset in {log_start, log_end}:
+            return offset
+        if offset >= self._tail.start:
+            return read_header(self._tail.read(offset, 1, log_end, at_least_one=True)[0]).base_offset
+        return max(self._segments.find(offset)[1].base_offset, log_start)
+
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is at least that late; None if there is none. May read the disk.
 
@@ -199,6 +211,10 @@ class LogReader:
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """Headers of all batches from the one that holds `offset`, in order. Reads the disk."""
+        return (header for header, _ in self.batches_from(offset))
+
+    def batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """All batches from the one that holds `offset`, in order, with their headers. Reads the disk."""
         at = max(offset, self._terms.log_start)
         while at < self._terms.log_end:
             batches = self._read(at, _REPLAY_BYTES, self._terms.log_end)
@@ -206,7 +222,7 @@ class LogReader:
                 return
             for batch in batches:
                 header = read_header(batch)
-                yield header
+                yield header, batch
                 at = header.next_offset
 
     def verify(self) -> int:

@@ -457,7 +457,7 @@ class _Recovery:
 
     def _take(self, header: BatchHeader, batch: memoryview) -> None:
         self.terms.append(header.leader_epoch, header.next_offset)
-        self.producers.update(header)
+        self.producers.learn(header, batch)
         said = members_of(batch) if header.is_control else None
         if said is not None:
             self.members.append(header.next_offset, said)

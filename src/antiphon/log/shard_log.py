@@ -47,7 +47,7 @@ from antiphon.log.segment import Segment
 from antiphon.log.segments import Segments
 from antiphon.log.snapshot import LogStart, Snapshot, encode_snapshot
 from antiphon.log.tail import MemoryTail
-from antiphon.records.batch import CONTROL_BIT, BatchHeader, Buffer, read_header
+from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer, read_header
 from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.records.members import Members, MembersIndex
@@ -239,6 +239,8 @@ class ShardLog:
         segment.grow(header, size)
         if header.producer_id >= 0:
             self.producers.update(header)
+            if header.attributes & TRANSACTIONAL_BIT:
+                self.producers.transactions.took(header, batch)
         elif header.attributes & CONTROL_BIT:
             said = members_of(batch)
             if said is not None:
@@ -285,7 +287,7 @@ class ShardLog:
         self._start_generation(to_offset)
         if not self.producers.truncate(to_offset):
             self.producers = layout.producers_of(
-                self.disk, self.path, self.log_start, self.log_end, self.reader.headers_from
+                self.disk, self.path, self.log_start, self.log_end, self.reader.batches_from
             )
         self._last_entry = self._find_last_entry()
         settle = functools.partial(self._settle, to_offset, self._generation)
@@ -348,17 +350,6 @@ class ShardLog:
             steps.append(CallStep(then))
         settle = functools.partial(self._settle, at.offset, self._generation)
         return LogOp(self.queue, steps, settle=settle)
-
-    def batch_start(self, offset: int) -> int:
-        """First offset of the batch that holds `offset`, between the log's start and end; the end for itself.
-
-        Reads a little of the disk where the batch is not in memory. At the log's start, the start.
-        """
-        if offset in {self.log_start, self.log_end}:
-            return offset
-        if self.is_in_memory(offset):
-            return read_header(self._tail.read(offset, 1, self.log_end, at_least_one=True)[0]).base_offset
-        return max(self._segments.find(offset)[1].base_offset, self.log_start)
 
     def trim(self, log_start: int) -> LogOp | None:
         """Let the log start at `log_start` (at most `durable_end`): whole segments before it are removed.

@@ -4,7 +4,8 @@ Written when a segment is closed, every `snapshot_bytes`, and at a clean stop; t
 synced first. Big-endian: magic 8s "ANTIPHSS" | version u32 | crc u32 of the rest | msgpack of `Snapshot`.
 
 If the log has named its members, the files that must contain them are of version 2. Older programs refuse these,
-because they would use outdated members. All others stay of version 1.
+because they would use outdated members. If there were transactions, they are of version 3, and sealed:
+an older program would forget which are under way. All others stay of version 1.
 """
 
 import os
@@ -16,10 +17,12 @@ from crc32c import crc32c
 
 from antiphon.errors import UNDECODABLE, NewerFormatError
 from antiphon.log.disk import Disk, read_whole
+from antiphon.log.producer_state import has_transactions
 from antiphon.records.members import Members
 
 SNAPSHOT_MAGIC: Final = b"ANTIPHSS"
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
+MEMBERS_VERSION: Final = 2
 START_MAGIC: Final = b"ANTIPHST"
 START_VERSION: Final = 2
 FRAMED_VERSIONS: Final = {SNAPSHOT_MAGIC: 2, START_MAGIC: 2}  # of other files: 1; later ones are sealed
@@ -43,7 +46,8 @@ class SegmentSummary(NamedTuple):
 class Snapshot(NamedTuple):
     """State of the log up to `offset`. `last_entry`: index entry of the last batch before it, to recognise the log by.
 
-    `members`: the members entries in the log, by their exclusive ends (version 2).
+    `members`: the members entries in the log, by their exclusive ends (version 2). `aborted`: how many transactions each
+    segment's index of aborted ones names (version 3).
     """
 
     offset: int
@@ -54,6 +58,7 @@ class Snapshot(NamedTuple):
     producers: bytes
     last_entry: bytes
     members: tuple[tuple[int, Members], ...] = ()
+    aborted: tuple[int, ...] = ()
 
 
 class LogStart(NamedTuple):
@@ -109,9 +114,11 @@ def unframe(magic: bytes, version: int, data: bytes | None, what: str) -> bytes 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The whole file."""
+    if has_transactions(snapshot.producers):
+        return seal(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, msgspec.msgpack.encode(snapshot))
     if snapshot.members:
-        return frame(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, msgspec.msgpack.encode(snapshot))
-    return frame(SNAPSHOT_MAGIC, 1, msgspec.msgpack.encode(snapshot[:-1]))
+        return frame(SNAPSHOT_MAGIC, MEMBERS_VERSION, msgspec.msgpack.encode(snapshot[:-1]))
+    return frame(SNAPSHOT_MAGIC, 1, msgspec.msgpack.encode(snapshot[:-2]))
 
 
 def decode_snapshot(data: bytes | None, path: str) -> Snapshot | None:

@@ -109,6 +109,27 @@ class HeartbeatReply(Body, frozen=True, array_like=True, tag=True):
     delta: MetadataDelta | None = None
 
 
+class EndTransaction(Body, frozen=True, array_like=True, tag=True):
+    """A coordinator of transactions to the leader of a shard: append the marker that ends this one, and say where it is.
+
+    `epoch`: the marker's, from which on the producer may write. `number`: of the transaction; a marker whose number is not
+    above the last one of its producer is not appended again. Answered by `TransactionEnded` once it is committed.
+    """
+
+    shard_id: int
+    producer_id: int
+    epoch: int
+    number: int
+    commit: bool
+    timeout_ms: int = 30_000
+
+
+class TransactionEnded(Body, frozen=True, array_like=True, tag=True):
+    """The marker that ended the transaction, or a later one, is committed at this offset."""
+
+    offset: int
+
+
 class ReserveProducerIds(Body, frozen=True, array_like=True, tag=True):
     """Ask for a block of producer ids to hand out; answered by `ProducerIdBlock`."""
 

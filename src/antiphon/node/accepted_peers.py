@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon.model.cluster import (
     Command,
+    EndTransaction,
     Heartbeat,
     MetadataDelta,
     Register,
@@ -39,6 +40,10 @@ class PeerFrames(Protocol):
 
     def coordinator_request(self, sender: int, body: Any, answered: Callable[[Any], None]) -> None:
         """A node asks this one as the coordinator."""
+        ...
+
+    def end_transaction(self, body: EndTransaction, answered: Callable[[Any], None]) -> None:
+        """A coordinator of transactions wants a marker in a shard."""
         ...
 
     def snapshot_received(
@@ -79,6 +84,8 @@ class AcceptedPeer:
             node.coordinator_request(sender, body, self._begin(request_id))
         elif isinstance(body, SnapshotRequest):
             node.snapshot_received(sender, body, payload, self._begin(request_id))
+        elif isinstance(body, EndTransaction):
+            node.end_transaction(body, self._begin(request_id))
         else:
             return False
         return True

@@ -18,7 +18,7 @@ from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal import Wal
 from antiphon.log.wal_thread import WalThread
-from antiphon.model.cluster import MetadataDelta
+from antiphon.model.cluster import EndTransaction, MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
 from antiphon.node import memory
@@ -32,6 +32,7 @@ from antiphon.node.forwarding import Forwarder
 from antiphon.node.gauges import add_gauges
 from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.local_replicas import LocalReplicas
+from antiphon.node.local_transactions import LocalTransactions
 from antiphon.node.local_view import LocalView
 from antiphon.node.memory import LongLived
 from antiphon.node.metrics import NodeMetrics
@@ -119,21 +120,26 @@ class Node:
         self.splits = Splits(self)
         self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
         self.forwarder = Forwarder(self.view, self.shards.settings, self.link, self.metrics)
-        self.gateway = NodeGateway(
-            config,
-            self.agent,
-            self.replicas,
-            trimming=Trimming(self.replicas, self.link),
-            bulk=self.bulk,
-            forwarder=self.forwarder,
-            own=self,
-        )
+        self.transactions = LocalTransactions(self.replicas, self.link)
+        self.gateway = self._make_gateway()
         self.coordinator: CoordinatorShell | None = None
         self._long_lived = LongLived()
         self._alive: set[int] = set()  # as the metadata last said
         self._tasks: set[asyncio.Task[Any]] = set()
         self._addresses: dict[str, str] = {}
         self._started_s = self.loop.time()
+
+    def _make_gateway(self) -> NodeGateway:
+        return NodeGateway(
+            self.config,
+            self.agent,
+            self.replicas,
+            trimming=Trimming(self.replicas, self.link),
+            bulk=self.bulk,
+            forwarder=self.forwarder,
+            transactions=self.transactions,
+            own=self,
+        )
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -322,6 +328,10 @@ class Node:
     ) -> None:
         """See PeerFrames."""
         self.snapshots.receive(sender, body, payload, answered)
+
+    def end_transaction(self, body: EndTransaction, answered: Callable[[Any], None]) -> None:
+        """See PeerFrames."""
+        self.transactions.received(body, answered)
 
     def send_snapshot(self, source: SnapshotSource, to: int) -> None:
         """See PartitionServices."""

@@ -16,6 +16,7 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.gateway.interface import Admit, AnsweredWithBulk, Done, ShardRequest
+from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.internal import write_problem
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
@@ -95,7 +96,7 @@ class NodeGateway:
         node_id, cluster_id: of this node.
         cluster: the coordinator and the metadata.
         replicas: the replicas of this node.
-        start_scrub: see Gateway.
+        start_scrub, transactions: see Gateway.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class NodeGateway:
         trimming: Trimming,
         bulk: BulkGate,
         forwarder: Forwarder,
+        transactions: ShardTransactions,
         own: OwnNode,
     ) -> None:
         self.node_id = config.node_id
@@ -117,6 +119,7 @@ class NodeGateway:
         self._trimming = trimming
         self._bulk = bulk
         self._forwarder = forwarder
+        self.transactions = transactions
         self._own = own
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
@@ -241,11 +244,17 @@ class NodeGateway:
     # -- logs ---------------------------------------------------------------------------------------------------
 
     async def append(
-        self, shard_id: int, batch: Buffer, *, expected_offset: int | None = None, timeout_s: float = 30.0
+        self,
+        shard_id: int,
+        batch: Buffer,
+        *,
+        expected_offset: int | None = None,
+        timeout_s: float = 30.0,
+        transaction_number: int | None = None,
     ) -> AppendResult:
         """See Gateway."""
         future, done = _future()
-        self.submit_append(shard_id, batch, expected_offset, timeout_s, done)
+        self.submit_append(shard_id, batch, expected_offset, timeout_s, done, transaction_number)
         result: AppendResult = await future
         return result
 

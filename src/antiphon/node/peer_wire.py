@@ -10,7 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
-from antiphon.model.cluster import ClusterReply, ClusterRequest, MetadataDelta
+from antiphon.model.cluster import (
+    ClusterReply,
+    ClusterRequest,
+    EndTransaction,
+    MetadataDelta,
+    TransactionEnded,
+)
 from antiphon.model.peer_handshake import PeerChallenge
 from antiphon.model.requests import Body, Failure, HelloReply, Reply, Request
 from antiphon.partition.multi_batches import checked_entries
@@ -74,9 +80,11 @@ class SnapshotEnd(Body, frozen=True, array_like=True, tag=True):
 
 
 SnapshotRequest = SnapshotBegin | SnapshotChunk | SnapshotEnd
-PeerBody = Request | ClusterRequest | MetadataDelta | AnyMessage | MultiMessage | SnapshotRequest
+PeerBody = (
+    Request | ClusterRequest | MetadataDelta | AnyMessage | MultiMessage | SnapshotRequest | EndTransaction
+)
 PeerReply = (
-    Reply | ClusterReply | SnapshotProgress | AnyMessage | MultiMessage
+    Reply | ClusterReply | SnapshotProgress | TransactionEnded | AnyMessage | MultiMessage
 )  # messages come back where `dial` says so
 
 decode_peer = MessageDecoder(PeerBody)

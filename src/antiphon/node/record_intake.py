@@ -23,13 +23,21 @@ if TYPE_CHECKING:
 class _Waiting:
     """A batch that waits for its own judgement, or for those before it."""
 
-    __slots__ = ("batch", "deadline_s", "done", "expected_offset", "is_judged", "problem")
+    __slots__ = ("batch", "deadline_s", "done", "expected_offset", "is_judged", "number", "problem")
 
-    def __init__(self, batch: bytes, expected_offset: int | None, deadline_s: float, done: Done) -> None:
+    def __init__(
+        self,
+        batch: bytes,
+        expected_offset: int | None,
+        deadline_s: float,
+        done: Done,
+        number: int | None,
+    ) -> None:
         self.batch = batch
         self.expected_offset = expected_offset
         self.deadline_s = deadline_s
         self.done = done
+        self.number = number
         self.is_judged = False
         self.problem: AntiphonError | None = None
 
@@ -47,9 +55,18 @@ class RecordIntake:
         self._lines: dict[int, deque[_Waiting]] = {}
 
     def append(
-        self, shard_id: int, batch: Buffer, expected_offset: int | None, timeout_s: float, done: Done
+        self,
+        shard_id: int,
+        batch: Buffer,
+        expected_offset: int | None,
+        timeout_s: float,
+        done: Done,
+        number: int | None = None,
     ) -> None:
-        """Append a batch if its records can be read. Raises what is known at once; else `done` gets the result."""
+        """Append a batch if its records can be read. Raises what is known at once; else `done` gets the result.
+
+        `number`: of the transaction that it is part of, see Gateway.
+        """
         host = self._replicas.hosts.get(shard_id) or self._replicas.host(shard_id)
         settings = host.state.settings
         if (
@@ -68,10 +85,10 @@ class RecordIntake:
             host.state.check_writable()  # where another node leads, that is what is said
             raise
         if is_judged and shard_id not in self._lines:
-            host.clients.append(batch, expected_offset, timeout_s, done, header)
+            host.clients.append(batch, expected_offset, timeout_s, done, header, number)
             return
         host.state.check_writable()
-        one = _Waiting(bytes(batch), expected_offset, host.services.now_s() + timeout_s, done)
+        one = _Waiting(bytes(batch), expected_offset, host.services.now_s() + timeout_s, done, number)
         self._lines.setdefault(shard_id, deque()).append(one)
         host.services.in_flight(len(one.batch))
         if is_judged:
@@ -117,4 +134,6 @@ class RecordIntake:
             raise TimedOutError(
                 "the time was over before the batch's records were looked at: nothing was appended"
             )
-        self._replicas.host(shard_id).clients.append(one.batch, one.expected_offset, left_s, one.done)
+        self._replicas.host(shard_id).clients.append(
+            one.batch, one.expected_offset, left_s, one.done, None, one.number
+        )

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.coordination.profiles import Replication, replication_of
+from antiphon.errors import WrongKindError
 from antiphon.log.config import LogConfig
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import TopicMeta
+from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.node.config import NodeConfig
+from antiphon.partition.mode import EARLY, MANY_WRITERS
 from antiphon.partition.settings import PartitionSettings
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 from antiphon.records.intake import BATCH_RECORDS_MAX, IntakeRules
@@ -79,6 +81,20 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
         ),
         internal=topic.name if is_internal(topic) else "",
     )
+
+
+def check_takes_transactions(topic: TopicMeta, shard: ShardMeta) -> None:
+    """Raise WrongKindError, with the reason, where a shard takes no parts of transactions. What each append is told, too."""
+    replication = replication_of(topic.profile, topic.config)
+    reason = ""
+    if topic.kind is Kind.TABLE or is_internal(topic):
+        reason = "only records of plain topics are parts of transactions"
+    elif replication.is_multi:
+        reason = MANY_WRITERS
+    elif replication.commit.may_lose(len(shard.ensemble)):
+        reason = EARLY
+    if reason:
+        raise WrongKindError(f"{topic.name} takes no transactions: {reason}")
 
 
 def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:

@@ -79,7 +79,7 @@ async def _flush(host: Partition, table: "TableShard") -> None:
 
 def _batch_start(host: Partition, offset: int) -> int:
     try:
-        return host.log.batch_start(offset)
+        return host.log.reader.batch_start(offset)
     except (DamagedLogError, OSError) as error:
         raise host.driver.stopped_by(error) from error
 

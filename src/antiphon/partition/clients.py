@@ -33,6 +33,7 @@ from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.results import AppendResult
 from antiphon.model.sender import Sender
 from antiphon.partition.append_queue import NOT_BEGUN, AppendQueue, Done, Waiting
+from antiphon.partition.batch_kinds import check_kind
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.expired_records import ExpiredRecords
 from antiphon.partition.failures import report_request
@@ -50,11 +51,12 @@ from antiphon.records.batch import (
 from antiphon.replication.actions import ReadFailed, ReadReady
 
 if TYPE_CHECKING:
+    from antiphon.partition.mode import ReplicationMode
     from antiphon.partition.settings import PartitionSettings
 
 WAITERS_MAX: Final = 100_000
 GO_ON_AT_ONCE: Final = 256  # of those in line, in one turn of the event loop
-NOT_FOR_CLIENTS: Final = CONTROL_BIT | TRANSACTIONAL_BIT
+NOT_PLAIN: Final = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 class Pending(msgspec.Struct):
@@ -85,14 +87,13 @@ class PartitionClients:
         self,
         driver: ReplicaDriver,
         readers: WaitingReaders,
-        waits_for: Callable[[], str],
+        mode: "ReplicationMode",
         max_message_bytes: int,
     ) -> None:
-        """`waits_for`: what may be missing when nothing is committed, as a question to an operator."""
         self._state = driver.state
         self._driver = driver
         self._readers = readers
-        self._waits_for = waits_for
+        self._mode = mode
         self.shard_id = driver.shard_id
         self.max_message_bytes = max_message_bytes
         self._pending: deque[Pending] = deque()
@@ -130,11 +131,13 @@ class PartitionClients:
         timeout_s: float,
         done: Done,
         header: BatchHeader | None = None,
+        number: int | None = None,
     ) -> None:
         """Append one batch; `done` gets an AppendResult or an error. Raises what is known at once.
 
         The order of the checks is the one that makes retries of successful conditional appends succeed: leadership, producer
-        and duplicate, expected offset, append (S2.12, S2.14). `header`: of the batch, where it was read already.
+        and duplicate, transaction, expected offset, append (S2.12, S2.14). `header`: of the batch, where it was read
+        already. `number`: of the transaction that the batch is part of, where its coordinator was asked.
         """
         state = self._state
         if state.shard_id == CLUSTER_SHARD_ID:
@@ -148,33 +151,45 @@ class PartitionClients:
             kept = bytes(batch)
 
             def go_on(left_s: float) -> None:
-                self._append(kept, header or read_header(kept), expected_offset, left_s, done)
+                self._append(kept, header or read_header(kept), expected_offset, left_s, done, number)
 
             self._wait_for_turn(go_on, len(kept), timeout_s, done)
             return
-        self._append(batch, header or read_header(batch), expected_offset, timeout_s, done)
+        self._append(batch, header or read_header(batch), expected_offset, timeout_s, done, number)
 
     def _append(
-        self, batch: Buffer, header: BatchHeader, expected_offset: int | None, timeout_s: float, done: Done
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        expected_offset: int | None,
+        timeout_s: float,
+        done: Done,
+        number: int | None,
     ) -> None:
         state, refused = self._state, self._refused
         check_batch(header, batch)
-        if header.attributes & NOT_FOR_CLIENTS:
-            raise InvalidRequestError("clients append neither control batches nor parts of transactions")
+        if header.attributes & NOT_PLAIN:
+            check_kind(header, state, self._mode)
         if len(batch) > self.max_message_bytes:
             raise self.too_large(len(batch))
-        duplicate = state.log.producers.check(header)
+        producers = state.log.producers
+        transactions = producers.transactions
+        if transactions.is_used:
+            transactions.check_epoch(header)
+        duplicate = producers.check(header)
         terms, term = state.log.terms, state.replica.term
         if duplicate is not None:
             state.services.metrics.duplicates += 1
             result = AppendResult(duplicate.base_offset, duplicate.next_offset, term, terms.log_start, True)
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
+        if transactions.is_used or header.attributes & TRANSACTIONAL_BIT:
+            transactions.check(header, number)
         if refused.known:
             refused.check(header)
         base = terms.log_end
         if expected_offset is not None and expected_offset != base:
-            refused.note(header, state.log.producers)
+            refused.note(header, producers)
             self._mismatch(expected_offset, base, timeout_s, done)
             return
         if refused.known:
@@ -440,7 +455,7 @@ class PartitionClients:
 
     def _timed_out(self) -> TimedOutError:
         return TimedOutError(
-            f"shard {self._state.shard_id} could not commit in time: {self._waits_for()}? "
+            f"shard {self._state.shard_id} could not commit in time: {self._mode.waits_for()}? "
             "The outcome of a write is unknown unless it is retried with the same producer and sequence",
             shard_id=self._state.shard_id,
         )

@@ -1,11 +1,16 @@
 """What follows from how a shard's log is replicated (docs/modes.md): who elects, what is settled, what may be lost."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from antiphon.partition.state import PartitionState
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
+
+EARLY: Final = "its commit rule acknowledges what an election may still lose, so a transaction could be committed in part"
+MANY_WRITERS: Final = (
+    "every replica of it writes (writers=multi), so there is no one order of batches and markers"
+)
 
 
 class ReplicationMode(Protocol):
@@ -43,6 +48,10 @@ class ReplicationMode(Protocol):
 
     def waits_for(self) -> str:
         """What may be missing when nothing is committed, as a question to an operator."""
+        ...
+
+    def no_transactions(self) -> str:
+        """Why this shard takes no parts of transactions; empty: it does."""
         ...
 
 
@@ -94,6 +103,10 @@ class SingleWriterMode:
             return False
         return self._replica.config.commit.may_lose(len(self._replica.members.voters))
 
+    def no_transactions(self) -> str:
+        """See ReplicationMode."""
+        return EARLY if self.acknowledges_early else ""
+
     def waits_for(self) -> str:
         """See ReplicationMode."""
         live, settings = self._replica.live, self._state.settings
@@ -119,6 +132,10 @@ class MultiWriterMode:
     def settled(self) -> int:
         """See ReplicationMode."""
         return self._state.high_watermark
+
+    def no_transactions(self) -> str:
+        """See ReplicationMode."""
+        return MANY_WRITERS
 
     def waits_for(self) -> str:
         """See ReplicationMode."""

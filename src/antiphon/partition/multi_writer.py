@@ -27,6 +27,7 @@ from antiphon.partition.snapshots import NoSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.status import status_of
 from antiphon.partition.table_reads import TableReads
+from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import WatermarkHint
 from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.replication.messages import AnyMessage, ChangeMembers, MembersSettled
@@ -64,7 +65,8 @@ class MultiWriterPartition:
         self.mode = MultiWriterMode(self.state)
         self.readers = WaitingReaders(self.state)
         self.driver = ReplicaDriver(self.state, self.readers)
-        self.clients = PartitionClients(self.driver, self.readers, self.mode.waits_for, max_message_bytes)
+        self.clients = PartitionClients(self.driver, self.readers, self.mode, max_message_bytes)
+        self.transactions = TransactionEnds(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
         self.table_reads = TableReads(self.driver, self.clients)
         self.table_writes = MergedWrites(self.driver, self.clients, self.reads, replica, table)

@@ -8,8 +8,9 @@ A partition is made of parts, each with one task, which share one `PartitionStat
 
 - `driver`: events go in there (`call`, `tick`, `stage`), one at a time; what follows from them goes out through the services
   that the node has handed in (`services.py`).
-- `clients`: appends, and who waits for commits and confirmations. `reads`: fetches and offsets by time. `readers`: those who
-  have read all there is and wait for more. `table_writes`, `table_reads`: what clients ask of a table.
+- `clients`: appends, and who waits for commits and confirmations. `transactions`: how those end. `reads`: fetches and
+  offsets by time. `readers`: those who have read all there is and wait for more. `table_writes`, `table_reads`: what clients
+  ask of a table.
 - `mode`: what follows from how the shard is replicated. `reports`: what the coordinator is told. `snapshots`: of the
   committed state. `upkeep`: retention, trims, hints for the next start.
 """
@@ -31,6 +32,7 @@ from antiphon.partition.services import PartitionServices
 from antiphon.partition.snapshots import PartitionSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.table_reads import TableReads
+from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import LogUpkeep
 from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.replication.messages import AnyMessage
@@ -66,6 +68,7 @@ class Partition(Protocol):
     state: PartitionState
     driver: ReplicaDriver
     clients: PartitionClients
+    transactions: TransactionEnds
     reads: PartitionReads
     readers: WaitingReaders
     table_reads: TableReads

@@ -20,6 +20,7 @@ from antiphon.partition.state import PartitionState
 from antiphon.partition.status import LOOKS, status_of
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.table_writes import TableWrites
+from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import SingleWriterUpkeep, WatermarkHint
 from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.replication.messages import AnyMessage
@@ -53,7 +54,8 @@ class SingleWriterPartition:
         self.mode = SingleWriterMode(self.state, replica)
         self.readers = WaitingReaders(self.state)
         self.driver = ReplicaDriver(self.state, self.readers)
-        self.clients = PartitionClients(self.driver, self.readers, self.mode.waits_for, max_message_bytes)
+        self.clients = PartitionClients(self.driver, self.readers, self.mode, max_message_bytes)
+        self.transactions = TransactionEnds(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
         self.table_reads = TableReads(self.driver, self.clients)
         self.table_writes = TableWrites(self.driver, self.clients, self.reads)

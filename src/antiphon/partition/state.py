@@ -86,6 +86,11 @@ class PartitionState:
         return self.replica.term
 
     @property
+    def has_many_writers(self) -> bool:
+        """Does every replica of the shard take writes?"""
+        return self._rules is not None
+
+    @property
     def is_leader(self) -> bool:
         """Does this replica lead, ready or not? Where every replica writes, each does."""
         return self.failed is None and self.replica.role is Role.LEADER

@@ -153,7 +153,11 @@ def check_batch(header: BatchHeader, buf: Buffer) -> None:
         )
     if header.attributes & CODEC_MASK >= len(CODEC_NAMES):
         raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+    if (
+        header.producer_id >= 0
+        and (header.base_sequence < 0 or header.producer_epoch < 0)
+        and not header.attributes & CONTROL_BIT  # the end of a transaction has no sequence
+    ):
         raise CorruptBatchError(
             f"batch of producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
             f"{header.base_sequence}; both must be at least 0",

@@ -18,6 +18,7 @@ from antiphon.records.batch import (
     HEADER_STRUCT,
     LENGTH_PREFIX_BYTES,
     MAGIC,
+    TRANSACTIONAL_BIT,
     UNCHECKED_BYTES,
     Buffer,
     stamp,
@@ -30,6 +31,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 RecordInput = tuple[bytes | None, bytes | None, Headers, int]  # key, value, headers, timestamp in ms
 
 # Control record types; Kafka's own are small numbers, clients skip what they do not know.
+ABORT_TYPE: Final = 0
+COMMIT_TYPE: Final = 1
 TERM_START_TYPE: Final = 100
 MEMBERS_TYPE: Final = 101
 COMMITTED_TYPE: Final = 103
@@ -37,6 +40,8 @@ _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _VERSION: Final = struct.Struct(">h")  # of a members record; its counts have the same layout
 _TERM_START_VALUE: Final = struct.Struct(">hi")  # version, term
 _COMMITTED_VALUE: Final = struct.Struct(">hq")  # version, high watermark
+_END_MARKER_VALUE: Final = struct.Struct(">hi")  # version, number (Kafka: the coordinator's epoch)
+NO_PRODUCER: Final = (-1, -1)
 _LENGTH_AT: Final = struct.Struct(">i")
 _CRC_AT: Final = struct.Struct(">I")
 _ATTRIBUTES_AT: Final = struct.Struct(">h")
@@ -164,10 +169,34 @@ def build_committed(high_watermark: int, term: int, base_offset: int, timestamp_
     return build_control(COMMITTED_TYPE, value, term, base_offset, timestamp_ms)
 
 
-def build_control(kind: int, value: bytes, term: int, base_offset: int, timestamp_ms: int) -> bytearray:
+def build_end_marker(
+    *,
+    commit: bool,
+    number: int,
+    producer: tuple[int, int],
+    term: int,
+    base_offset: int,
+    timestamp_ms: int,
+) -> bytearray:
+    """Build the control batch that ends a transaction, as Kafka writes it: one record, one offset.
+
+    `producer`: its id, and the epoch from which on it may write. `number`: of the transaction, a signed 32 bit number.
+    """
+    kind, value = COMMIT_TYPE if commit else ABORT_TYPE, _END_MARKER_VALUE.pack(0, number)
+    return build_control(kind, value, term, base_offset, timestamp_ms, producer)
+
+
+def build_control(
+    kind: int,
+    value: bytes,
+    term: int,
+    base_offset: int,
+    timestamp_ms: int,
+    producer: tuple[int, int] = NO_PRODUCER,
+) -> bytearray:
     """Build a control batch of one record, one offset. `kind`: its control record type; `value`: what the record holds.
 
-    Every Kafka client skips control batches.
+    `producer`: id and epoch of the producer whose transaction it ends. Every Kafka client skips control batches.
     """
     key = _CONTROL_KEY.pack(0, kind)
     # attributes, timestamp delta, offset delta, key length, key, value length, value, header count; lengths are zigzag
@@ -179,12 +208,11 @@ def build_control(kind: int, value: bytes, term: int, base_offset: int, timestam
         term,
         MAGIC,
         0,
-        CONTROL_BIT,
+        CONTROL_BIT if producer == NO_PRODUCER else CONTROL_BIT | TRANSACTIONAL_BIT,
         0,
         timestamp_ms,
         timestamp_ms,
-        -1,
-        -1,
+        *producer,
         -1,
         1,
     )
@@ -230,6 +258,20 @@ def members_of(batch: Buffer) -> Members | None:
     except struct.error as error:
         raise CorruptBatchError(f"a members batch of {len(value)} bytes cannot be read: {error}") from error
     return Members(*sets)
+
+
+def end_marker_of(batch: Buffer) -> tuple[bool, int] | None:
+    """(was the transaction committed, its number) of a control batch that ends one; None for every other batch.
+
+    Raises CorruptBatchError where such a batch cannot be read.
+    """
+    for kind in (COMMIT_TYPE, ABORT_TYPE):
+        value = control_value(batch, kind)
+        if value is not None:
+            if len(value) < _END_MARKER_VALUE.size:
+                raise CorruptBatchError(f"the end of a transaction, of {len(value)} bytes, cannot be read")
+            return kind == COMMIT_TYPE, int(_END_MARKER_VALUE.unpack_from(value)[1])
+    return None
 
 
 def term_of_term_start(batch: Buffer) -> int | None:

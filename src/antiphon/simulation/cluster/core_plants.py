@@ -247,7 +247,7 @@ _CLIENTS: Final = (
             Edit(
                 PartitionClients,
                 "_append",
-                "duplicate = state.log.producers.check(header)",
+                "duplicate = producers.check(header)",
                 "duplicate = None",
             ),
         ),

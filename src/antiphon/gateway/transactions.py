@@ -1,0 +1,30 @@
+"""The shards' part of transactions, as the coordinator of transactions and the listeners ask for it."""
+
+from typing import Protocol
+
+from antiphon.model.cluster import EndTransaction
+
+
+class ShardTransactions(Protocol):
+    """Transactions in shards, whichever node leads them."""
+
+    def has_open(self, shard_id: int, producer_id: int, epoch: int) -> bool:
+        """Has this producer a transaction of this epoch under way in the shard, as this node's replica knows?
+
+        Where not, its coordinator is to be asked before a part of it is appended. False where there is no replica.
+        """
+        ...
+
+    def check_taken(self, shard_id: int) -> None:
+        """Raise WrongKindError, with the reason, for a shard that takes no parts of transactions; UnknownShardError."""
+        ...
+
+    async def end(self, request: EndTransaction) -> int:
+        """Append the marker that ends a producer's transaction in a shard; returns its offset once it is committed.
+
+        On any node: where another one leads the shard, that is asked, once. If the producer's last marker has this number
+        or a higher one, nothing is appended, and the offset is that marker's. Raises UnknownShardError for a shard that
+        went with its topic, WrongKindError for one that takes no transactions, and NotLeaderError, NotReadyError,
+        UnavailableError, OverloadedError, DiskFullError, TimedOutError where it is to be asked for again.
+        """
+        ...
