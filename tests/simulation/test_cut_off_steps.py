@@ -35,7 +35,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, plant: ClusterPlant | None) -> tuple[C
         def staged(batches: Sequence[Buffer], *others: Any) -> "LogOp":
             op = stage(batches, *others)
             marks = [mark for mark in map(committed_of, batches) if mark is not None]
-            if self._markers and marks and not cut_off and (plant is None or marks[0] > host.replica.settled):
+            if self.markers and marks and not cut_off and (plant is None or marks[0] > host.replica.settled):
                 cut_off.append(machine.node_id)
                 raise SimulatedCrash
             return op

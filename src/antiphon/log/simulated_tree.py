@@ -7,6 +7,7 @@ a prefix of the transactions survives. `flush` makes those of one directory dura
 
 import errno
 import os
+from functools import lru_cache
 from random import Random
 from typing import Final, NamedTuple
 
@@ -134,6 +135,12 @@ class _Change(NamedTuple):
             self.directory.durable[self.name] = self.entry
 
 
+@lru_cache(4096)
+def _names(path: str) -> tuple[str, ...]:
+    """Those on the way; the same few paths are looked up again and again."""
+    return tuple(name for name in path.split("/") if name)
+
+
 class SimulatedTree:
     """All that is on a disk. Raises OSError as a file system does."""
 
@@ -147,17 +154,19 @@ class SimulatedTree:
     def find(self, path: str) -> Entry | None:
         """What has this name now."""
         at: Entry | None = self.root
-        for name in path.split("/"):
-            if name:
-                at = at.names.get(name) if isinstance(at, SimulatedDirectory) else None
+        for name in _names(path):
+            if not isinstance(at, SimulatedDirectory):
+                return None
+            at = at.names.get(name)
         return at
 
     def durable(self, path: str) -> Entry | None:
         """What would have this name after a power failure now."""
         at: Entry | None = self.root
-        for name in path.split("/"):
-            if name:
-                at = at.durable.get(name) if isinstance(at, SimulatedDirectory) else None
+        for name in _names(path):
+            if not isinstance(at, SimulatedDirectory):
+                return None
+            at = at.durable.get(name)
         return at
 
     def need(self, path: str) -> Entry:

@@ -37,6 +37,7 @@ class ReplicaBase:
         node_id: this node.
         shard: the shard.
         log: what this replica knows of its own log; for others to read only.
+        in_term: its term, its role and the members; for others to read only, where a property costs too much.
         following: what it makes of a leader's messages.
     """
 
@@ -45,7 +46,7 @@ class ReplicaBase:
         self.shard = state.shard
         self.log = state.log
         self.ends = state.log.terms  # has `log_end`
-        self._state = state
+        self._state = self.in_term = state
         self.following = following
         self._handlers: dict[type, Handler] = {
             Append: following.on_append,

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from functools import lru_cache
 from typing import Final
 
 from antiphon.log.directory import SHARDS_NAME
@@ -13,6 +14,7 @@ from antiphon.records.entry_id import EMPTY, EntryId
 
 DIRECTORY: Final = "/data"  # of each simulated node
 _PROMISE_AT: Final = 16  # magic, version and CRC come first
+_PROMISE: Final = struct.Struct(">qq")
 _BEGINNING: Final = struct.Struct(">qiibIhi")
 """Of a batch: base offset, length after these two fields, term, magic, CRC, attributes, its last offset less the first."""
 _LENGTH_FIELDS: Final = 12  # of a batch, not counted by its length
@@ -25,13 +27,11 @@ def shard_path(shard_id: int) -> str:
 
 def promise_of(disk: SimulatedDisk, shard_path: str) -> tuple[int, int]:
     """Term and vote (-1: nobody) that would be found after a power failure now; (0, -1) where there is nothing."""
-    data = disk.durable(os.path.join(shard_path, HARD_STATE_NAME))
-    if data is None or len(data) < _PROMISE_AT + 16:
+    data = disk.durable(f"{shard_path}/{HARD_STATE_NAME}")
+    if data is None or len(data) < _PROMISE_AT + _PROMISE.size:
         return 0, -1
-    return (
-        int.from_bytes(data[_PROMISE_AT : _PROMISE_AT + 8], "big", signed=True),
-        int.from_bytes(data[_PROMISE_AT + 8 : _PROMISE_AT + 16], "big", signed=True),
-    )
+    term, vote = _PROMISE.unpack_from(data, _PROMISE_AT)
+    return term, vote
 
 
 def end_of_log(disk: SimulatedDisk, shard_path: str) -> EntryId:
@@ -50,6 +50,12 @@ def end_of_log(disk: SimulatedDisk, shard_path: str) -> EntryId:
     return found
 
 
+@lru_cache(4096)
+def _base_of(name: str) -> int:
+    """The first offset in a file of batches by its name; -1 for other files."""
+    return int(name[: -len(DATA_SUFFIX)]) if name.endswith(DATA_SUFFIX) else -1
+
+
 class DurableLog:
     """The batches of one shard on one machine's disk, as they would be found after a power failure now.
 
@@ -65,7 +71,7 @@ class DurableLog:
     def batch(self, disk: SimulatedDisk, base_offset: int) -> bytes | None:
         """The batch that begins at `base_offset`; None where there is none, or not the whole of it."""
         name = self._file_of(disk, base_offset)
-        data = None if name is None else disk.durable(os.path.join(self._path, name))
+        data = None if name is None else disk.durable(f"{self._path}/{name}")
         if name is None or data is None:
             return None
         for _ in range(2):
@@ -79,7 +85,7 @@ class DurableLog:
     def has_end(self, disk: SimulatedDisk, end: int, term: int) -> bool:
         """Is there a whole batch of `term` that ends at `end`? Those before it are not looked at."""
         name = self._file_of(disk, end - 1)
-        data = None if name is None else disk.durable(os.path.join(self._path, name))
+        data = None if name is None else disk.durable(f"{self._path}/{name}")
         if name is None or data is None:
             return False
         for _ in range(2):
@@ -106,10 +112,9 @@ class DurableLog:
     def _file_of(self, disk: SimulatedDisk, base_offset: int) -> str | None:
         best, best_base = None, -1
         for name in disk.durable_names(self._path):
-            if name.endswith(DATA_SUFFIX):
-                base = int(name[: -len(DATA_SUFFIX)])
-                if best_base < base <= base_offset:
-                    best, best_base = name, base
+            base = _base_of(name)
+            if best_base < base <= base_offset:
+                best, best_base = name, base
         return best
 
     def _scan(self, name: str, data: bytearray) -> None:

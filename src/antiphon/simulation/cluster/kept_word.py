@@ -3,7 +3,7 @@
 from typing import Final
 
 from antiphon.replication.messages import Ack, NewTermReply, RequestVote, VoteReply
-from antiphon.simulation.violation import require
+from antiphon.simulation.violation import ViolationError, require
 
 Word = Ack | NewTermReply | RequestVote | VoteReply
 WORDS: Final = (Ack, NewTermReply, RequestVote, VoteReply)
@@ -25,17 +25,20 @@ class KeptWord:
 
     def check(self, node_id: int, message: Word, to: int) -> None:
         """A node says this to another: ViolationError where it has said something else."""
-        if isinstance(message, RequestVote | VoteReply) and message.pre_vote:
+        kind = type(message)
+        if kind is not Ack and isinstance(message, RequestVote | VoteReply) and message.pre_vote:
             return
         key, term = (node_id, message.shard), message.term
         promised = self._promised.get(key, 0)
-        require(
-            term >= promised or self._may_move,
-            "promise-kept",
-            message.shard,
-            f"node {node_id} says {message!r} to node {to}, and has promised term {promised}",
-        )
+        if term < promised and not self._may_move:
+            raise ViolationError(
+                "promise-kept",
+                message.shard,
+                f"node {node_id} says {message!r} to node {to}, and has promised term {promised}",
+            )
         self._promised[key] = max(term, promised)
+        if kind is Ack:
+            return
         if isinstance(message, RequestVote):
             self._vote(key, term, node_id)
         elif isinstance(message, VoteReply) and message.granted:

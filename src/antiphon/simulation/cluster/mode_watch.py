@@ -57,7 +57,7 @@ class ModeWatch:
         self._machines = machines
         self.version = -1  # of the newest metadata that any node had
         self._records: dict[int, Record] = {}  # by shard, as the coordinator has recorded them last
-        self._markers: list[
+        self.markers: list[
             tuple[int, int, int]
         ] = []  # written in this step: node, shard, what they say is committed
         self._told: dict[
@@ -226,15 +226,15 @@ class ModeWatch:
             for batch in batches if is_judged else ():
                 mark = committed_of(batch)
                 if mark is not None:
-                    self._markers.append((machine.node_id, host.shard_id, mark))
+                    self.markers.append((machine.node_id, host.shard_id, mark))
             return stage(batches, *others)
 
         host.log.stage_append = staged  # type: ignore[assignment]
 
     def judge_markers(self) -> None:
         """All that this step has committed is known: hold what was written down in it against that."""
-        while self._markers:
-            self._check_marker(*self._markers.pop())
+        while self.markers:
+            self._check_marker(*self.markers.pop())
 
     def _check_marker(self, node_id: int, shard_id: int, mark: int) -> None:
         committed = self._evidence.truth(shard_id).end

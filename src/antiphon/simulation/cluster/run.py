@@ -72,6 +72,9 @@ def run_cluster(
     """Run one world to its end or to the first broken promise. With a `schedule` these faults happen and no others."""
     collecting = gc.isenabled()
     gc.disable()
+    freezes = not gc.get_freeze_count()
+    if freezes:
+        gc.freeze()  # what is there already is no garbage of this run, and need not be looked at after it
     try:
         with planted or nullcontext():
             run = _Run(options, schedule)
@@ -80,6 +83,8 @@ def run_cluster(
     finally:
         structlog.reset_defaults()
         gc.collect()  # a collection of its own accord would hardly ever reach what a seed has left behind
+        if freezes:
+            gc.unfreeze()
         if collecting:
             gc.enable()
 

@@ -53,16 +53,22 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 1 << 24
 PROMISES: Final = (NewTermReply, VoteReply, Ack)
+SPOKEN: Final = {*PROMISES, *WORDS, *SAYS}
+"""What is held against a promise when it is said. None of these has subclasses."""
 
 
 class _Seen:
     """What was seen last of one replica."""
 
-    __slots__ = ("checked", "host", "led_term", "members", "ready_term", "replica", "settled")
+    __slots__ = (
+        "checked", "host", "in_term", "led_term", "log", "members", "ready_term", "replica", "settled", "state",
+    )  # fmt: skip
 
     def __init__(self, host: "SingleWriterPartition") -> None:
         self.host = host
         self.replica = host.replica
+        # What is looked at after each step is read without a call.
+        self.state, self.log, self.in_term = host.state, host.replica.log, host.replica.in_term
         self.members = host.replica.members  # that it went by at the end of the last step
         self.settled = -1
         self.checked = host.log.log_start
@@ -96,18 +102,23 @@ class Watch:
         speak = node.send_message
 
         def listened(to: int, message: AnyMessage) -> None:
-            if isinstance(message, PROMISES):
-                self._judge(self._check_promise, machine, message, to)
-            if isinstance(message, WORDS):
-                self._judge(self.word.check, machine.node_id, message, to)
-            if type(message) is Ack:
-                self._judge(self._check_ack, machine, node, message)
-            if isinstance(message, SAYS):
-                self._judge(self.multi.check_said, machine, node, message)
+            if type(message) in SPOKEN:
+                self._judge(self._check_spoken, machine, node, message, to)
             speak(to, message)
 
         node.send_message = listened
         listen_to_node(self._judge, machine, node)
+
+    def _check_spoken(self, machine: "Machine", node: "Node", message: Any, to: int) -> None:
+        kind = type(message)
+        if kind in PROMISES:
+            self._check_promise(machine, message, to)
+        if kind in WORDS:
+            self.word.check(machine.node_id, message, to)
+        if kind is Ack:
+            self._check_ack(machine, node, message)
+        if kind in SAYS:
+            self.multi.check_said(machine, node, message)
 
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
@@ -140,13 +151,14 @@ class Watch:
         host, (term, end) = node.hosts.get(message.shard), message.end
         if host is None or machine.node_id in self._evidence.hurt or end <= host.log.log_start:
             return
-        require(
-            host.log.config.flush != "always"
-            or self._evidence.durable_log(machine.node_id, message.shard).has_end(machine.disk, end, term),
-            "durable-ack",
-            message.shard,
-            f"node {machine.node_id} says {message!r}, and its disk has no batch of term {term} that ends at {end}",
-        )
+        if host.log.config.flush != "always":
+            return
+        if not self._evidence.durable_log(machine.node_id, message.shard).has_end(machine.disk, end, term):
+            raise ViolationError(
+                "durable-ack",
+                message.shard,
+                f"node {machine.node_id} says {message!r}, and its disk has no batch of term {term} that ends at {end}",
+            )
 
     def _check_promise(self, machine: "Machine", message: Any, to: int) -> None:
         if isinstance(message, VoteReply) and (message.pre_vote or not message.granted):
@@ -154,12 +166,12 @@ class Watch:
         if machine.node_id in self._evidence.hurt and not isinstance(message, Ack):
             self._check_evidence(machine, message)
         term, vote = promise_of(machine.disk, shard_path(message.shard))
-        require(
-            term >= message.term,
-            "durable-promise",
-            message.shard,
-            f"node {machine.node_id} says {message!r} to node {to}, and the term on its disk is {term}",
-        )
+        if term < message.term:
+            raise ViolationError(
+                "durable-promise",
+                message.shard,
+                f"node {machine.node_id} says {message!r} to node {to}, and the term on its disk is {term}",
+            )
         if isinstance(message, VoteReply) and term == message.term:
             require(
                 vote == to,
@@ -199,33 +211,53 @@ class Watch:
     # -- after each step --------------------------------------------------------------------------------------------
 
     def look(self, machine: "Machine", node: "Node") -> None:
-        """A step of this node is over. This is called after each step: mostly it takes two comparisons a host."""
+        """A step of this node is over. This is called after each step: mostly it takes a few comparisons a host.
+
+        They are the most frequent ones of a run, so they read plain attributes, and nothing is called before one differs.
+        """
         if self._broken is not None:
             raise self._broken
         self.multi.look(machine, node)
-        self.modes.look(node)
+        modes = self.modes
+        modes.look(node)
+        leader = Role.LEADER
         for seen in self._hosts_of(machine, node):
-            host, replica = seen.host, seen.replica
-            if host.state.failed is not None:
-                self._look_at_failed(machine, host)
-                continue
-            settled = replica.settled
-            if settled != seen.settled:
-                self._look_at_commit(machine, host, seen, settled)
-            if replica.role is Role.LEADER and seen.ready_term != replica.term:
-                self._look_at_leader(machine, host, seen)
-                seen.led_term = replica.term
-            if replica.members is not seen.members:
-                seen.members = replica.members
-                self.modes.members_changed(machine, host)
-        self.modes.judge_markers()
+            in_term = seen.in_term
+            if (
+                seen.log.settled != seen.settled
+                or in_term.members is not seen.members
+                or (in_term.role is leader and in_term.term != seen.ready_term)
+                or seen.state.failed is not None
+            ):
+                self._look_at_host(machine, seen)
+        if modes.markers:
+            modes.judge_markers()
+
+    def _look_at_host(self, machine: "Machine", seen: _Seen) -> None:
+        host, replica = seen.host, seen.replica
+        if host.state.failed is not None:
+            self._look_at_failed(machine, host)
+            return
+        settled = replica.settled
+        if settled != seen.settled:
+            self._look_at_commit(machine, host, seen, settled)
+        if replica.role is Role.LEADER and seen.ready_term != replica.term:
+            self._look_at_leader(machine, host, seen)
+            seen.led_term = replica.term
+        if replica.members is not seen.members:
+            seen.members = replica.members
+            self.modes.members_changed(machine, host)
 
     def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
         """The hosts of a node that have one writer; gathered anew when one was opened or closed."""
         hosts = node.hosts
-        count, found = self._gathered.get(machine.node_id, (-1, []))
-        if count == len(hosts) and not any(seen.host.state.closed for seen in found):
-            return found
+        count, found = self._gathered.get(machine.node_id) or (-1, [])
+        if count == len(hosts):
+            for known in found:
+                if known.state.closed:
+                    break
+            else:
+                return found
         for was in found:  # one that was closed in this step may have committed, and answered, in it before
             if hosts.get(was.host.shard_id) is not was.host and was.replica.settled != was.settled:
                 self._look_at_commit(machine, was.host, was, was.replica.settled)

@@ -87,10 +87,11 @@ class MultiTruth:
 class _Seen:
     """What was seen last of one replica."""
 
-    __slots__ = ("at", "base", "cells", "changed", "clock", "end", "host", "jump", "multi")
+    __slots__ = ("at", "base", "cells", "changed", "clock", "end", "host", "jump", "multi", "state")
 
     def __init__(self, host: MultiWriterPartition) -> None:
         self.host = host
+        self.state = host.state
         self.multi = host.replica
         self.base: Mark = host.replica.log.index.base
         self.at = self.base.offset  # all before it was looked at on the disk
@@ -177,8 +178,9 @@ class MultiWatch:
 
     def look(self, machine: "Machine", node: "Node") -> None:
         """A step of this node is over."""
-        for seen in self._hosts_of(machine, node):
-            if seen.host.state.failed is not None:
+        found = self._hosts_of(machine, node)
+        for seen in found:
+            if seen.state.failed is not None:
                 self._look_at_failed(machine, seen.host)
                 continue
             multi = seen.multi
@@ -196,9 +198,13 @@ class MultiWatch:
 
     def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
         hosts = node.hosts
-        count, found = self._gathered.get(machine.node_id, (-1, []))
-        if count == len(hosts) and not any(seen.host.state.closed for seen in found):
-            return found
+        count, found = self._gathered.get(machine.node_id) or (-1, [])
+        if count == len(hosts):
+            for known in found:
+                if known.state.closed:
+                    break
+            else:
+                return found
         found = [
             self._seen_of(machine, host)
             for host in hosts.values()

@@ -84,36 +84,29 @@ class StalledError(Exception):
 class Handle:
     """A callback that is due; as `asyncio.TimerHandle` for those who made it."""
 
-    __slots__ = ("_args", "_callback", "_when", "context", "is_cancelled", "process")
+    __slots__ = ("_when", "args", "callback", "context", "process")
 
     def __init__(
         self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None, when: float
     ) -> None:
-        self._callback: Callable[..., Any] | None = callback
-        self._args = args
-        self.is_cancelled = False
+        self.callback: Callable[..., Any] | None = callback  # None: it was cancelled
+        self.args = args
         self._when = when
         self.context = copy_context() if context is None else context
         self.process: HostedProcess | None = self.context.get(current_process)
 
     def cancel(self) -> None:
         """It will not be called."""
-        self.is_cancelled = True
-        self._callback = None
-        self._args = ()
+        self.callback = None
+        self.args = ()
 
     def cancelled(self) -> bool:
         """Was it cancelled?"""
-        return self.is_cancelled
+        return self.callback is None
 
     def when(self) -> float:
         """When it is due, by the clock of the process that asked for it."""
         return self._when
-
-    def run(self) -> None:
-        """Call it in its context."""
-        if self._callback is not None:
-            self.context.run(self._callback, *self._args)
 
 
 set_running_loop: Callable[[Any], None] = vars(events)["_set_running_loop"]  # as every event loop calls it
@@ -150,8 +143,9 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._abandoned)
         try:
+            step = self._step
             while not done():
-                self._step()
+                step()
         finally:
             sys.set_asyncgen_hooks(*hooks)
             self._running = False
@@ -173,7 +167,8 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         if not ready:
             self._advance()
         handle = ready.popleft()
-        if handle.is_cancelled:
+        callback = handle.callback
+        if callback is None:  # cancelled
             return
         process = handle.process
         if process is not None and process.state is not None:  # neither of the usual: dead, or paused
@@ -184,7 +179,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         if not self.steps % STEPS_PER_INSTANT_MAX:
             self._check_that_time_goes_on()
         try:
-            handle.run()
+            handle.context.run(callback, *handle.args)
         except SimulatedCrash:
             if process is None:
                 unreachable("only processes use disks")
@@ -206,7 +201,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         timers = self._timers
         while timers:
             when, _, handle = heapq.heappop(timers)
-            if not handle.is_cancelled:
+            if handle.callback is not None:
                 if when > self.now:
                     self.now = when
                 self._ready.append(handle)
