@@ -4,6 +4,8 @@ import gzip
 import itertools
 import struct
 import warnings
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,21 +38,24 @@ from antiphon.records.varint import varint
 EVERYTHING = IntakeRules(FULL)
 
 
-def walkers() -> dict[str, RecordWalker]:
-    with_kernel = RecordWalker(print)
-    with_kernel.load_kernel()
-    return {"kernel": with_kernel, "decoder": RecordWalker(print)}
+WALKERS = ("kernel", "decoder")
 
 
-WALKERS = walkers()
+@cache
+def walker_of(name: str) -> RecordWalker:
+    """Made where it is used: loading the kernel takes a second, and every process of a run reads this file."""
+    made = RecordWalker(print)
+    if name == "kernel":
+        made.load_kernel()
+    return made
 
 
 def look(batch: bytes | bytearray, rules: IntakeRules = EVERYTHING, walker: str = "kernel") -> None:
     """What a node does before it appends a batch."""
     header = read_header(batch)
     check_outside(header, batch, rules)
-    if not WALKERS[walker].walk_now(header, batch, rules):
-        WALKERS[walker].walk(header, batch, rules)
+    if not walker_of(walker).walk_now(header, batch, rules):
+        walker_of(walker).walk(header, batch, rules)
     check_batch(header, batch)
 
 
@@ -99,7 +104,12 @@ def test_good_batches_are_taken(batch: bytearray, walker: str) -> None:
         look(batch, IntakeRules(validation), walker)
 
 
-OUTSIDE: list[tuple[str, bytearray, type[CorruptBatchError]]] = [
+def large(codec: int) -> Callable[[], bytearray]:
+    """A batch that takes a second to make, when it is needed."""
+    return lambda: with_records(bytes(70_000_000), 3, codec)
+
+
+OUTSIDE: list[tuple[str, bytearray | Callable[[], bytearray], type[CorruptBatchError]]] = [
     ("count of 2^31-1", field(field(PLAIN, 57, ">i", 2**31 - 1), 23, ">i", 2**31 - 2), InvalidRecordError),
     ("more records than bytes allow", field(field(PLAIN, 57, ">i", 900), 23, ">i", 899), InvalidRecordError),
     ("count other than offsets", field(PLAIN, 23, ">i", 99), InvalidRecordError),
@@ -114,9 +124,9 @@ OUTSIDE: list[tuple[str, bytearray, type[CorruptBatchError]]] = [
     ("not lz4 at all", field(PLAIN, 21, ">h", 3), InvalidRecordError),
     ("not zstd at all", field(PLAIN, 21, ">h", 4), InvalidRecordError),
     ("compressed count", field(field(GOOD[1], 57, ">i", 1_000_001), 23, ">i", 1_000_000), InvalidRecordError),
-    ("gzip that says its size", with_records(bytes(70_000_000), 3, 1), DecompressedTooLargeError),
-    ("zstd that says its size", with_records(bytes(70_000_000), 3, 4), DecompressedTooLargeError),
-    ("snappy that says its size", with_records(bytes(70_000_000), 3, 2), DecompressedTooLargeError),
+    ("gzip that says its size", large(1), DecompressedTooLargeError),
+    ("zstd that says its size", large(4), DecompressedTooLargeError),
+    ("snappy that says its size", large(2), DecompressedTooLargeError),
 ]
 
 
@@ -124,8 +134,10 @@ OUTSIDE: list[tuple[str, bytearray, type[CorruptBatchError]]] = [
     ("batch", "error"), [case[1:] for case in OUTSIDE], ids=[case[0] for case in OUTSIDE]
 )
 def test_what_a_header_gives_away_is_refused_without_looking_at_records(
-    batch: bytearray, error: type[CorruptBatchError]
+    batch: bytearray | Callable[[], bytearray], error: type[CorruptBatchError]
 ) -> None:
+    if callable(batch):
+        batch = batch()
     with pytest.raises(CorruptBatchError) as caught:
         look(batch, IntakeRules(SHALLOW))
     assert type(caught.value) is error
@@ -271,10 +283,10 @@ def test_the_kernel_is_loaded_when_there_is_work_for_it() -> None:
     for _ in range(3):
         assert walker.walk_now(header, PLAIN, EVERYTHING)
     assert asked == [walker.load_kernel]
-    large = build_batch([(None, b"", (), 1)] * 5_000)
-    assert not walker.walk_now(read_header(large), large, EVERYTHING)
+    many = build_batch([(None, b"", (), 1)] * 5_000)
+    assert not walker.walk_now(read_header(many), many, EVERYTHING)
     asked[0]()
-    assert walker.walk_now(read_header(large), large, EVERYTHING)
-    assert walker.walk_now(read_header(large), large, IntakeRules(SHALLOW))
-    large = build_batch([(None, b"", (), 1)] * 60_000)
-    assert not walker.walk_now(read_header(large), large, EVERYTHING)
+    assert walker.walk_now(read_header(many), many, EVERYTHING)
+    assert walker.walk_now(read_header(many), many, IntakeRules(SHALLOW))
+    many = build_batch([(None, b"", (), 1)] * 60_000)
+    assert not walker.walk_now(read_header(many), many, EVERYTHING)
