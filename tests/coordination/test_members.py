@@ -6,6 +6,7 @@ import pytest
 
 from antiphon.errors import InvalidRequestError, UnknownShardError
 from antiphon.model.cluster import CommandDone
+from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
     AlterTopic,
     CreateTopic,
@@ -372,3 +373,91 @@ def test_who_leaves_and_comes_back_at_once_is_fed_anew(seed: int) -> None:
     world.crash_node(world.meta(shard).leader)
     assert world.run(5_000, world.all_online)
     assert world.committed[shard][: len(kept)] == kept
+
+
+def test_a_shard_moves_to_the_nodes_that_are_named_and_the_first_leads() -> None:
+    world = started(6)
+    [shard] = shards_of(world)
+    before = world.meta(shard).ensemble
+    others = tuple(node for node in world.nodes if node not in before)
+    assert isinstance(world.ask(PlaceReplicas(shard, others)), CommandDone)
+    come_to_rest(world)
+    after = world.meta(shard)
+    assert (after.ensemble, after.leader) == (others, others[0])
+    turned = (others[2], others[0], others[1])
+    assert isinstance(world.ask(PlaceReplicas(shard, turned)), CommandDone)
+    come_to_rest(world)
+    assert (world.meta(shard).ensemble, world.meta(shard).leader) == (turned, turned[0])
+
+
+@pytest.mark.parametrize("after_ms", [0, 1, 5, 20, 60, 200])
+def test_a_placement_is_taken_back_whenever_that_is_asked(after_ms: int) -> None:
+    world = started(6)
+    [shard] = shards_of(world)
+    before = world.meta(shard).ensemble
+    others = tuple(node for node in world.nodes if node not in before)
+    world.ask(PlaceReplicas(shard, others))
+    world.run(after_ms)
+    moving = world.meta(shard)
+    assert isinstance(world.ask(PlaceReplicas(shard)), CommandDone)
+    come_to_rest(world, 60_000)
+    went = set(moving.ensemble) == set(others) and not moving.outgoing
+    assert set(world.meta(shard).ensemble) == set(others if went else before)
+
+
+def test_all_shards_of_a_topic_get_another_number_of_replicas_by_hand() -> None:
+    world = started(4, shards=2)
+    one, two = shards_of(world)
+    nodes = tuple(sorted(world.nodes))[:4]
+    world.ask(PlaceReplicas(one, nodes[:2]))
+    assert world.state.topics["t"].replicas == 3
+    world.ask(PlaceReplicas(two, nodes[2:]))
+    assert world.state.topics["t"].replicas == 2
+    come_to_rest(world)
+    assert [world.meta(shard).ensemble for shard in (one, two)] == [nodes[:2], nodes[2:]]
+
+
+def test_placements_that_cannot_be_are_refused_and_change_nothing() -> None:
+    world = started(5)
+    [shard] = shards_of(world)
+    before = world.meta(shard)
+    away = next(node for node in world.nodes if node not in before.ensemble)
+    draining = next(node for node in world.nodes if node not in {*before.ensemble, away})
+    world.ask(DrainNode(draining))
+    world.crash_node(away)
+    world.run(5_000)
+    first = before.ensemble[0]
+    assert isinstance(world.ask(PlaceReplicas(99, (first,))), UnknownShardError)
+    for nodes, why in (
+        ((first, first), "one replica at most"),
+        ((first, 77), "no node 77"),
+        ((first, away), "not alive"),
+        ((first, draining), "draining"),
+        (tuple(range(40)), "not 40"),
+    ):
+        answer = world.ask(PlaceReplicas(shard, nodes))
+        assert isinstance(answer, InvalidRequestError)
+        assert why in answer.message
+    assert isinstance(world.ask(PlaceReplicas(shard)), CommandDone), "nothing to take back"
+    assert world.meta(shard).goal == ()
+
+
+def test_new_shards_are_placed_by_hand() -> None:
+    world = started(5)
+    a, b, c, d, _ = sorted(world.nodes)
+    made = CreateTopic("placed", shards=2, placement=((c, a), (d, b)))
+    assert isinstance(world.ask(made), CommandDone)
+    assert [world.meta(shard).ensemble for shard in shards_of(world, "placed")] == [(c, a), (d, b)]
+    assert world.state.topics["placed"].replicas == 2
+    assert isinstance(world.ask(AlterTopic("placed", shards=3, placement=((b, c),))), CommandDone)
+    assert world.meta(shards_of(world, "placed")[2]).ensemble == (b, c)
+    for wrong, why in (
+        (CreateTopic("x", shards=2, placement=((a, b),)), "for 1 shards"),
+        (CreateTopic("x", shards=2, placement=((a, b), (a,))), "each has 2"),
+        (CreateTopic("x", placement=((a, a),)), "one replica at most"),
+        (CreateTopic("x", placement=((a, 77),)), "no node 77"),
+        (AlterTopic("placed", shards=4, placement=((b, c, d),)), "each has 2"),
+    ):
+        answer = world.ask(wrong)
+        assert isinstance(answer, InvalidRequestError), wrong
+        assert why in answer.message

@@ -12,7 +12,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.handlers.access import OPERATIONS
 from antiphon.kafka.handlers.operations import OF_CLUSTERS, OF_GROUPS, OF_TOPICS
-from antiphon.kafka.messages import admin, cluster, groups, quotas, security
+from antiphon.kafka.messages import admin, cluster, groups, quotas, reassignments, security
 from antiphon.kafka.schema import Message
 from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.metadata import Kind
@@ -74,6 +74,17 @@ OTHERS: dict[str, Message] = {
     "DescribeLogDirs": admin.DescribeLogDirsRequest(topics=None),
     "ElectLeaders": admin.ElectLeadersRequest(
         topic_partitions=[admin.ElectionTopic(topic="t", partitions=[0])], timeout_ms=1000
+    ),
+    "AlterPartitionReassignments": reassignments.AlterPartitionReassignmentsRequest(
+        timeout_ms=1000,
+        topics=[
+            reassignments.ReassignedTopic(
+                name="t", partitions=[reassignments.ReassignedPartition(partition_index=0, replicas=[0])]
+            )
+        ],
+    ),
+    "ListPartitionReassignments": reassignments.ListPartitionReassignmentsRequest(
+        timeout_ms=1000, topics=None
     ),
     "DescribeAcls": security.DescribeAclsRequest(**ACL_FILTER),
     "CreateAcls": security.CreateAclsRequest(

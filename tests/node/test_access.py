@@ -21,6 +21,7 @@ from antiphon.errors import (
 )
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.metadata import Kind
+from antiphon.model.placement import PlaceReplicas
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import (
     PROTOCOL_VERSION,
@@ -114,6 +115,7 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             AlterTopic("t", {"retention.ms": "1000"}),
             ElectLeader(topic),
             MoveReplica(topic, 0, 1),
+            PlaceReplicas(topic, (0,)),
             DrainNode(0),
             RemoveNode(0),
             Rebalance(),

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 
+from antiphon.coordination import topic_rules
 from antiphon.coordination.placement import NodeLoad
 from antiphon.coordination.state import ClusterState, has_leader
 from antiphon.errors import InvalidRequestError
@@ -167,6 +168,43 @@ def moved(state: ClusterState, shard_id: int, from_node: NodeId, to_node: NodeId
     _check_may_go(state, meta, from_node, must_stay)
     goal = tuple(to_node if node == from_node else node for node in aim)
     return Loads.of(state).put_first(goal, meta.leader)
+
+
+def placed(state: ClusterState, shard_id: int, nodes: Goal, must_stay: MayLose) -> Goal:
+    """The goal that is exactly these nodes, if they may hold the shard. Raises InvalidRequestError.
+
+    The first is to lead, except where nobody is elected automatically.
+    """
+    meta = state.shards[shard_id].meta
+    check_nodes(state, nodes, meta.everybody, named(state, shard_id))
+    for node in meta.ensemble:
+        if node not in nodes:
+            _check_may_go(state, meta, node, must_stay)
+    return nodes
+
+
+def taken_back(meta: ShardMeta) -> Goal:
+    """The goal that ends a change and brings the shard back to the nodes from which it is being moved."""
+    before = meta.outgoing or meta.ensemble
+    if before == meta.aim:
+        return before
+    first = meta.leader if meta.leader in before else before[0]
+    return (first, *(node for node in before if node != first))
+
+
+def check_nodes(state: ClusterState, nodes: Goal, has: Goal, what: str) -> None:
+    """May these nodes hold a shard that `has` those? Raises InvalidRequestError."""
+    if not 1 <= len(nodes) <= topic_rules.REPLICAS_MAX:
+        raise InvalidRequestError(f"{what} has 1 to {topic_rules.REPLICAS_MAX} replicas, not {len(nodes)}")
+    if len(set(nodes)) != len(nodes):
+        raise InvalidRequestError(f"{what} cannot be on {list(nodes)}: a node holds one replica at most")
+    for node in nodes:
+        known = state.nodes.get(node)
+        if known is None:
+            raise InvalidRequestError(f"there is no node {node} for {what}; there are {sorted(state.nodes)}")
+        if node not in has and (not known.alive or known.draining):
+            which = "draining" if known.alive else "not alive"
+            raise InvalidRequestError(f"node {node} is {which}, so it gets no replica of {what}")
 
 
 def _check_may_go(state: ClusterState, meta: ShardMeta, node: NodeId, must_stay: MayLose) -> None:

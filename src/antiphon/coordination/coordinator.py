@@ -44,6 +44,7 @@ from antiphon.model.cluster import (
     SplitReport,
 )
 from antiphon.model.metadata import Kind, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
     AdminRequest,
     AlterAcls,
@@ -120,7 +121,7 @@ class Coordinator:
         self._changes = Reconfigurations(
             self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
         )
-        self._member_commands = MemberCommands(self._ledger, self._changes, config.voters)
+        self._member_commands = MemberCommands(self._ledger, self._changes, config.voters, config.capacity)
         self._waiting = WaitingCommands(self._ledger)
         self._now_ms = 0
         self._assembly_ends_ms: int | None = (
@@ -347,7 +348,7 @@ class Coordinator:
                 self._elect(token, request)
             case SplitShard():
                 self._splits.split(token, request)
-            case MoveReplica() | DrainNode() | RemoveNode() | Rebalance():
+            case MoveReplica() | PlaceReplicas() | DrainNode() | RemoveNode() | Rebalance():
                 self._member_commands.carry_out(request)
                 self._ledger.answer_when_committed(token)
             case AlterUser() | AlterAcls() | AlterQuota():

@@ -15,28 +15,35 @@ from antiphon.coordination.balance import (
     even_leaders,
     even_replicas,
     moved,
+    placed,
+    taken_back,
     takes_replicas,
     with_replicas,
     without_node,
 )
+from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication, check, replication_of
 from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.errors import InvalidRequestError, UnknownShardError
 from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import DrainNode, MoveReplica, Rebalance, RemoveNode
 from antiphon.replication.messages import NodeId
 
-MemberRequest = MoveReplica | DrainNode | RemoveNode | Rebalance
+MemberRequest = MoveReplica | PlaceReplicas | DrainNode | RemoveNode | Rebalance
 
 
 class MemberCommands:
     """Carries out commands that change which node holds what."""
 
-    def __init__(self, ledger: Ledger, changes: Reconfigurations, voters: tuple[NodeId, ...]) -> None:
+    def __init__(
+        self, ledger: Ledger, changes: Reconfigurations, voters: tuple[NodeId, ...], capacity: Capacity
+    ) -> None:
         self._ledger = ledger
         self._model = ledger.model
         self._changes = changes
+        self._capacity = capacity
         self._voters = voters  # of `__cluster`
 
     def carry_out(self, request: MemberRequest) -> None:
@@ -44,6 +51,8 @@ class MemberCommands:
         match request:
             case MoveReplica():
                 self._move(request)
+            case PlaceReplicas():
+                self._place(request)
             case DrainNode():
                 self._cancel_drain(request.node) if request.cancel else self._drain(request.node)
             case RemoveNode():
@@ -72,6 +81,27 @@ class MemberCommands:
             self._ledger.put_topic(topic)
         self._aim(goals)
         return topic
+
+    def _place(self, request: PlaceReplicas) -> None:
+        """Shards that are added to the topic later get as many replicas as all of its shards are to have then."""
+        record = self._model.shards.get(request.shard_id)
+        if record is None:
+            raise UnknownShardError(f"no shard {request.shard_id}")
+        topic = self._model.topics[self._model.names[record.topic_id]]
+        if not request.nodes:
+            goal = taken_back(record.meta)
+        else:
+            goal = placed(self._model, request.shard_id, request.nodes, self._must_stay)
+        topic_rules.check_settings(topic.profile, topic.config, len(goal), topic.kind)
+        if goal == record.meta.aim:
+            return
+        self._capacity.check_goals(self._model, {request.shard_id: goal})
+        self._changes.aim(request.shard_id, goal)
+        if len(goal) == topic.replicas:
+            return
+        others = reversed(self._model.shards_of[topic.topic_id])
+        if all(len(self._model.shards[other].meta.aim) == len(goal) for other in others):
+            self._ledger.put_topic(msgspec.structs.replace(topic, replicas=len(goal)))
 
     def _move(self, request: MoveReplica) -> None:
         if request.shard_id not in self._model.shards:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from antiphon.coordination import topic_rules
+from antiphon.coordination.balance import check_nodes
 from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
@@ -22,6 +23,7 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.model.placement import Placement
 from antiphon.model.requests import AlterTopic, CreateTopic
 
 
@@ -53,12 +55,15 @@ def check_create(state: ClusterState, request: CreateTopic, capacity: Capacity) 
     old = state.topics.get(request.name)
     if old is not None:
         raise TopicExistsError(f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value)
-    loads, replicas = _choose_nodes(state, request.replicas)
+    wanted = len(request.placement[0]) if request.placement else request.replicas
+    loads, replicas = _choose_nodes(state, wanted)
     topic_rules.check_settings(request.profile, config, replicas, request.kind)
     if not request.internal:
         capacity.check_topic(state)
         capacity.check_shards(state, request.shards)
-    ensembles = place(loads, request.shards, replicas)
+    ensembles = _placed(state, request.placement, request.shards, replicas) or place(
+        loads, request.shards, replicas
+    )
     if not request.internal:
         capacity.check_nodes(state, ensembles)
     return NewTopic(config, replicas, ensembles)
@@ -106,7 +111,10 @@ def check_alter(state: ClusterState, request: AlterTopic, capacity: Capacity) ->
         _check_more_shards(topic, count, request.shards)
         capacity.check_shards(state, request.shards - count)
         loads, _ = _choose_nodes(state, topic.replicas, may_be_away=True)
-        ensembles = place(loads, request.shards - count, topic.replicas)
+        more = request.shards - count
+        ensembles = _placed(state, request.placement, more, topic.replicas) or place(
+            loads, more, topic.replicas
+        )
         capacity.check_nodes(state, ensembles)
     return AlteredTopic(topic, config, count, ensembles)
 
@@ -197,6 +205,18 @@ def _choose_nodes(
         away = sorted({node.node_id for node in staying} - set(alive))
         chosen = alive + away[: replicas - len(alive)]
     return [_load(state, node) for node in sorted(chosen)], replicas
+
+
+def _placed(state: ClusterState, placement: Placement, shards: int, replicas: int) -> list[tuple[int, ...]]:
+    """The ensembles that were asked for; none: nobody asked. Raises InvalidRequestError."""
+    if placement and len(placement) != shards:
+        raise InvalidRequestError(f"nodes are named for {len(placement)} shards, {shards} are to be made")
+    for at, nodes in enumerate(placement):
+        what = f"new shard {at}"
+        if len(nodes) != replicas:
+            raise InvalidRequestError(f"{what} is placed on {list(nodes)}, and each has {replicas} replicas")
+        check_nodes(state, nodes, (), what)
+    return list(placement)
 
 
 def _load(state: ClusterState, node: int) -> NodeLoad:

@@ -38,8 +38,9 @@ from antiphon.kafka.handlers.logins import LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
+from antiphon.kafka.handlers.reassignments import ReassignmentHandler
 from antiphon.kafka.handlers.topics import TopicHandler
-from antiphon.kafka.messages import admin, cluster, groups, offsets, quotas, security
+from antiphon.kafka.messages import admin, cluster, groups, offsets, quotas, reassignments, security
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import decode_produce
 
@@ -66,6 +67,7 @@ class Handlers(NamedTuple):
     topics: TopicHandler
     configs: ConfigHandler
     elections: ElectionHandler
+    reassignments: ReassignmentHandler
     logins: LoginHandler
     access: AccessHandler
     quotas: QuotaHandler
@@ -153,7 +155,7 @@ _APIS: Final = (
     ),
     ServedApi(
         19, "CreateTopics", 2, 7, 5, admin.CreateTopicsRequest, admin.CreateTopicsResponse,
-        lambda on: on.topics.create_topics, Routing.ANY, "no assignments of replicas",
+        lambda on: on.topics.create_topics, Routing.ANY, "a node that is named has to be alive",
     ),
     ServedApi(
         20, "DeleteTopics", 1, 6, 4, admin.DeleteTopicsRequest, admin.DeleteTopicsResponse,
@@ -199,7 +201,7 @@ _APIS: Final = (
     ),
     ServedApi(
         37, "CreatePartitions", 0, 3, 2, admin.CreatePartitionsRequest, admin.CreatePartitionsResponse,
-        lambda on: on.topics.create_partitions, Routing.ANY, "no assignments of replicas",
+        lambda on: on.topics.create_partitions, Routing.ANY,
     ),
     ServedApi(
         42, "DeleteGroups", 0, 2, 2, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse,
@@ -213,6 +215,16 @@ _APIS: Final = (
         44, "IncrementalAlterConfigs", 0, 1, 1,
         admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse,
         lambda on: on.configs.alter, Routing.ANY, "of topics",
+    ),
+    ServedApi(
+        45, "AlterPartitionReassignments", 0, 1, 0,
+        reassignments.AlterPartitionReassignmentsRequest, reassignments.AlterPartitionReassignmentsResponse,
+        lambda on: on.reassignments.alter, Routing.ANY, "the first replica leads as soon as it can",
+    ),
+    ServedApi(
+        46, "ListPartitionReassignments", 0, 0, 0,
+        reassignments.ListPartitionReassignmentsRequest, reassignments.ListPartitionReassignmentsResponse,
+        lambda on: on.reassignments.list_moves, Routing.ANY, "moves of operators and drains, too",
     ),
     ServedApi(
         47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse,

@@ -34,6 +34,7 @@ from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
 from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
+from antiphon.kafka.handlers.reassignments import ReassignmentHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -101,6 +102,7 @@ def _handlers(gateway: Gateway, config: KafkaListenerConfig, coordinator: GroupC
         topics=TopicHandler(gateway, cache, defaults, config.quotas),
         configs=ConfigHandler(gateway, cache, defaults),
         elections=ElectionHandler(gateway, cache),
+        reassignments=ReassignmentHandler(gateway, cache),
         logins=LoginHandler(),
         access=AccessHandler(gateway),
         quotas=QuotaHandler(gateway),

@@ -16,8 +16,9 @@ from enum import StrEnum
 import msgspec
 
 from antiphon.model.access import NO_CHANGE, AccessBook, AccessDelta
+from antiphon.model.body import Body
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
-from antiphon.model.requests import AdminRequest, Body
+from antiphon.model.requests import AdminRequest
 
 LIVE_SETS_MAX = 2_000
 

@@ -4,7 +4,7 @@ They come in this order before everything else on a connection to the nodes' por
 `antiphon.security.peer_key` says what the proofs are made of.
 """
 
-from antiphon.model.requests import Body
+from antiphon.model.body import Body
 
 
 class PeerHello(Body, frozen=True, array_like=True, tag=True):

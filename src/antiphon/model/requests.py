@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.model.access import ACLS_MAX, Acl, Credential
+from antiphon.model.body import Body
 from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
+from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
 
 PROTOCOL_VERSION = 1
@@ -23,10 +25,6 @@ GET_KEYS_MAX: Final = 10_000  # keys of a TableGet
 FIND_KEYS_MAX: Final = 1_000  # the same, where rows next to keys are wanted
 SETTINGS_MAX: Final = 1_000
 HASHES_MAX: Final = 16
-
-
-class Body(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all requests and replies."""
 
 
 class Failure(Body, frozen=True, array_like=True, tag=True):
@@ -116,6 +114,7 @@ class CreateTopic(Body, frozen=True, array_like=True, tag=True):
     config: Annotated[dict[str, str], Meta(max_length=SETTINGS_MAX)] = {}
     internal: bool = False
     validate_only: bool = False
+    placement: Placement = ()
 
 
 class DeleteTopic(Body, frozen=True, array_like=True, tag=True):
@@ -136,6 +135,7 @@ class AlterTopic(Body, frozen=True, array_like=True, tag=True):
     shards: int | None = None
     replicas: int | None = None
     validate_only: bool = False
+    placement: Placement = ()  # of the shards that are added
 
 
 class ElectLeader(Body, frozen=True, array_like=True, tag=True):
@@ -482,7 +482,7 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
 
 AdminRequest = (
     CreateTopic | DeleteTopic | AlterTopic | ElectLeader | MoveReplica | DrainNode | RemoveNode | Rebalance | SplitShard
-    | AlterUser | AlterAcls | AlterQuota
+    | AlterUser | AlterAcls | AlterQuota | PlaceReplicas
 )  # fmt: skip
 """What the coordinator carries out for a client."""
 

@@ -13,6 +13,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
+from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
     AlterAcls,
     AlterQuota,
@@ -216,6 +217,7 @@ ACCESS: Final[dict[type, Check]] = {
     AlterTopic: _alter,
     ElectLeader: _cluster(Operation.ALTER),
     MoveReplica: _cluster(Operation.ALTER),
+    PlaceReplicas: _cluster(Operation.ALTER),
     DrainNode: _cluster(Operation.ALTER),
     RemoveNode: _cluster(Operation.ALTER),
     Rebalance: _cluster(Operation.ALTER),

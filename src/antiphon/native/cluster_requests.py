@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.model.internal import NODES_ONLY
+from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
@@ -136,6 +137,7 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     AlterTopic: alter_topic,
     ElectLeader: administer,
     MoveReplica: administer,
+    PlaceReplicas: administer,
     DrainNode: administer,
     RemoveNode: administer,
     Rebalance: administer,

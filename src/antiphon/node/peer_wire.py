@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.errors import CorruptBatchError, ProtocolViolationError
+from antiphon.model.body import Body
 from antiphon.model.cluster import (
     ClusterReply,
     ClusterRequest,
@@ -18,7 +19,7 @@ from antiphon.model.cluster import (
     TransactionEnded,
 )
 from antiphon.model.peer_handshake import PeerChallenge
-from antiphon.model.requests import Body, Failure, HelloReply, Reply, Request
+from antiphon.model.requests import Failure, HelloReply, Reply, Request
 from antiphon.partition.multi_batches import checked_entries
 from antiphon.records.batch import CONTROL_BIT, checked_batches
 from antiphon.records.builder import members_of

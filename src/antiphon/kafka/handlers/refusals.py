@@ -45,6 +45,17 @@ def config_errors(has_config: bool) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def placement_errors(has_placement: bool) -> Iterator[None]:
+    """What else could be wrong was checked before: where replicas are placed by hand, the coordinator refuses a node."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        if not has_placement:
+            raise
+        raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, error.message) from error
+
+
 def refuse_internal(topic: TopicMeta) -> None:
     """Clients do not change what belongs to the cluster."""
     if is_internal(topic):

@@ -24,6 +24,7 @@ from antiphon.kafka.handlers.refusals import (
     check_setting,
     config_errors,
     outcome,
+    placement_errors,
     refuse_internal,
     timeout_s,
 )
@@ -40,6 +41,7 @@ from antiphon.kafka.topic_config import (
 )
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import SHARDS_MAX, Kind, TopicMeta
+from antiphon.model.placement import Placement
 from antiphon.model.requests import AlterTopic, CreateTopic
 
 DEFAULT: Final = -1
@@ -81,10 +83,7 @@ class TopicHandler:
     ) -> m.CreateTopicsResponse:
         """Create each topic; a name that comes twice is refused each time."""
         names = Counter(topic.name for topic in request.topics)
-        refusal = self._too_many(
-            self._defaults.shards if topic.num_partitions == DEFAULT else topic.num_partitions
-            for topic in request.topics
-        )
+        refusal = self._too_many(self._wanted_shards(topic) for topic in request.topics)
         if refusal is not None:
             failed, reason = refusal
             answers = [m.CreatedTopic(name=name, error_code=failed, error_message=reason) for name in names]
@@ -114,7 +113,9 @@ class TopicHandler:
             wanted = self._checked(topic, validate_only=request.validate_only)
             if not request.validate_only:
                 self._charge(context, STRICT_CREATE, wanted.shards)
-            with config_errors(bool(wanted.config)):
+            # With settings, too, it is told which is wrong by the message only.
+            by_hand = bool(wanted.placement) and not wanted.config
+            with config_errors(bool(wanted.config)), placement_errors(by_hand):
                 made.append(await self._gateway.create_topic(wanted, timeout_s(request.timeout_ms)))
 
         error, message = await outcome(work())
@@ -140,8 +141,7 @@ class TopicHandler:
         problem = name_problem(topic.name)
         if problem:
             raise RefusedError(code.INVALID_TOPIC_EXCEPTION, problem)
-        if topic.assignments:
-            raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, "the cluster places replicas by itself")
+        placement = _placement(topic)
         if topic.num_partitions != DEFAULT and topic.num_partitions < 1:
             raise RefusedError(code.INVALID_PARTITIONS, f"{topic.num_partitions} partitions; 1 is the least")
         _check_partitions(topic.num_partitions)
@@ -158,12 +158,18 @@ class TopicHandler:
         self._refuse_existing(topic.name)
         return CreateTopic(
             name=topic.name,
-            shards=self._defaults.shards if topic.num_partitions == DEFAULT else topic.num_partitions,
+            shards=self._wanted_shards(topic),
             replicas=0 if topic.replication_factor == DEFAULT else topic.replication_factor,
             profile="",
             config={s.name: s.value for s in topic.configs if s.value is not None},
             validate_only=validate_only,
+            placement=placement,
         )
+
+    def _wanted_shards(self, topic: m.CreatableTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        return self._defaults.shards if topic.num_partitions == DEFAULT else topic.num_partitions
 
     def _refuse_existing(self, name: str) -> None:
         try:
@@ -286,16 +292,21 @@ class TopicHandler:
         found = self._gateway.topic(topic.name)
         refuse_internal(found)
         has = len(found.shards)
-        if topic.assignments is not None:
-            raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, "the cluster places replicas by itself")
         if topic.count <= has:
             reason = f"{topic.name!r} has {has} partitions, {topic.count} are not more"
             raise RefusedError(code.INVALID_PARTITIONS, reason)
         _check_partitions(topic.count)
         if not request.validate_only:
             self._charge(context, STRICT_GROW, topic.count - has)
-        wanted = AlterTopic(name=topic.name, shards=topic.count, validate_only=request.validate_only)
-        await self._gateway.alter_topic(wanted, timeout_s(request.timeout_ms))
+        placement = tuple(tuple(one.broker_ids) for one in topic.assignments or ())
+        if topic.assignments is not None and len(placement) != topic.count - has:
+            reason = f"nodes of {len(placement)} partitions are named, {topic.count - has} are to be added"
+            raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, reason)
+        wanted = AlterTopic(
+            topic.name, shards=topic.count, validate_only=request.validate_only, placement=placement
+        )
+        with placement_errors(bool(placement)):
+            await self._gateway.alter_topic(wanted, timeout_s(request.timeout_ms))
 
     async def describe_log_dirs(
         self, request: m.DescribeLogDirsRequest, context: RequestContext
@@ -332,6 +343,23 @@ class TopicHandler:
                 )
             )
         return list(topics.values())
+
+
+def _placement(topic: m.CreatableTopic) -> Placement:
+    """The nodes of each partition, where the client names them. Raises RefusedError."""
+    if not topic.assignments:
+        return ()
+    if topic.num_partitions != DEFAULT or topic.replication_factor != DEFAULT:
+        reason = "numbers of partitions and replicas (other than -1) and assignments exclude each other"
+        raise RefusedError(code.INVALID_REQUEST, reason)
+    by_index = {one.partition_index: tuple(one.broker_ids) for one in topic.assignments}
+    if len(by_index) != len(topic.assignments) or set(by_index) != set(range(len(by_index))):
+        reason = f"partitions have to be 0 to {len(topic.assignments) - 1}, each once"
+        raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, reason)
+    if any(len(nodes) != len(by_index[0]) or not nodes for nodes in by_index.values()):
+        reason = "each partition has to have as many replicas as the others, one at least"
+        raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, reason)
+    return tuple(by_index[index] for index in range(len(by_index)))
 
 
 def _check_partitions(count: int) -> None:

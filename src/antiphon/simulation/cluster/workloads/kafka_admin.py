@@ -7,8 +7,10 @@ creation was acknowledged and nobody asked for its deletion, and it is not there
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import groups as gm
+from antiphon.kafka.messages import reassignments as rm
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
-LIST_GROUPS, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = 16, 19, 20, 32
+LIST_GROUPS, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS, MOVE, LIST_MOVES = 16, 19, 20, 32, 45, 46
+NOT_MOVED: Final = frozenset({
+    code.UNKNOWN_TOPIC_OR_PARTITION, code.REQUEST_TIMED_OUT, code.NOT_ENOUGH_REPLICAS, code.LEADER_NOT_AVAILABLE,
+    code.INVALID_REPLICA_ASSIGNMENT, code.NO_REASSIGNMENT_IN_PROGRESS, code.NOT_LEADER_OR_FOLLOWER,
+})  # fmt: skip
 TOPICS_MAX: Final = 6  # a client's, so that a world does not fill with shards
 PATIENCE_S: Final = 10.0
 SETTING: Final = "retention.ms"
@@ -41,7 +47,14 @@ class AdminWorkload(KafkaWorkload):
     def __init__(self, cluster: "SimulatedCluster", name: str = "admin") -> None:
         super().__init__(cluster, name)
         self.topics: list[_Topic] = []
-        self.outcomes = {"created": 0, "deleted": 0, "described": 0, "listed": 0, "not-administered": 0}
+        self.outcomes = {
+            "created": 0,
+            "deleted": 0,
+            "described": 0,
+            "listed": 0,
+            "moved": 0,
+            "not-administered": 0,
+        }
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`: it makes what it needs."""
@@ -69,8 +82,10 @@ class AdminWorkload(KafkaWorkload):
                     await self._create(client, topic)
                 elif kind < 0.4 and known:
                     await self._delete(client, draw.choice(known))
-                elif kind < 0.8 and known:
+                elif kind < 0.65 and known:
                     await self._describe(client, draw.choice(known))
+                elif kind < 0.85 and known:
+                    await self._move(client, draw.choice(known))
                 else:
                     found = await self._ask(client, LIST_GROUPS, 3, gm.ListGroupsRequest())
                     self.outcomes["listed"] += not found.error_code
@@ -112,6 +127,33 @@ class AdminWorkload(KafkaWorkload):
         self.cluster.tell("kafka-delete", topic.name, done.error_code)
         topic.gone = topic.gone or not done.error_code
         self.outcomes["not-administered" if done.error_code else "deleted"] += 1
+
+    async def _move(self, client: KafkaClient, topic: _Topic) -> None:
+        """Have a partition moved to some nodes, or a move taken back; what is moving is listed as it is."""
+        draw = client.random
+        nodes = [machine.node_id for machine in self.cluster.machines]
+        replicas = draw.sample(nodes, draw.randint(1, min(3, len(nodes)))) if draw.random() < 0.8 else None
+        wanted = rm.ReassignedPartition(partition_index=0, replicas=replicas)
+        topics = [rm.ReassignedTopic(name=topic.name, partitions=[wanted])]
+        request = rm.AlterPartitionReassignmentsRequest(timeout_ms=5_000, topics=topics)
+        answer = await self._ask(client, MOVE, 1, request)
+        done = answer.responses[0].partitions[0]
+        self.cluster.tell("kafka-move", topic.name, replicas, done.error_code)
+        self.outcomes["not-administered" if done.error_code else "moved"] += 1
+        require(
+            done.error_code in {code.NONE, *NOT_MOVED}, "admin-answer", -1, f"a move to {replicas}: {done}"
+        )
+        listed = await self._ask(
+            client, LIST_MOVES, 0, rm.ListPartitionReassignmentsRequest(timeout_ms=5_000, topics=None)
+        )
+        for one in (partition for found in listed.topics for partition in found.partitions):
+            came, gone = set(one.adding_replicas), set(one.removing_replicas)
+            require(
+                bool(came | gone) and not came & gone and came | gone <= set(one.replicas) <= set(nodes),
+                "admin-answer",
+                -1,
+                f"a move is listed as {one}",
+            )
 
     async def _describe(self, client: KafkaClient, topic: _Topic) -> None:
         wanted = m.DescribeConfigsResource(
