@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
         "wire",
     },
     "native": {"gateway", "security", "transport", "records", "model", "wire"},
-    "kafka": {"gateway", "security", "records", "model"},
+    "kafka": {"gateway", "coordination", "security", "records", "model"},
     "http": {"gateway", "security", "records", "model"},
     "archive": {"records", "model"},
     "client": {"archive", "security", "records", "model", "wire"},

@@ -6,15 +6,19 @@ from pathlib import Path
 import msgspec
 
 from antiphon.coordination.capacity import Capacity
+from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES
 from antiphon.kafka import fetch_sessions
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
+from antiphon.kafka.groups.pending import PENDING_BYTES_MAX, PENDING_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
+from antiphon.kafka.transactions.coordinator import IDS_MAX, PARTICIPANTS_MAX
+from antiphon.kafka.transactions.endings import MARKERS_AT_ONCE, WORKERS
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, OPS_MAX
@@ -72,6 +76,10 @@ def test_the_figures_are_those_in_the_code() -> None:
     sessions, each = fetch_sessions.SESSIONS_MAX, fetch_sessions.OF_CONNECTION_MAX
     assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE
     assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE
+    assert f"{IDS_MAX:,}, {PARTICIPANTS_MAX:,} partitions and groups" in PAGE
+    assert f"one transaction | {Bounds().participants_max:,} |" in PAGE
+    assert f"{PENDING_MAX:,}, {PENDING_BYTES_MAX // 1024} KiB" in PAGE
+    assert f"{MARKERS_AT_ONCE}, {WORKERS} | they wait" in PAGE
     assert f"{KafkaListenerConfig().first_request_s:.0f} s; {NativeLimits(1, 1, 1).hello_s:.0f} s" in PAGE
 
 

@@ -12,7 +12,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.handlers.access import OPERATIONS
 from antiphon.kafka.handlers.operations import OF_CLUSTERS, OF_GROUPS, OF_TOPICS
-from antiphon.kafka.messages import admin, cluster, groups, quotas, reassignments, security
+from antiphon.kafka.messages import admin, cluster, groups, quotas, reassignments, security, transactions
 from antiphon.kafka.schema import Message
 from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.metadata import Kind
@@ -25,6 +25,7 @@ from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import leaves
 from tests.kafka.raw import Connect, RawClient, batch, fetch, listening, produce
 from tests.kafka.test_apis import TO_COORDINATOR, TO_LEADER
+from tests.kafka.transactional import Transactional, begun
 from tests.node.in_process import in_virtual_time
 
 SECURITY = Security(authentication=True, super_users=["User:root"])
@@ -121,12 +122,13 @@ DENIALS = {
     code.TOPIC_AUTHORIZATION_FAILED,
     code.GROUP_AUTHORIZATION_FAILED,
     code.CLUSTER_AUTHORIZATION_FAILED,
+    code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 
 def test_every_api_is_shown_to_ask() -> None:
-    """Who adds an API adds what it refuses; ListGroups shows nothing, instead."""
-    shown = {*PLAIN_REQUESTS, "Produce", "Fetch", "ListGroups"}
+    """Who adds an API adds what it refuses; ListGroups and ListTransactions show nothing, instead."""
+    shown = {*PLAIN_REQUESTS, "Produce", "Fetch", "ListGroups", "ListTransactions"}
     assert shown | OPEN_TO_ALL == {api.name for api in APIS.values()}
 
 
@@ -183,6 +185,8 @@ async def test_each_api_refuses_who_has_no_rights() -> None:
             answer = await ask(eve, name)
             assert DENIALS & set(leaves(answer)), f"{name}: {answer}"
         assert (await eve.ask(groups.ListGroupsRequest(), 16, 4)).groups == []
+        hidden = transactions.ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+        assert (await eve.ask(hidden, 66, 1)).transaction_states == []
         everything = await eve.ask(cluster.MetadataRequest(topics=None), 3, 12)
         assert everything.topics == []
         assert served.first.metrics.denied > denied
@@ -266,6 +270,33 @@ async def test_a_table_is_no_topic_and_what_is_the_clusters_is_nobodys() -> None
         await give(served, eves(R.TABLE, "*", Op.ALL))
         assert (await fetch(eve, "k", 0)).error_code == code.NONE
         assert (await fetch(eve, "__groups", 0)).error_code == code.TOPIC_AUTHORIZATION_FAILED
+
+
+@in_virtual_time
+async def test_a_transaction_takes_its_id_its_topics_and_its_group() -> None:
+    async with secured() as (served, connect):
+        await served.create("t")
+        eve = Transactional(await as_user(connect, "eve"))
+        denied = code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert (await eve.find()).error_code == await eve.init() == denied
+        await give(served, eves(R.TRANSACTIONAL_ID, "tx", Op.DESCRIBE))
+        assert (await eve.find()).error_code == code.NONE
+        assert await eve.init() == denied
+        await give(served, eves(R.TRANSACTIONAL_ID, "tx", Op.WRITE))
+        await begun(eve)
+        assert await eve.add(("t", 0)) == [code.TOPIC_AUTHORIZATION_FAILED]
+        assert await eve.add_group("g") == code.GROUP_AUTHORIZATION_FAILED
+        await give(served, eves(R.TOPIC, "t", Op.WRITE), eves(R.GROUP, "g", Op.READ))
+        assert await eve.add(("t", 0)) == [code.NONE]
+        assert await eve.add_group("g") == code.NONE
+        assert await eve.write("t", b"x") == code.NONE
+        assert await eve.commit_offset("g", "t", 1) == code.TOPIC_AUTHORIZATION_FAILED
+        await give(served, eves(R.TOPIC, "t", Op.READ))
+        assert await eve.commit_offset("g", "t", 1) == code.NONE
+        await served.first.gateway.administer(AlterAcls(remove=(eves(R.TRANSACTIONAL_ID, "tx", Op.WRITE),)))
+        assert await eve.write("t", b"x") == await eve.end(commit=True) == denied
+        assert await eve.commit_offset("g", "t", 1) == denied
+        assert (await eve.describe()).error_code == code.NONE
 
 
 # -- logins -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, Routing, ServedApi
 from antiphon.kafka.framing import read_header
-from antiphon.kafka.messages import admin, groups, offsets
+from antiphon.kafka.messages import admin, cluster, groups, offsets, transactions
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.schema import Message
 from antiphon.model.metadata import Kind
@@ -111,6 +111,40 @@ TO_COORDINATOR: dict[str, Message] = {
             groups.OffsetDeleteTopic(name="t", partitions=[groups.OffsetDeletePartition(partition_index=0)])
         ],
     ),
+    "InitProducerId": cluster.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000),
+    "AddPartitionsToTxn": transactions.AddPartitionsToTxnRequest(
+        transactions=[
+            transactions.TxnToJoin(
+                transactional_id="x",
+                producer_id=1,
+                producer_epoch=0,
+                topics=[transactions.TxnTopic(name="t", partitions=[0])],
+            )
+        ]
+    ),
+    "AddOffsetsToTxn": transactions.AddOffsetsToTxnRequest(
+        transactional_id="x", producer_id=1, producer_epoch=0, group_id="g"
+    ),
+    "EndTxn": transactions.EndTxnRequest(
+        transactional_id="x", producer_id=1, producer_epoch=0, committed=True
+    ),
+    "TxnOffsetCommit": transactions.TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id="g",
+        producer_id=1,
+        producer_epoch=0,
+        topics=[
+            transactions.TxnOffsetCommitTopic(
+                name="t",
+                partitions=[
+                    transactions.TxnOffsetCommitPartition(
+                        partition_index=0, committed_offset=0, committed_metadata=None
+                    )
+                ],
+            )
+        ],
+    ),
+    "DescribeTransactions": transactions.DescribeTransactionsRequest(transactional_ids=["x"]),
 }
 
 
@@ -126,8 +160,9 @@ def routed(routing: Routing) -> set[str]:
 async def test_another_node_than_the_one_that_the_table_names_says_so() -> None:
     async with listening(2) as (served, connect):
         await served.create("t")
-        await served.create("__groups", kind=Kind.TABLE, internal=True)
-        for name in ("t", "__groups"):
+        for table in ("__groups", "__transactions"):
+            await served.create(table, kind=Kind.TABLE, internal=True)
+        for name in ("t", "__groups", "__transactions"):
             await served.lead(name, 0)
         client = await connect(1)
         assert (await produce(client, "t", batch(b"x")))[0].error_code == code.NOT_LEADER_OR_FOLLOWER

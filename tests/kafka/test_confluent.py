@@ -320,13 +320,6 @@ def test_an_offset_of_a_deleted_topic_does_not_apply_to_its_successor(served: Se
     reader.close()
 
 
-def test_transactions_are_refused_for_good(served: Served) -> None:
-    client = Producer({"bootstrap.servers": served.address, "transactional.id": "t"})
-    with pytest.raises(KafkaException) as refused:
-        client.init_transactions(10)
-    assert refused.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
 def test_a_consumer_waits_for_data_and_gets_it_at_once(served: Served) -> None:
     served.create("awaited")
     reader = consumer(served, "awaited", **{"fetch.wait.max.ms": 20_000})

@@ -6,7 +6,7 @@ import pytest
 
 import antiphon.aio
 from antiphon.errors import AntiphonError, InvalidRequestError
-from antiphon.model.internal import ARCHIVE_TABLE, GROUPS_TABLE, KINDS, STAGED_TOPIC
+from antiphon.model.internal import ARCHIVE_TABLE, GROUPS_TABLE, KINDS, STAGED_TOPIC, TRANSACTIONS_TABLE
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
     AlterTopic,
@@ -81,7 +81,8 @@ async def test_jobs_write_where_they_keep_their_state_but_not_where_nodes_do() -
             found = await answer_of(node, write, batch if name == STAGED_TOPIC else b"")
             trimmed = await answer_of(node, TrimShard(shard_id, 0, internal=True))
             is_refused = isinstance(found, InvalidRequestError), isinstance(trimmed, InvalidRequestError)
-            assert is_refused == (name == GROUPS_TABLE, name == GROUPS_TABLE), name
+            of_nodes = name in {GROUPS_TABLE, TRANSACTIONS_TABLE}
+            assert is_refused == (of_nodes, of_nodes), name
         more = await answer_of(node, AlterTopic(STAGED_TOPIC, replicas=1))
         assert not isinstance(more, AntiphonError), "an operator may well want more or fewer replicas"
 

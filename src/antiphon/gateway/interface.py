@@ -11,7 +11,7 @@ Shards are named by their cluster-wide id. A call for a shard that this node doe
 lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
@@ -50,10 +50,23 @@ ShardRequest = AppendBatch | Fetch | ListOffset | TableWrite | TableGet | TableS
 """Requests of the native protocol that the leader of a shard answers."""
 
 
+class NodeQuestions(Protocol):
+    """What nodes ask each other beside replication: bodies that no client may send (`model.cluster.NodeQuestion`)."""
+
+    def serve(self, answer: Callable[[Any], Awaitable[Any]] | None) -> None:
+        """Let `answer` answer such questions here: it returns a reply's body, or raises an AntiphonError; None: nobody."""
+        ...
+
+    async def ask(self, node_id: int, body: Any, timeout_s: float) -> Any:
+        """Ask a node, this one included; raises the error that came instead, UnavailableError, or TimedOutError."""
+        ...
+
+
 class Gateway(Protocol):
     """The node, as its listeners see it. All methods run on the node's event loop.
 
     Attributes:
+        questions: what nodes ask each other.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         transactions: the shards' part of them.
     """
@@ -62,6 +75,7 @@ class Gateway(Protocol):
     cluster_id: str
     check_request: Callable[[int], None]
     transactions: ShardTransactions
+    questions: NodeQuestions
 
     @property
     def metadata(self) -> ClusterMeta:

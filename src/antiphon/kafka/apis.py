@@ -40,7 +40,18 @@ from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
 from antiphon.kafka.handlers.topics import TopicHandler
-from antiphon.kafka.messages import admin, cluster, groups, offsets, quotas, reassignments, security
+from antiphon.kafka.handlers.transaction_offsets import TransactionOffsetsHandler
+from antiphon.kafka.handlers.transactions import TransactionHandler
+from antiphon.kafka.messages import (
+    admin,
+    cluster,
+    groups,
+    offsets,
+    quotas,
+    reassignments,
+    security,
+    transactions,
+)
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import decode_produce
 
@@ -50,7 +61,7 @@ class Routing(StrEnum):
 
     ANY = "any node"
     LEADER = "the partition's leader"
-    COORDINATOR = "the group's coordinator"
+    COORDINATOR = "the coordinator"
     EACH = "each node, for itself"
 
 
@@ -62,6 +73,8 @@ class Handlers(NamedTuple):
     metadata: MetadataHandler
     log_offsets: LogOffsetsHandler
     groups: GroupHandler
+    transactions: TransactionHandler
+    transaction_offsets: TransactionOffsetsHandler
     group_offsets: GroupOffsetsHandler
     group_admin: GroupAdminHandler
     topics: TopicHandler
@@ -118,7 +131,7 @@ _APIS: Final = (
     ),
     ServedApi(
         10, "FindCoordinator", 0, 6, 3, cluster.FindCoordinatorRequest, cluster.FindCoordinatorResponse,
-        lambda on: on.groups.find_coordinator, Routing.ANY, "of groups; transactional ids are refused",
+        lambda on: on.groups.find_coordinator, Routing.ANY, "of groups and transactional ids",
     ),
     ServedApi(
         11, "JoinGroup", 0, 9, 6, groups.JoinGroupRequest, groups.JoinGroupResponse,
@@ -167,12 +180,31 @@ _APIS: Final = (
     ),
     ServedApi(
         22, "InitProducerId", 0, 5, 2, cluster.InitProducerIdRequest, cluster.InitProducerIdResponse,
-        lambda on: on.metadata.init_producer_id, Routing.ANY, "transactional ids are refused",
+        lambda on: on.transactions.init_producer_id, Routing.COORDINATOR, "any node without a transactional id",
     ),
     ServedApi(
         23, "OffsetForLeaderEpoch", 2, 4, 4,
         offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse,
         lambda on: on.log_offsets.offset_for_leader_epoch, Routing.LEADER,
+    ),
+    ServedApi(
+        24, "AddPartitionsToTxn", 0, 5, 3,
+        transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse,
+        lambda on: on.transactions.add_partitions, Routing.COORDINATOR, "all partitions or none",
+    ),
+    ServedApi(
+        25, "AddOffsetsToTxn", 0, 4, 3,
+        transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse,
+        lambda on: on.transactions.add_offsets, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        26, "EndTxn", 0, 4, 3, transactions.EndTxnRequest, transactions.EndTxnResponse,
+        lambda on: on.transactions.end, Routing.COORDINATOR, "answered when it is decided",
+    ),
+    ServedApi(
+        28, "TxnOffsetCommit", 0, 4, 3,
+        transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse,
+        lambda on: on.transaction_offsets.commit, Routing.COORDINATOR,
     ),
     ServedApi(
         29, "DescribeAcls", 1, 3, 2, security.DescribeAclsRequest, security.DescribeAclsResponse,
@@ -253,6 +285,16 @@ _APIS: Final = (
     ServedApi(
         60, "DescribeCluster", 0, 2, 0, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse,
         lambda on: on.metadata.describe_cluster, Routing.ANY,
+    ),
+    ServedApi(
+        65, "DescribeTransactions", 0, 0, 0,
+        transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse,
+        lambda on: on.transactions.describe, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        66, "ListTransactions", 0, 1, 0,
+        transactions.ListTransactionsRequest, transactions.ListTransactionsResponse,
+        lambda on: on.transactions.list_transactions, Routing.EACH, "those that it coordinates",
     ),
 )  # fmt: skip
 

@@ -13,7 +13,8 @@ from antiphon.kafka.api import Api
 from antiphon.kafka.fetch_codec import FetchRequest, PartitionFetched, TopicFetched, encode_fetch
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.metadata import served_versions
-from antiphon.kafka.messages import admin, cluster, groups, offsets, quotas, security
+from antiphon.kafka.handlers.transactions import alike
+from antiphon.kafka.messages import admin, cluster, groups, offsets, quotas, security, transactions
 from antiphon.kafka.produce_codec import PartitionProduced, ProduceRequest, encode_produce
 from antiphon.kafka.schema import Message
 from antiphon.records.batch import Buffer
@@ -86,6 +87,21 @@ def _find_coordinator(request: Any, version: int, error: int) -> Message | None:
         for key in request.coordinator_keys
     ]
     return cluster.FindCoordinatorResponse(coordinators=found) if found else None
+
+
+def _add_partitions(request: Any, version: int, error: int) -> Message | None:
+    if version < 4:
+        results = alike(request.topics, error)
+        return transactions.AddPartitionsToTxnResponse(results_by_topic=results) if results else None
+    return transactions.AddPartitionsToTxnResponse(error_code=error)
+
+
+def _txn_offsets_topic(topic: Any, error: int) -> Any:
+    partitions = [
+        transactions.TxnOffsetCommitPartitionResult(partition_index=each.partition_index, error_code=error)
+        for each in topic.partitions
+    ]
+    return transactions.TxnOffsetCommitTopicResult(name=topic.name, partitions=partitions)
 
 
 def _join_group(request: Any, version: int, error: int) -> Message:
@@ -284,4 +300,16 @@ ANSWERED: Final[dict[str, Answered]] = {
     "DescribeUserScramCredentials": _top(security.DescribeUserScramCredentialsResponse, error_message=REASON),
     "AlterUserScramCredentials": _alter_users,
     "DescribeCluster": _top(cluster.DescribeClusterResponse, error_message=REASON),
+    "AddPartitionsToTxn": _add_partitions,
+    "AddOffsetsToTxn": _top(transactions.AddOffsetsToTxnResponse),
+    "EndTxn": _top(transactions.EndTxnResponse),
+    "TxnOffsetCommit": _each(
+        lambda all_: transactions.TxnOffsetCommitResponse(topics=all_), _txn_offsets_topic, "topics"
+    ),
+    "DescribeTransactions": _each(
+        lambda all_: transactions.DescribeTransactionsResponse(transaction_states=all_),
+        lambda name, error: transactions.DescribedTransaction(error_code=error, transactional_id=name),
+        "transactional_ids",
+    ),
+    "ListTransactions": _top(transactions.ListTransactionsResponse),
 }

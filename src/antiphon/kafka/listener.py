@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -21,6 +21,7 @@ from antiphon.kafka.fetch_sessions import SESSIONS_MAX
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import GroupOffsets
+from antiphon.kafka.groups.pending import PendingOffsets
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
 from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
@@ -36,12 +37,23 @@ from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
 from antiphon.kafka.handlers.topics import TopicHandler
+from antiphon.kafka.handlers.transaction_offsets import TransactionOffsetsHandler
+from antiphon.kafka.handlers.transactions import TransactionHandler
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import Reader, TooManyElementsError
 from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
+from antiphon.kafka.transactions.asking import TransactionAsker
+from antiphon.kafka.transactions.asking import answer as answer_of
+from antiphon.kafka.transactions.coordinator import (
+    DEFAULT_TRANSACTION_CONFIG,
+    TransactionConfig,
+    TransactionCoordinator,
+)
+from antiphon.model.cluster import AskTransaction
+from antiphon.model.requests import Done
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
@@ -65,6 +77,7 @@ class KafkaListenerConfig(NamedTuple):
     shards_default: int = 1  # partitions of a topic that is created without a number
     group_table_shards: int = 4
     groups: GroupConfig = DEFAULT_GROUP_CONFIG
+    transactions: TransactionConfig = DEFAULT_TRANSACTION_CONFIG
     connections_max: int = 2_000
     fetch_sessions_max: int = SESSIONS_MAX
     idle_s: float = 600.0  # a connection without a request for so long is closed
@@ -87,18 +100,28 @@ class _Seen:
         self.requests = 0
 
 
-def _handlers(gateway: Gateway, config: KafkaListenerConfig, coordinator: GroupCoordinator) -> Handlers:
+def _handlers(
+    gateway: Gateway,
+    config: KafkaListenerConfig,
+    coordinator: GroupCoordinator,
+    transactions: TransactionCoordinator,
+) -> Handlers:
     cache = MetadataCache(gateway)
     offsets = GroupOffsets(gateway)
+    pending = PendingOffsets(gateway, offsets)
+    asker = TransactionAsker(gateway, transactions)
+    group_offsets = GroupOffsetsHandler(gateway, coordinator, offsets, pending)
     defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
     return Handlers(
-        produce=ProduceHandler(gateway, cache, config.quotas),
+        produce=ProduceHandler(gateway, cache, config.quotas, asker),
         fetch=FetchHandler(gateway, cache, config.quotas, config.fetch_sessions_max),
         metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas),
         log_offsets=LogOffsetsHandler(gateway, cache),
-        groups=GroupHandler(cache, coordinator),
-        group_offsets=GroupOffsetsHandler(gateway, coordinator, offsets),
-        group_admin=GroupAdminHandler(coordinator, offsets),
+        groups=GroupHandler(cache, coordinator, transactions),
+        transactions=TransactionHandler(gateway, cache, transactions, coordinator),
+        transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
+        group_offsets=group_offsets,
+        group_admin=GroupAdminHandler(coordinator, offsets, pending),
         topics=TopicHandler(gateway, cache, defaults, config.quotas),
         configs=ConfigHandler(gateway, cache, defaults),
         elections=ElectionHandler(gateway, cache),
@@ -114,6 +137,7 @@ class KafkaListener:
 
     Clients are told the addresses in the cluster's metadata (`NodeMeta.kafka`), not this one: the node decides what it
     advertises. `address` is where this listens. `pool` is the listener's part of the node's memory for clients.
+    `transactions` coordinates those of the transactional ids whose shard this node leads.
     """
 
     def __init__(
@@ -129,7 +153,8 @@ class KafkaListener:
         self._wanted_port = port
         self._config = config
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
-        self._handlers = _handlers(gateway, config, self._coordinator)
+        self.transactions = TransactionCoordinator(gateway, config.transactions)
+        self._handlers = _handlers(gateway, config, self._coordinator, self.transactions)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
         self._aside = OneThread()
@@ -165,6 +190,8 @@ class KafkaListener:
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._coordinator.start()
+        self.transactions.start()
+        self._gateway.questions.serve(self._answer_node)
         self._look = loop.call_later(LOOK_S, self._look_around)
 
     def _made(self) -> Connection:
@@ -177,6 +204,8 @@ class KafkaListener:
         if self._look is not None:
             self._look.cancel()
         await self._handlers.metadata.stop()
+        self._gateway.questions.serve(None)
+        await self.transactions.stop()
         await self._coordinator.stop()
         for connection in list(self._connections):
             connection.close()
@@ -187,6 +216,13 @@ class KafkaListener:
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
+
+    async def _answer_node(self, body: Any) -> Any:
+        """What other nodes ask of this one's coordinators."""
+        if isinstance(body, AskTransaction):
+            return await answer_of(self.transactions, body)
+        await self._handlers.transaction_offsets.end(body)
+        return Done()
 
     # -- what connections call --------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from antiphon.model import internal
 
 GROUPS_TABLE: Final = internal.GROUPS_TABLE
+TRANSACTIONS_TABLE: Final = internal.TRANSACTIONS_TABLE
 NAME_LENGTH_MAX: Final = 249
 BOOLEAN: Final = 1
 STRING: Final = 2

@@ -178,8 +178,42 @@ class CommandDone(Body, frozen=True, array_like=True, tag=True):
     version: int
 
 
-ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command | SplitReport
-ClusterReply = HeartbeatReply | ProducerIdBlock | CommandDone
+class AskTransaction(Body, frozen=True, array_like=True, tag=True):
+    """A partition's leader, or a group's coordinator, asks a transactional id's: does this take part in the transaction?
+
+    One of `shard_id` and `group` is given. Answered by `TransactionAnswer`.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    shard_id: int | None = None
+    group: str | None = None
+
+
+class TransactionAnswer(Body, frozen=True, array_like=True, tag=True):
+    """It does, in the transaction of this `number`; or it does not, for a reason (`coordination.transactions.Refused`)."""
+
+    number: int
+    refused: str = ""
+
+
+class EndOffsets(Body, frozen=True, array_like=True, tag=True):
+    """A transactional id's coordinator tells a group's: its pending offsets of this producer are committed, or go away.
+
+    A repeat, by the transaction's `number`, changes nothing. Answered by `Done`.
+    """
+
+    group: str
+    producer_id: int
+    epoch: int
+    number: int
+    commit: bool
+
+
+NodeQuestion = AskTransaction | EndOffsets
+ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command | SplitReport | NodeQuestion
+ClusterReply = TransactionAnswer | HeartbeatReply | ProducerIdBlock | CommandDone
 ClusterMessage = MetadataDelta  # one way
 
 

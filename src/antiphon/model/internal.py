@@ -12,6 +12,7 @@ from antiphon.model.metadata import Kind, TopicMeta
 PREFIX: Final = "__"
 CLUSTER_LOG: Final = "__cluster"  # the coordinator's log, shard 0; no topic
 GROUPS_TABLE: Final = "__groups"  # committed offsets of Kafka's consumer groups
+TRANSACTIONS_TABLE: Final = "__transactions"  # one row for each transactional id
 STAGED_TOPIC: Final = "__staged"  # rows of Spark's epochs until they are committed
 EPOCHS_TABLE: Final = "__epochs"  # what was decided about those
 JOBS_TABLE: Final = "__jobs"  # what jobs that may be started again remember
@@ -19,12 +20,13 @@ ARCHIVE_TABLE: Final = "__archive"  # which files hold which archived offsets
 
 KINDS: Final = {
     GROUPS_TABLE: Kind.TABLE,
+    TRANSACTIONS_TABLE: Kind.TABLE,
     STAGED_TOPIC: Kind.TOPIC,
     EPOCHS_TABLE: Kind.TABLE,
     JOBS_TABLE: Kind.TABLE,
     ARCHIVE_TABLE: Kind.TABLE,
 }
-NODES_ONLY: Final = (CLUSTER_LOG, GROUPS_TABLE)
+NODES_ONLY: Final = (CLUSTER_LOG, GROUPS_TABLE, TRANSACTIONS_TABLE)
 
 
 def is_internal(topic: TopicMeta) -> bool:

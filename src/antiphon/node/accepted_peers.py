@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon.model.cluster import (
+    AskTransaction,
     Command,
+    EndOffsets,
     EndTransaction,
     Heartbeat,
     MetadataDelta,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from antiphon.wire.frames import Buffer, Decode
 
 CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, Command, SplitReport)
+QUESTIONS: Final = (AskTransaction, EndOffsets)
 
 
 class PeerFrames(Protocol):
@@ -44,6 +47,10 @@ class PeerFrames(Protocol):
 
     def end_transaction(self, body: EndTransaction, answered: Callable[[Any], None]) -> None:
         """A coordinator of transactions wants a marker in a shard."""
+        ...
+
+    def question(self, body: Any, answered: Callable[[Any], None]) -> None:
+        """A node asks what a listener here answers."""
         ...
 
     def snapshot_received(
@@ -82,6 +89,8 @@ class AcceptedPeer:
             node.metadata_pushed(body)
         elif isinstance(body, CLUSTER_REQUESTS):
             node.coordinator_request(sender, body, self._begin(request_id))
+        elif isinstance(body, QUESTIONS):
+            node.question(body, self._begin(request_id))
         elif isinstance(body, SnapshotRequest):
             node.snapshot_received(sender, body, payload, self._begin(request_id))
         elif isinstance(body, EndTransaction):

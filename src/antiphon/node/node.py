@@ -333,6 +333,10 @@ class Node:
         """See PeerFrames."""
         self.transactions.received(body, answered)
 
+    def question(self, body: Any, answered: Callable[[Any], None]) -> None:
+        """See PeerFrames."""
+        self.gateway.asked(body, answered)
+
     def send_snapshot(self, source: SnapshotSource, to: int) -> None:
         """See PartitionServices."""
         self.snapshots.send(source, to)

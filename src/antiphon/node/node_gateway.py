@@ -15,7 +15,7 @@ from antiphon.errors import (
     TimedOutError,
     UnknownTopicError,
 )
-from antiphon.gateway.interface import Admit, AnsweredWithBulk, Done, ShardRequest
+from antiphon.gateway.interface import Admit, AnsweredWithBulk, Done, NodeQuestions, ShardRequest
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.internal import write_problem
@@ -42,6 +42,8 @@ from antiphon.node.disk_care import DiskCare
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_view import LocalView
+from antiphon.node.peers import PeerLink
+from antiphon.node.questions import Questions
 from antiphon.node.record_intake import RecordIntake
 from antiphon.node.trimming import Trimming, trim_replica
 from antiphon.records.batch import Buffer
@@ -80,6 +82,10 @@ class OwnNode(Protocol):
 
     care: DiskCare
 
+    def link(self, node_id: int) -> PeerLink:
+        """The connection to a node; UnavailableError for one that is not known."""
+        ...
+
     def lost_peers(self) -> Sequence[int]:
         """See Gateway."""
         ...
@@ -94,6 +100,7 @@ class NodeGateway:
 
     Attributes:
         node_id, cluster_id: of this node.
+        asked: another node asks.
         cluster: the coordinator and the metadata.
         replicas: the replicas of this node.
         start_scrub, transactions: see Gateway.
@@ -121,6 +128,9 @@ class NodeGateway:
         self._forwarder = forwarder
         self.transactions = transactions
         self._own = own
+        made = Questions(config.node_id, own.link)
+        self.questions: NodeQuestions = made  # see Gateway
+        self.asked = made.asked
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
         self.submit_append = RecordIntake(replicas).append  # see Gateway

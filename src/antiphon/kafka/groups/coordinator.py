@@ -14,27 +14,16 @@ majority, and fetches no offsets, as those reads are confirmed by it.
 import asyncio
 from typing import Final, NamedTuple
 
-import structlog
-
-from antiphon.errors import (
-    AntiphonError,
-    NotLeaderError,
-    NotReadyError,
-    OverloadedError,
-    TopicExistsError,
-    UnknownTopicError,
-)
+from antiphon.errors import AntiphonError, OverloadedError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
-from antiphon.kafka.groups.offsets import shard_of_group
 from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
+from antiphon.kafka.internal_table import InternalTable
 from antiphon.kafka.topic_config import GROUPS_TABLE
-from antiphon.model.metadata import Kind, ShardMeta
-from antiphon.model.requests import CreateTopic
+from antiphon.model.metadata import ShardMeta
 
 GROUPS_MAX: Final = 20_000
-CREATE_WAIT_S: Final = 5.0
 WATCH_S: Final = 60.0
 
 
@@ -50,12 +39,11 @@ class GroupCoordinator:
     def __init__(self, gateway: Gateway, config: GroupConfig, *, table_shards: int) -> None:
         self._gateway = gateway
         self._config = config
-        self._table_shards = table_shards
+        self._table = InternalTable(gateway, GROUPS_TABLE, table_shards, "group")
         self._hosted: dict[str, _Hosted] = {}
         self._kept_bytes: dict[str, int] = {}  # metadata and assignments, by group
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._watch: asyncio.Task[None] | None = None
-        self._creating: asyncio.Task[None] | None = None
         self._stopping = False
 
     def start(self) -> None:
@@ -65,10 +53,10 @@ class GroupCoordinator:
     async def stop(self) -> None:
         """Stop all timers; whoever waits is told to look for another coordinator."""
         self._stopping = True  # before Python 3.12 a cancellation can get lost in asyncio.wait_for
-        tasks = [task for task in (self._watch, self._creating) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._table.stop()
         for group_id in list(self._hosted):
             self._drop(group_id)
 
@@ -76,46 +64,15 @@ class GroupCoordinator:
 
     async def locate(self, group_id: str) -> ShardMeta:
         """The shard of a group, whoever leads it; makes the table when it is asked for first."""
-        try:
-            return shard_of_group(self._gateway, group_id)
-        except UnknownTopicError:
-            if self._gateway.metadata.version < 0:
-                raise NotReadyError("this node was just started and knows no metadata yet") from None
-            if self._creating is None or self._creating.done():
-                work = self._create_table()
-                self._creating = asyncio.get_running_loop().create_task(work, name="create group table")
-            await asyncio.wait([self._creating], timeout=CREATE_WAIT_S)
-        return shard_of_group(self._gateway, group_id)
-
-    async def _create_table(self) -> None:
-        request = CreateTopic(GROUPS_TABLE, Kind.TABLE, shards=self._table_shards, internal=True)
-        try:
-            await self._gateway.create_topic(request)
-        except TopicExistsError:
-            return
-        except AntiphonError as error:
-            structlog.get_logger().warning("group table not created", reason=error.message)
+        return await self._table.locate(group_id)
 
     def home(self, group_id: str) -> tuple[int, int]:
         """The shard of a group that this node coordinates, and the term in which it does."""
-        shard = shard_of_group(self._gateway, group_id)
-        if shard.leader != self._gateway.node_id:
-            raise NotLeaderError(f"node {shard.leader} coordinates group {group_id!r}", leader=shard.leader)
-        term = self._gateway.term_led(shard.shard_id)
-        if term is None:
-            raise NotLeaderError(
-                f"node {shard.leader} was to coordinate group {group_id!r}, and its replica does not lead",
-                leader=None,
-            )
-        return shard.shard_id, term
+        return self._table.home(group_id)
 
     def led_shards(self) -> list[ShardMeta]:
         """Shards of the table that this node leads; none while there is no table."""
-        try:
-            shards = self._gateway.topic(GROUPS_TABLE).shards
-        except UnknownTopicError:
-            return []
-        return [shard for shard in shards if shard.leader == self._gateway.node_id]
+        return self._table.led_shards()
 
     def find(self, group_id: str) -> ClassicGroup | None:
         """The group's state, if it has members here."""

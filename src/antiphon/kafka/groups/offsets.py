@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 import structlog
-from xxhash import xxh3_64_intdigest
 
 from antiphon.errors import UNDECODABLE, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
+from antiphon.kafka.internal_table import shard_of_name
 from antiphon.kafka.topic_config import GROUPS_TABLE
-from antiphon.model.metadata import ShardMeta, shard_of_hash
+from antiphon.model.metadata import ShardMeta
 from antiphon.model.requests import DeleteRange, OpStatus, Put, Row, TableGet, TableOp, TableScan, TableWrite
 
 OPS_MAX: Final = 500  # operations in one write or read of the table
@@ -60,13 +60,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Committed)
 
 def shard_of_group(gateway: Gateway, group: str) -> ShardMeta:
     """The shard that holds the group; raises UnknownTopicError while there is no such table."""
-    shards = gateway.topic(GROUPS_TABLE).shards
-    hash32 = xxh3_64_intdigest(group.encode()) & 0xFFFF_FFFF
-    wanted = shard_of_hash(hash32, len(shards))
-    found = next((shard for shard in shards if shard.index == wanted), None)
-    if found is None:
-        raise UnavailableError(f"{GROUPS_TABLE} has no shard {wanted} yet")
-    return found
+    return shard_of_name(gateway, GROUPS_TABLE, group)
 
 
 class GroupOffsets:
@@ -78,7 +72,7 @@ class GroupOffsets:
 
     async def commit(self, group: str, offsets: Sequence[OffsetAt]) -> None:
         """Store offsets; returns when they are committed."""
-        puts = [Put(_key(group, at.topic, at.partition), _ENCODER.encode(at.committed)) for at in offsets]
+        puts = [Put(row_key(group, at.topic, at.partition), row_value(at.committed)) for at in offsets]
         await self._write(group, puts)
 
     async def fetch(self, group: str, wanted: Sequence[tuple[str, int]]) -> list[Committed | None]:
@@ -87,7 +81,7 @@ class GroupOffsets:
         found: list[Committed | None] = []
         for at in range(0, len(wanted), OPS_MAX):
             part = wanted[at : at + OPS_MAX]
-            keys = tuple(_key(group, topic, partition) for topic, partition in part)
+            keys = tuple(row_key(group, topic, partition) for topic, partition in part)
             reply = await self._gateway.table_get(TableGet(shard_id, keys))
             for (topic, _), row in zip(part, reply.rows, strict=True):
                 at_row = self._read(row) if row is not None else None
@@ -111,7 +105,7 @@ class GroupOffsets:
         """Forget some offsets; those that are not there are no error."""
         ops: list[TableOp] = []
         for topic, partition in partitions:
-            key = _key(group, topic, partition)
+            key = row_key(group, topic, partition)
             ops.append(DeleteRange(key, key + b"\x00"))
         await self._write(group, ops)
 
@@ -176,24 +170,25 @@ def _chunks(ops: Sequence[TableOp]) -> Iterator[tuple[TableOp, ...]]:
         yield tuple(ops[at : at + OPS_MAX])
 
 
-def _key(group: str, topic: str, partition: int) -> bytes:
-    return f"offset/{_escape(group)}/{topic}/{partition}".encode()
+def row_key(group: str, topic: str, partition: int) -> bytes:
+    """The key of a committed offset."""
+    return f"offset/{escaped(group)}/{topic}/{partition}".encode()
 
 
 def _range(group: str) -> tuple[bytes, bytes]:
     """From the group's first possible key to the one after its last."""
-    return f"offset/{_escape(group)}/".encode(), f"offset/{_escape(group)}0".encode()
+    return f"offset/{escaped(group)}/".encode(), f"offset/{escaped(group)}0".encode()
 
 
 def _split(key: bytes) -> tuple[str, str, int]:
     """Group, topic and partition of a key, exactly as `_key` makes it; raises _BadRowError."""
     try:
-        _, escaped, topic, number = key.decode().split("/")
-        group, partition = escaped.replace("%2F", "/").replace("%25", "%"), int(number)
+        _, written, topic, number = key.decode().split("/")
+        group, partition = written.replace("%2F", "/").replace("%25", "%"), int(number)
     except ValueError as error:
         raise _BadRowError(f"not offset/GROUP/TOPIC/PARTITION: {error}") from error
     # Another spelling of the same names would be found again and again by who goes on behind them.
-    if _key(group, topic, partition) != key or not 0 <= partition <= _INT32_MAX:
+    if row_key(group, topic, partition) != key or not 0 <= partition <= _INT32_MAX:
         raise _BadRowError("not as this node would write it")
     return group, topic, partition
 
@@ -210,5 +205,11 @@ def _decoded(value: bytes) -> Committed:
     return found
 
 
-def _escape(group: str) -> str:
+def row_value(committed: Committed) -> bytes:
+    """The value of a committed offset."""
+    return _ENCODER.encode(committed)
+
+
+def escaped(group: str) -> str:
+    """A group's name as part of a key."""
     return group.replace("%", "%25").replace("/", "%2F")

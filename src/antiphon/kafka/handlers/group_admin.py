@@ -9,6 +9,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import GroupOffsets
+from antiphon.kafka.groups.pending import PendingOffsets
 from antiphon.kafka.groups.types import GroupState
 from antiphon.kafka.handlers.operations import with_group
 from antiphon.kafka.messages import groups as m
@@ -22,9 +23,10 @@ CLASSIC: Final = "classic"
 class GroupAdminHandler:
     """A group is known by its members, or by offsets that it left."""
 
-    def __init__(self, coordinator: GroupCoordinator, offsets: GroupOffsets) -> None:
+    def __init__(self, coordinator: GroupCoordinator, offsets: GroupOffsets, pending: PendingOffsets) -> None:
         self._coordinator = coordinator
         self._offsets = offsets
+        self._pending = pending
 
     async def describe(
         self, request: m.DescribeGroupsRequest, context: RequestContext
@@ -115,6 +117,7 @@ class GroupAdminHandler:
                 return code.NON_EMPTY_GROUP
             if not await self._offsets.fetch_all(group_id):
                 return code.GROUP_ID_NOT_FOUND
+            await self._pending.forget(group_id)
             await self._offsets.delete(group_id)
         except UnknownTopicError:
             return code.GROUP_ID_NOT_FOUND

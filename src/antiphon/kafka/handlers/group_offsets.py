@@ -1,5 +1,6 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: what consumer groups have read."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from antiphon import system
@@ -9,25 +10,36 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offsets import Committed, GroupOffsets, OffsetAt
+from antiphon.kafka.groups.pending import PendingOffsets
 from antiphon.kafka.groups.subscription import CONSUMER, subscribed_topics
 from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.messages.transactions import TxnOffsetCommitPartition, TxnOffsetCommitTopic
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
 from antiphon.security.authorizer import Rights
 
 METADATA_BYTES_MAX: Final = 4096
 
+AnyCommitTopic = m.CommitTopic | TxnOffsetCommitTopic
+AnyCommitPartition = m.CommitPartition | TxnOffsetCommitPartition
 _OffsetsByTopic = list[tuple[str, list[tuple[int, Committed | None]]]]
 
 
 class GroupOffsetsHandler:
     """Offsets are kept where the group's coordinator is."""
 
-    def __init__(self, gateway: Gateway, coordinator: GroupCoordinator, offsets: GroupOffsets) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        coordinator: GroupCoordinator,
+        offsets: GroupOffsets,
+        pending: PendingOffsets,
+    ) -> None:
         self._gateway = gateway
         self._coordinator = coordinator
         self._offsets = offsets
+        self._pending = pending
 
     async def commit(self, request: m.OffsetCommitRequest, context: RequestContext) -> m.OffsetCommitResponse:
         """OffsetCommit: durable when it is answered."""
@@ -43,7 +55,7 @@ class GroupOffsetsHandler:
         rights = context.rights
         if not rights.may(Operation.READ, Resource.GROUP, request.group_id):
             error = code.GROUP_AUTHORIZATION_FAILED
-        outcomes, offsets = self._check_offsets(request, error, rights)
+        outcomes, offsets = self.checked(request.topics, error, rights)
         if offsets:
             try:
                 await self._offsets.commit(request.group_id, offsets)
@@ -54,13 +66,14 @@ class GroupOffsetsHandler:
                         partition.error_code = partition.error_code or failed
         return m.OffsetCommitResponse(topics=outcomes)
 
-    def _check_offsets(
-        self, request: m.OffsetCommitRequest, error: int, rights: Rights
+    def checked(
+        self, topics: Sequence[AnyCommitTopic], error: int, rights: Rights
     ) -> tuple[list[m.CommittedTopic], list[OffsetAt]]:
+        """Outcomes as far as they are known, and the offsets that may be written. `error`: of the request as a whole."""
         now_ms = system.wall_ms()
         outcomes: list[m.CommittedTopic] = []
         offsets: list[OffsetAt] = []
-        for topic in request.topics:
+        for topic in topics:
             meta = self._topic(topic.name)
             denied = not error and not may(self._gateway, rights, Operation.READ, topic.name)
             refusal = code.TOPIC_AUTHORIZATION_FAILED if denied else error
@@ -93,11 +106,15 @@ class GroupOffsetsHandler:
         if context.version >= 8:
             return m.OffsetFetchResponse(
                 groups=[
-                    await self._fetch_group(each.group_id, each.topics, context.rights)
+                    await self._fetch_group(
+                        each.group_id, each.topics, context.rights, request.require_stable
+                    )
                     for each in request.groups
                 ]
             )
-        found = await self._fetch_group(request.group_id, request.topics, context.rights)
+        found = await self._fetch_group(
+            request.group_id, request.topics, context.rights, request.require_stable
+        )
         if found.error_code and context.version < 2:
             for topic in request.topics or []:
                 partitions = [
@@ -108,7 +125,7 @@ class GroupOffsetsHandler:
         return m.OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
     async def _fetch_group(
-        self, group_id: str, topics: list[m.FetchOffsetsTopic] | None, rights: Rights
+        self, group_id: str, topics: list[m.FetchOffsetsTopic] | None, rights: Rights, stable: bool
     ) -> m.FetchedOffsetsGroup:
         if not rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
             return m.FetchedOffsetsGroup(
@@ -117,6 +134,8 @@ class GroupOffsetsHandler:
         denied: list[m.FetchOffsetsTopic] = []
         try:
             self._coordinator.home(group_id)
+            # Asked first: what is not pending any more by now is among the offsets that are read next.
+            unstable = await self._pending.unstable(group_id) if stable else set()
             if topics is None:
                 everything = await self._fetch_all(group_id)
                 by_topic = [one for one in everything if sees(self._gateway, rights, one[0])]
@@ -133,7 +152,9 @@ class GroupOffsetsHandler:
         return m.FetchedOffsetsGroup(
             group_id=group_id,
             topics=[
-                m.FetchedOffsetsTopic(name=name, partitions=[_fetched(*each) for each in partitions])
+                m.FetchedOffsetsTopic(
+                    name=name, partitions=[_fetched(name, *each, unstable) for each in partitions]
+                )
                 for name, partitions in by_topic
             ]
             + [_denied_offsets(topic) for topic in denied],
@@ -201,7 +222,7 @@ class GroupOffsetsHandler:
         return code.GROUP_SUBSCRIBED_TO_TOPIC if read is None or topic in read else code.NONE
 
 
-def _offset_problem(topic: TopicMeta | None, each: m.CommitPartition) -> int:
+def _offset_problem(topic: TopicMeta | None, each: AnyCommitPartition) -> int:
     if topic is None or not 0 <= each.partition_index < len(topic.shards):
         return code.UNKNOWN_TOPIC_OR_PARTITION
     if len((each.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
@@ -217,7 +238,11 @@ def _denied_offsets(topic: m.FetchOffsetsTopic) -> m.FetchedOffsetsTopic:
     return m.FetchedOffsetsTopic(name=topic.name, partitions=partitions)
 
 
-def _fetched(partition: int, committed: Committed | None) -> m.FetchedOffset:
+def _fetched(
+    topic: str, partition: int, committed: Committed | None, unstable: set[tuple[str, int]]
+) -> m.FetchedOffset:
+    if (topic, partition) in unstable:
+        return m.FetchedOffset(partition_index=partition, error_code=code.UNSTABLE_OFFSET_COMMIT)
     if committed is None:
         return m.FetchedOffset(partition_index=partition)
     return m.FetchedOffset(

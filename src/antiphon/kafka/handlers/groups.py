@@ -11,6 +11,7 @@ from antiphon.kafka.groups.types import Join, Sync
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.kafka.metadata_cache import MetadataCache
+from antiphon.kafka.transactions.coordinator import TransactionCoordinator
 from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
 
@@ -25,16 +26,19 @@ FIRST_PROTOCOL_TYPE: Final = 7
 class GroupHandler:
     """Takes requests to the coordinator's calls, and their answers back."""
 
-    def __init__(self, cache: MetadataCache, coordinator: GroupCoordinator) -> None:
+    def __init__(
+        self, cache: MetadataCache, coordinator: GroupCoordinator, transactions: TransactionCoordinator
+    ) -> None:
         self._cache = cache
         self._coordinator = coordinator
+        self._transactions = transactions
 
     # -- FindCoordinator ------------------------------------------------------------------------------------------
 
     async def find_coordinator(
         self, request: cm.FindCoordinatorRequest, context: RequestContext
     ) -> cm.FindCoordinatorResponse:
-        """The node that leads a group's shard."""
+        """The node that leads the shard of a group, or of a transactional id."""
         if context.version >= 4:
             found = [
                 await self._locate(key, request.key_type, context.rights) for key in request.coordinator_keys
@@ -55,21 +59,26 @@ class GroupHandler:
                 key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
             )
 
-        if key_type == TRANSACTION_KEY:
-            return failed(code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
-        if key_type != GROUP_KEY:
+        if key_type not in {GROUP_KEY, TRANSACTION_KEY}:
             return failed(code.INVALID_REQUEST, f"coordinators of type {key_type} do not exist here")
+        of_group = key_type == GROUP_KEY
         if not _is_group_id(key):
-            return failed(code.INVALID_GROUP_ID, "not a name for a group")
-        if not rights.may(Operation.DESCRIBE, Resource.GROUP, key):
-            return failed(code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not describe this group")
+            wrong = code.INVALID_GROUP_ID if of_group else code.INVALID_REQUEST
+            return failed(wrong, f"not a name for a {'group' if of_group else 'transactional id'}")
+        if not rights.may(Operation.DESCRIBE, Resource.GROUP if of_group else Resource.TRANSACTIONAL_ID, key):
+            if of_group:
+                return failed(
+                    code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not describe this group"
+                )
+            denied = f"{rights.principal} may not describe this transactional id"
+            return failed(code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, denied)
         try:
-            shard = await self._coordinator.locate(key)
+            shard = await (self._coordinator if of_group else self._transactions).locate(key)
         except AntiphonError as error:
             return failed(code.COORDINATOR_NOT_AVAILABLE, error.message)
         node = self._cache.endpoints.get(self._cache.leader_of(shard))
         if node is None:
-            return failed(code.COORDINATOR_NOT_AVAILABLE, "the group's shard has no leader now")
+            return failed(code.COORDINATOR_NOT_AVAILABLE, "the shard has no leader now")
         return cm.FoundCoordinator(
             key=key, node_id=node.node_id, host=node.host, port=node.port, error_code=code.NONE
         )

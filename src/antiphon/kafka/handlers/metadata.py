@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster and InitProducerId.
+"""ApiVersions, Metadata and DescribeCluster.
 
 Metadata is what every client asks for often, for every topic at once after each change of a leader. Its encoded bodies
 are kept by (version of the API, topics asked for) until the cluster's metadata changes.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.errors import AntiphonError, TopicExistsError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
@@ -22,7 +22,7 @@ from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import TopicDefaults, is_name, name_problem
-from antiphon.model.access import Operation, Resource
+from antiphon.model.access import Operation
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.security.authorizer import Rights
@@ -289,23 +289,3 @@ class MetadataHandler:
                 if node.node_id in self._cache.reachable
             ],
         )
-
-    async def init_producer_id(
-        self, request: m.InitProducerIdRequest, context: RequestContext
-    ) -> m.InitProducerIdResponse:
-        """A fresh producer id at epoch 0; a transactional one is refused for good."""
-        if request.transactional_id is not None:
-            return m.InitProducerIdResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        rights = context.rights
-        if not rights.sees(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER) and not rights.may_any(
-            Operation.WRITE, Resource.TOPIC
-        ):
-            rights.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
-            return m.InitProducerIdResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-        try:
-            producer_id = await self._gateway.new_producer_id()
-        except InvalidRequestError:
-            return m.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
-        except AntiphonError:
-            return m.InitProducerIdResponse(error_code=code.COORDINATOR_NOT_AVAILABLE)
-        return m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

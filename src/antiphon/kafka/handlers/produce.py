@@ -11,10 +11,11 @@ no condition; `~expected` (that is -1 - expected) asks for exactly that offset. 
 import asyncio
 import functools
 from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from antiphon.coordination.transactions import Producer
 from antiphon.errors import AntiphonError, InvalidRecordError, NotLeaderError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use, payer_of
@@ -23,6 +24,7 @@ from antiphon.kafka.connection import Answer
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import may
+from antiphon.kafka.handlers.transactions import may_transact
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.produce_codec import (
     NodeEndpoint,
@@ -31,10 +33,11 @@ from antiphon.kafka.produce_codec import (
     ProduceRequest,
     encode_produce,
 )
+from antiphon.kafka.transactions.asking import Numbered, TransactionAsker, produce_code_of
 from antiphon.model.access import Operation
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
-from antiphon.records.batch import HEADER_BYTES, MAGIC, read_header
+from antiphon.records.batch import HEADER_BYTES, MAGIC, Buffer, read_header
 
 if TYPE_CHECKING:
     from antiphon.model.results import AppendResult
@@ -58,10 +61,13 @@ Outcomes = list[tuple[str, list[PartitionProduced]]]
 class ProduceHandler:
     """Carries out Produce requests."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache, quotas: Quotas) -> None:
+    def __init__(
+        self, gateway: Gateway, cache: MetadataCache, quotas: Quotas, asker: TransactionAsker
+    ) -> None:
         self._gateway = gateway
         self._cache = cache
         self._quotas = quotas
+        self._asker = asker
 
     def start(self, header: RequestHeader, request: ProduceRequest, answer: Answer) -> Awaitable[None] | None:
         """Begin every append of the request; `answer` is sent when the last one is committed or refused.
@@ -106,7 +112,7 @@ class ProduceHandler:
         self, header: RequestHeader, request: ProduceRequest, answer: Answer, work: "_Work"
     ) -> Iterator[int]:
         """Begin one batch after the other; gives the bytes of each."""
-        problem = _refuse_request(header, request)
+        problem = _refuse_request(header, request, answer)
         for name, batches in request.topics:
             work.begin_topic(name)
             refusal = problem or self._denied(name, answer)
@@ -137,21 +143,40 @@ class ProduceHandler:
         if shard is None:
             raise RefusedError(code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {batch.partition}")
         _refuse_topic(topic)
-        expected = _check_batch(header.version, request.acks, batch.records)
+        outside = _check_batch(header.version, request, batch.records)
         refused = answer.connection.refused_sequences
         if refused:  # hardly ever
             refused.check(name, batch, functools.partial(self._gateway.knows_producer, shard.shard_id))
+        timeout_s = min(max(request.timeout_ms / 1000, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
+        asking = None
+        if outside.producer is not None:
+            name_of_id = request.transactional_id or ""
+            asking = self._asker.before_append(name_of_id, outside.producer, shard.shard_id)
+        if asking is not None:
+            work = self._append_part(asking, shard.shard_id, batch.records or b"", timeout_s)
+            return asyncio.ensure_future(work)
         return asyncio.ensure_future(
             self._gateway.append(
                 shard.shard_id,
                 batch.records or b"",
-                expected_offset=expected,
-                timeout_s=min(max(request.timeout_ms / 1000, TIMEOUT_S_MIN), TIMEOUT_S_MAX),
+                expected_offset=outside.expected_offset,
+                timeout_s=timeout_s,
             )
         )
 
+    async def _append_part(
+        self, asking: "asyncio.Task[Numbered]", shard_id: int, records: Buffer, timeout_s: float
+    ) -> "AppendResult":
+        """Append a first part of a transaction, once its coordinator has said that it is one."""
+        number, refused = await asyncio.shield(asking)
+        if refused is not None:
+            raise RefusedError(produce_code_of(refused), refused.value)
+        return await self._gateway.append(shard_id, records, timeout_s=timeout_s, transaction_number=number)
+
     def refused(self, topic: str, partition: int, error: BaseException) -> PartitionProduced:
         """The outcome that an error stands for."""
+        if isinstance(error, RefusedError):
+            return _produced(partition, error.error_code, error.reason)
         if not isinstance(error, AntiphonError):
             structlog.get_logger().error("append failed", topic=topic, partition=partition, exc_info=error)
             return _produced(partition, code.UNKNOWN_SERVER_ERROR, "the node failed; its log says how")
@@ -259,14 +284,17 @@ def _produced(
     return PartitionProduced(partition, error_code, -1, -1, message, leader)
 
 
-def _refuse_request(header: RequestHeader, request: ProduceRequest) -> tuple[int, int, int, str] | None:
+def _refuse_request(
+    header: RequestHeader, request: ProduceRequest, answer: Answer
+) -> tuple[int, int, int, str] | None:
     """What is wrong with the request as a whole: the rest of a PartitionProduced."""
     if header.version < MIN_SERVED:
         return code.UNSUPPORTED_VERSION, -1, -1, "message formats before RecordBatch v2 are not stored"
     if request.acks not in {-1, 0, 1}:
         return code.INVALID_REQUIRED_ACKS, -1, -1, f"acks={request.acks}; -1 (all), 0 and 1 are served"
-    if request.transactional_id is not None:
-        reason = "transactions are not served"
+    name = request.transactional_id
+    if name is not None and not may_transact(answer.connection.session.rights, name):
+        reason = f"transactional id {name!r} may not be used"
         return code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1, reason
     return None
 
@@ -281,8 +309,15 @@ def _refuse_topic(topic: TopicMeta) -> None:
         )
 
 
-def _check_batch(version: int, acks: int, records: memoryview | None) -> int | None:
-    """Check what Kafka checks of a batch before its content; returns the expected offset of a conditional append."""
+class _Outside(NamedTuple):
+    """What a batch asks for: an offset, in a conditional append; to be a part of this producer's transaction."""
+
+    expected_offset: int | None = None
+    producer: Producer | None = None
+
+
+def _check_batch(version: int, request: ProduceRequest, records: memoryview | None) -> _Outside:
+    """Check what Kafka checks of a batch before its content."""
     if records is None or len(records) < HEADER_BYTES:
         raise RefusedError(code.INVALID_RECORD, "a partition's records must be one whole record batch")
     header = read_header(records)
@@ -294,8 +329,8 @@ def _check_batch(version: int, acks: int, records: memoryview | None) -> int | N
         raise RefusedError(code.INVALID_RECORD, "more than one record batch for one partition")
     if header.is_control:
         raise RefusedError(code.INVALID_RECORD, "clients cannot write control batches")
-    if header.is_transactional:
-        raise RefusedError(code.INVALID_TXN_STATE, "transactions are not served")
+    if header.is_transactional and request.transactional_id is None:
+        raise RefusedError(code.INVALID_RECORD, "a part of a transaction without a transactional id")
     if header.codec == ZSTD and version < FIRST_ZSTD:
         raise RefusedError(
             code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {FIRST_ZSTD} or newer"
@@ -304,13 +339,21 @@ def _check_batch(version: int, acks: int, records: memoryview | None) -> int | N
         raise RefusedError(
             code.INVALID_RECORD, f"producer id {header.producer_id} was not given out to clients"
         )
+    producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
     if header.base_offset == 0:
-        return None
-    if header.base_offset > 0:
+        return _Outside(producer=producer)
+    return _Outside(_expected_offset(header.base_offset, request.acks, producer))
+
+
+def _expected_offset(base_offset: int, acks: int, producer: Producer | None) -> int:
+    """Where a conditional append asks to land."""
+    if base_offset > 0:
         raise RefusedError(
             code.INVALID_RECORD,
-            f"base offset {header.base_offset} must be 0, or ~expected (-1 - expected) for a conditional append",
+            f"base offset {base_offset} must be 0, or ~expected (-1 - expected) for a conditional append",
         )
     if acks != ALL_REPLICAS:
         raise RefusedError(code.INVALID_RECORD, "a conditional append needs acks=all")
-    return ~header.base_offset
+    if producer is not None:
+        raise RefusedError(code.INVALID_RECORD, "a conditional append is no part of a transaction")
+    return ~base_offset

@@ -1,0 +1,90 @@
+"""TxnOffsetCommit: offsets that become a group's with a transaction; and what a group's coordinator does at its end."""
+
+from antiphon.coordination.transactions import Producer
+from antiphon.errors import AntiphonError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.offsets import OffsetAt
+from antiphon.kafka.groups.pending import PendingOffsets
+from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
+from antiphon.kafka.handlers.transactions import may_transact
+from antiphon.kafka.messages import groups as gm
+from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.transactions.asking import TransactionAsker, produce_code_of
+from antiphon.model.access import Operation, Resource
+from antiphon.model.cluster import EndOffsets
+
+
+class TransactionOffsetsHandler:
+    """Offsets stay pending where the group's coordinator is, until the transaction's marker comes there."""
+
+    def __init__(
+        self,
+        groups: GroupCoordinator,
+        pending: PendingOffsets,
+        checks: GroupOffsetsHandler,
+        asker: TransactionAsker,
+    ) -> None:
+        self._groups = groups
+        self._pending = pending
+        self._checks = checks
+        self._asker = asker
+
+    async def commit(
+        self, request: m.TxnOffsetCommitRequest, context: RequestContext
+    ) -> m.TxnOffsetCommitResponse:
+        """TxnOffsetCommit: pending, and durable as that, when it is answered."""
+        outcomes, offsets = self._checks.checked(
+            request.topics, self._refusal(request, context), context.rights
+        )
+        if offsets:
+            failed = await self._add(request, offsets)
+            for topic in outcomes:
+                for partition in topic.partitions:
+                    partition.error_code = partition.error_code or failed
+        return m.TxnOffsetCommitResponse(topics=[_told(topic) for topic in outcomes])
+
+    def _refusal(self, request: m.TxnOffsetCommitRequest, context: RequestContext) -> int:
+        """What is wrong with the request as a whole."""
+        rights = context.rights
+        if not may_transact(rights, request.transactional_id):
+            return code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if not rights.may(Operation.READ, Resource.GROUP, request.group_id):
+            return code.GROUP_AUTHORIZATION_FAILED
+        try:
+            self._groups.home(request.group_id)
+            if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+                return code.NONE
+            return self._groups.check_commit(
+                request.group_id, request.member_id, request.group_instance_id, request.generation_id
+            )
+        except AntiphonError as error:
+            return code.coordinator_code_of(error)
+
+    async def _add(self, request: m.TxnOffsetCommitRequest, offsets: list[OffsetAt]) -> int:
+        group, producer = request.group_id, Producer(request.producer_id, request.producer_epoch)
+        try:
+            number, refused = await self._asker.number_of(request.transactional_id, producer, group=group)
+            if refused is None:
+                refused = await self._pending.add(group, producer, number, offsets)
+        except AntiphonError as error:
+            return code.coordinator_code_of(error)
+        if refused is None:
+            return code.NONE
+        failed = produce_code_of(refused)
+        return code.COORDINATOR_LOAD_IN_PROGRESS if failed == code.NOT_ENOUGH_REPLICAS else failed
+
+    async def end(self, asked: EndOffsets) -> None:
+        """The transaction has ended. Raises what the table's calls raise, NotLeaderError where another node coordinates."""
+        self._groups.home(asked.group)
+        producer = Producer(asked.producer_id, asked.epoch)
+        await self._pending.end(asked.group, producer, asked.number, commit=asked.commit)
+
+
+def _told(topic: gm.CommittedTopic) -> m.TxnOffsetCommitTopicResult:
+    partitions = [
+        m.TxnOffsetCommitPartitionResult(partition_index=each.partition_index, error_code=each.error_code)
+        for each in topic.partitions
+    ]
+    return m.TxnOffsetCommitTopicResult(name=topic.name, partitions=partitions)

@@ -1,0 +1,202 @@
+"""Messages of transactions: their coordinator's, and what operators ask of it."""
+
+from typing import Annotated
+
+from antiphon.kafka.schema import I16, I32, I64, Message, V
+
+
+class TxnTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[I32]
+
+
+class TxnToJoin(Message, kw_only=True):
+    """One transaction of many. `verify_only`: nothing is added, the answer says what takes part."""
+
+    transactional_id: str
+    producer_id: I64
+    producer_epoch: I16
+    verify_only: bool = False
+    topics: list[TxnTopic]
+
+
+class AddPartitionsToTxnRequest(Message, kw_only=True):
+    """A client's transaction up to version 3; many of a broker's clients from 4 on."""
+
+    transactions: Annotated[list[TxnToJoin], V(4)] = []
+    transactional_id: Annotated[str, V(0, 3)] = ""
+    producer_id: Annotated[I64, V(0, 3)] = -1
+    producer_epoch: Annotated[I16, V(0, 3)] = -1
+    topics: Annotated[list[TxnTopic], V(0, 3)] = []
+
+
+class TxnPartitionResult(Message, kw_only=True):
+    """Outcome for one partition."""
+
+    partition_index: I32
+    error_code: I16
+
+
+class TxnTopicResult(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    results_by_partition: list[TxnPartitionResult]
+
+
+class TxnResult(Message, kw_only=True):
+    """Outcomes of one transaction."""
+
+    transactional_id: str
+    topic_results: list[TxnTopicResult]
+
+
+class AddPartitionsToTxnResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    error_code: Annotated[I16, V(4)] = 0
+    results_by_transaction: Annotated[list[TxnResult], V(4)] = []
+    results_by_topic: Annotated[list[TxnTopicResult], V(0, 3)] = []
+
+
+class AddOffsetsToTxnRequest(Message, kw_only=True):
+    """A group takes part in the transaction."""
+
+    transactional_id: str
+    producer_id: I64
+    producer_epoch: I16
+    group_id: str
+
+
+class AddOffsetsToTxnResponse(Message, kw_only=True):
+    """Outcome."""
+
+    throttle_time_ms: I32 = 0
+    error_code: I16
+
+
+class EndTxnRequest(Message, kw_only=True):
+    """Commit or abort."""
+
+    transactional_id: str
+    producer_id: I64
+    producer_epoch: I16
+    committed: bool
+
+
+class EndTxnResponse(Message, kw_only=True):
+    """Outcome."""
+
+    throttle_time_ms: I32 = 0
+    error_code: I16
+
+
+class TxnOffsetCommitPartition(Message, kw_only=True):
+    """An offset to remember if the transaction commits."""
+
+    partition_index: I32
+    committed_offset: I64
+    committed_leader_epoch: Annotated[I32, V(2)] = -1
+    committed_metadata: str | None
+
+
+class TxnOffsetCommitTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[TxnOffsetCommitPartition]
+
+
+class TxnOffsetCommitRequest(Message, kw_only=True):
+    """Offsets that become the group's with the transaction."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: I64
+    producer_epoch: I16
+    generation_id: Annotated[I32, V(3)] = -1
+    member_id: Annotated[str, V(3)] = ""
+    group_instance_id: Annotated[str | None, V(3)] = None
+    topics: list[TxnOffsetCommitTopic]
+
+
+class TxnOffsetCommitPartitionResult(Message, kw_only=True):
+    """Outcome for one partition."""
+
+    partition_index: I32
+    error_code: I16
+
+
+class TxnOffsetCommitTopicResult(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[TxnOffsetCommitPartitionResult]
+
+
+class TxnOffsetCommitResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    topics: list[TxnOffsetCommitTopicResult]
+
+
+class DescribeTransactionsRequest(Message, kw_only=True):
+    """Ask for the state of transactional ids."""
+
+    transactional_ids: list[str]
+
+
+class DescribedTxnTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: list[I32]
+
+
+class DescribedTransaction(Message, kw_only=True):
+    """One transactional id. A start of -1: no transaction is under way."""
+
+    error_code: I16
+    transactional_id: str
+    transaction_state: str = ""
+    transaction_timeout_ms: I32 = 0
+    transaction_start_time_ms: I64 = -1
+    producer_id: I64 = -1
+    producer_epoch: I16 = -1
+    topics: list[DescribedTxnTopic] = []
+
+
+class DescribeTransactionsResponse(Message, kw_only=True):
+    """States in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    transaction_states: list[DescribedTransaction]
+
+
+class ListTransactionsRequest(Message, kw_only=True):
+    """Which transactional ids are asked for; a filter that is empty (a duration below 0) lets all through."""
+
+    state_filters: list[str]
+    producer_id_filters: list[I64]
+    duration_filter: Annotated[I64, V(1)] = -1
+
+
+class ListedTransaction(Message, kw_only=True):
+    """One transactional id."""
+
+    transactional_id: str
+    producer_id: I64
+    transaction_state: str
+
+
+class ListTransactionsResponse(Message, kw_only=True):
+    """Those that the asked node coordinates."""
+
+    throttle_time_ms: I32 = 0
+    error_code: I16 = 0
+    unknown_state_filters: list[str] = []
+    transaction_states: list[ListedTransaction] = []

@@ -1,0 +1,131 @@
+"""What a partition's leader, or a group's coordinator, asks before it takes a first part of a transaction.
+
+Only the transactional id's coordinator knows whether the partition takes part in the transaction that is under way. Its
+answer has the transaction's number, by which the append is refused if the transaction has ended by then. A partition in
+which the producer's transaction is open already has asked before.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from antiphon.coordination.transactions import Producer, Refused
+from antiphon.errors import AntiphonError, InternalError, NotLeaderError, OverloadedError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.internal_table import shard_of_name
+from antiphon.kafka.topic_config import TRANSACTIONS_TABLE
+from antiphon.kafka.transactions.coordinator import TransactionCoordinator
+from antiphon.model.cluster import AskTransaction, TransactionAnswer
+
+TRY_S: Final = 3.0
+TRIES: Final = 3
+PAUSE_S: Final = 0.1
+ASKED_MAX: Final = 10_000  # questions that are open on this node
+
+
+class Numbered(NamedTuple):
+    """A coordinator's answer: the transaction's number, or why there is none."""
+
+    number: int
+    refused: Refused | None = None
+
+
+class _Question(NamedTuple):
+    name: str
+    producer: Producer
+    shard_id: int
+
+
+class TransactionAsker:
+    """Asks for one node. Many batches of a producer for one partition are one question, and keep their order."""
+
+    def __init__(self, gateway: Gateway, coordinator: TransactionCoordinator) -> None:
+        self._gateway = gateway
+        self._coordinator = coordinator
+        self._open: dict[_Question, asyncio.Task[Numbered]] = {}
+
+    def before_append(self, name: str, producer: Producer, shard_id: int) -> "asyncio.Task[Numbered] | None":
+        """What a batch has to wait for; None where its transaction is open in the partition.
+
+        A batch that comes while one before it waits waits for the same answer, so that none overtakes another.
+        """
+        question = _Question(name, producer, shard_id)
+        asking = self._open.get(question)
+        if asking is None:
+            if self._gateway.transactions.has_open(shard_id, producer.producer_id, producer.epoch):
+                return None
+            if len(self._open) >= ASKED_MAX:
+                raise OverloadedError(f"{ASKED_MAX} questions about transactions are open here already")
+            work = self.number_of(name, producer, shard_id=shard_id)
+            asking = self._open[question] = asyncio.get_running_loop().create_task(
+                work, name="ask transaction"
+            )
+            asking.add_done_callback(lambda _: self._open.pop(question, None))
+        return asking
+
+    async def number_of(
+        self, name: str, producer: Producer, *, shard_id: int | None = None, group: str | None = None
+    ) -> Numbered:
+        """Does the partition, or the group, take part? Raises what is to be tried again by the client."""
+        for left in reversed(range(TRIES)):
+            try:
+                return await self._ask(name, producer, shard_id, group)
+            except UnknownTopicError:
+                return Numbered(-1, Refused.UNKNOWN_PRODUCER)  # there is no transactional id yet
+            except AntiphonError as error:
+                if not left or not (error.retriable or isinstance(error, NotLeaderError)):
+                    raise
+                await asyncio.sleep(PAUSE_S)
+        raise InternalError("no try was left")
+
+    async def _ask(self, name: str, producer: Producer, shard_id: int | None, group: str | None) -> Numbered:
+        leader = shard_of_name(self._gateway, TRANSACTIONS_TABLE, name).leader
+        if leader == self._gateway.node_id:
+            refused, number = await self._coordinator.check(name, producer, shard_id, group)
+            return Numbered(number, refused)
+        request = AskTransaction(name, producer.producer_id, producer.epoch, shard_id, group)
+        reply = await self._gateway.questions.ask(leader, request, TRY_S)
+        if not isinstance(reply, TransactionAnswer):
+            raise InternalError(
+                f"node {leader} answered a question about a transaction with {type(reply).__name__}"
+            )
+        return Numbered(reply.number, Refused(reply.refused) if reply.refused else None)
+
+
+async def answer(coordinator: TransactionCoordinator, asked: AskTransaction) -> TransactionAnswer:
+    """What another node is told."""
+    refused, number = await coordinator.check(
+        asked.transactional_id, Producer(asked.producer_id, asked.epoch), asked.shard_id, asked.group
+    )
+    return TransactionAnswer(number, refused.value if refused is not None else "")
+
+
+_CODES: Final = {
+    Refused.CONCURRENT: code.CONCURRENT_TRANSACTIONS,
+    Refused.FENCED: code.PRODUCER_FENCED,
+    Refused.UNKNOWN_PRODUCER: code.INVALID_PRODUCER_ID_MAPPING,
+    Refused.STATE: code.INVALID_TXN_STATE,
+    Refused.TIMEOUT: code.INVALID_TRANSACTION_TIMEOUT,
+    Refused.NOT_PART: code.INVALID_TXN_STATE,
+    Refused.TOO_MANY: code.POLICY_VIOLATION,
+}
+
+
+def code_of_refusal(
+    refused: Refused | None, *, knows_fenced: bool = True, knows_abortable: bool = False
+) -> int:
+    """Kafka's code, as far as the version of the request knows it."""
+    if refused is None:
+        return code.NONE
+    if refused is Refused.FENCED and not knows_fenced:
+        return code.INVALID_PRODUCER_EPOCH
+    if refused is Refused.NOT_PART and knows_abortable:
+        return code.TRANSACTION_ABORTABLE
+    return _CODES[refused]
+
+
+def produce_code_of(refused: Refused) -> int:
+    """The same for Produce and TxnOffsetCommit: what can be tried again is told as what clients try again."""
+    if refused is Refused.CONCURRENT:
+        return code.NOT_ENOUGH_REPLICAS
+    return code_of_refusal(refused, knows_fenced=False)

@@ -1,0 +1,410 @@
+"""The coordinator of the transactional ids whose shard of `__transactions` this node leads.
+
+It holds the rows of those shards in memory, as they were read when this node began to lead them in a term, and nothing
+else: what is decided stands in the table before anybody is told (`coordination.transactions`). When the replica leads in
+another term, or not at all, the rows are dropped and read anew. A write whose outcome is not known has the row read again
+before the next step, which the table refuses if it was of another version.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import structlog
+
+from antiphon import system
+from antiphon.coordination import transactions as t
+from antiphon.coordination.transactions import Bounds, Producer, Refused, Row, State, Step
+from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka.internal_table import InternalTable
+from antiphon.kafka.topic_config import TRANSACTIONS_TABLE
+from antiphon.kafka.transactions.endings import Endings
+from antiphon.kafka.transactions.rows import ABSENT, Kept, RowChangedError, TransactionRows
+from antiphon.model.metadata import ShardMeta
+
+IDS_MAX: Final = 20_000  # transactional ids of one node
+PARTICIPANTS_MAX: Final = 500_000  # partitions and groups in all transactions of one node
+WAITING_MAX: Final = 64  # requests of one id that wait for each other
+LOAD_WAIT_S: Final = 3.0
+LOOK_S: Final = 1.0  # between two looks at time-outs, and at who leads
+SWEEP_S: Final = 60.0  # between two looks for ids that expire
+IDLE_S: Final = 60.0  # between looks while there is no table
+SHARDS: Final = 4
+
+
+class TransactionConfig(NamedTuple):
+    """What an operator may choose."""
+
+    bounds: Bounds = Bounds()
+    table_shards: int = SHARDS
+
+
+DEFAULT_TRANSACTION_CONFIG: Final = TransactionConfig()
+
+
+class _Held:
+    """One id: its row, and who waits for the step before to be written."""
+
+    __slots__ = ("ending", "kept", "lock", "participants", "waiting")
+
+    def __init__(self, kept: Kept | None) -> None:
+        self.kept = kept  # None: the outcome of the last write is not known, or not known yet
+        self.participants = 0
+        self.lock = asyncio.Lock()
+        self.waiting = 0
+        self.ending: asyncio.Task[None] | None = None
+
+
+class _Led:
+    """A shard in one term."""
+
+    def __init__(self, shard_id: int, term: int) -> None:
+        self.shard_id = shard_id
+        self.term = term
+        self.held: dict[str, _Held] = {}
+        self.ongoing: set[str] = set()
+        self.participants = 0
+        self.loaded = asyncio.Event()
+        self.loading: asyncio.Task[None] | None = None
+
+
+class TransactionCoordinator:
+    """See the module's text. Methods raise NotLeaderError where another node coordinates."""
+
+    def __init__(self, gateway: Gateway, config: TransactionConfig = DEFAULT_TRANSACTION_CONFIG) -> None:
+        self.bounds = config.bounds
+        self.endings = Endings(gateway)
+        self._gateway = gateway
+        self._table = InternalTable(gateway, TRANSACTIONS_TABLE, config.table_shards, "transactional id")
+        self._rows = TransactionRows(gateway)
+        self._led: dict[int, _Led] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._sweep_s = 0.0
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to follow who leads, and the time."""
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="transactions")
+
+    async def stop(self) -> None:
+        """Coordinate nothing any more."""
+        self._stopping = True
+        for led in list(self._led.values()):
+            self._drop(led)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._table.stop()
+
+    async def locate(self, name: str) -> ShardMeta:
+        """The shard of an id, whoever leads it; makes the table when it is asked for first."""
+        return await self._table.locate(name)
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    async def init(
+        self, name: str, timeout_ms: int, expected: Producer | None
+    ) -> tuple[Refused | None, Row | None]:
+        """InitProducerId. Returns why it is refused, or the row as it stands then."""
+        fresh_id = t.NOBODY
+        while True:
+            taken_id = fresh_id
+            refused, row, needs_id = await self._take(
+                name,
+                lambda row: t.init(row, timeout_ms, expected, taken_id, system.wall_ms(), self.bounds),  # noqa: B023
+            )
+            if not needs_id:
+                return refused, row
+            fresh_id = await self._gateway.new_producer_id()
+
+    async def join(
+        self, name: str, producer: Producer, shards: list[int], groups: list[str]
+    ) -> Refused | None:
+        """AddPartitionsToTxn, AddOffsetsToTxn."""
+        if self.participants + len(shards) + len(groups) > PARTICIPANTS_MAX:
+            raise OverloadedError(
+                f"{PARTICIPANTS_MAX} partitions and groups take part in transactions here already"
+            )
+        known_at = self._gateway.metadata_version
+        refused, _, _ = await self._take(
+            name,
+            lambda row: t.join(row, producer, shards, groups, known_at, system.wall_ms(), self.bounds),
+        )
+        return refused
+
+    async def end(self, name: str, producer: Producer, *, commit: bool) -> Refused | None:
+        """EndTxn: the decision stands when this returns; participants are told afterwards."""
+        refused, _, _ = await self._take(
+            name, lambda row: t.end(row, producer, commit=commit, now_ms=system.wall_ms())
+        )
+        return refused
+
+    async def abort(self, name: str, *, only_overdue: bool = False) -> Refused | None:
+        """Abort what is under way, for an operator or because of its time-out."""
+        refused, _, _ = await self._take(
+            name, lambda row: t.abort(row, system.wall_ms(), only_overdue=only_overdue)
+        )
+        return refused
+
+    async def check(
+        self, name: str, producer: Producer, shard_id: int | None, group: str | None
+    ) -> tuple[Refused | None, int]:
+        """Does that take part in the producer's transaction? And the transaction's number."""
+        row = await self.describe(name)
+        return t.check(row, producer, shard_id, group), row.number if row is not None else 0
+
+    async def describe(self, name: str) -> Row | None:
+        """The row of an id; None where there is none."""
+        led = await self._ready(name)
+        held = led.held.get(name)
+        if held is None:
+            return None
+        if held.kept is not None:
+            return held.kept.row
+        async with held.lock:
+            return (await self._current(led, name, held)).row
+
+    async def listed(self) -> list[tuple[str, Row]]:
+        """All ids that this node coordinates, by name. Raises NotReadyError while some are not read yet."""
+        for shard in self._table.led_shards():
+            await self._ready_shard(shard.shard_id)
+        return sorted(self._all(), key=lambda found: found[0])
+
+    def _all(self) -> Iterator[tuple[str, Row]]:
+        for led in self._led.values():
+            for name, held in led.held.items():
+                if held.kept is not None and held.kept.row is not None:
+                    yield name, held.kept.row
+
+    @property
+    def ids(self) -> int:
+        """Transactional ids that are held here."""
+        return sum(len(led.held) for led in self._led.values())
+
+    @property
+    def open_transactions(self) -> int:
+        """Transactions that are under way, or decided and not told to all, here."""
+        return sum(
+            len(led.ongoing) + sum(1 for held in led.held.values() if held.ending is not None)
+            for led in self._led.values()
+        )
+
+    @property
+    def participants(self) -> int:
+        """Partitions and groups in them."""
+        return sum(led.participants for led in self._led.values())
+
+    def _open(self) -> Iterator[tuple[str, Row]]:
+        for led in self._led.values():
+            for name in led.ongoing:
+                held = led.held.get(name)
+                if held is not None and held.kept is not None and held.kept.row is not None:
+                    yield name, held.kept.row
+
+    async def _take(
+        self, name: str, step: Callable[[Row | None], Step]
+    ) -> tuple[Refused | None, Row | None, bool]:
+        """One step of an id, after those before it; returns when its row is committed."""
+        led = await self._ready(name)
+        held = led.held.get(name)
+        if held is None:
+            if self.ids >= IDS_MAX:
+                raise OverloadedError(f"this node coordinates {IDS_MAX} transactional ids already")
+            held = led.held[name] = _Held(Kept(None, ABSENT))
+        if held.waiting >= WAITING_MAX:
+            return Refused.CONCURRENT, None, False
+        held.waiting += 1
+        try:
+            async with held.lock:
+                kept = await self._current(led, name, held)
+                found = step(kept.row)
+                row = kept.row
+                if found.row is not None:
+                    row = found.row
+                    await self._write(led, name, held, kept, row)
+                return found.refused, row, found.needs_id
+        finally:
+            held.waiting -= 1
+            if not held.waiting and held.kept == Kept(None, ABSENT) and led.held.get(name) is held:
+                del led.held[name]
+
+    async def _current(self, led: _Led, name: str, held: _Held) -> Kept:
+        """The row as it stands in the table. Called with the id's lock."""
+        self._check_led(led)
+        if held.kept is None:
+            kept = await self._rows.read(led.shard_id, name)
+            self._check_led(led)
+            self._note(led, name, held, kept)
+            return kept
+        return held.kept
+
+    async def _write(self, led: _Led, name: str, held: _Held, kept: Kept, row: Row) -> None:
+        held.kept = None
+        try:
+            version = await self._rows.write(led.shard_id, name, row, kept.version)
+        except RowChangedError:
+            raise NotReadyError(
+                f"the row of {name!r} was written by another coordinator; ask again"
+            ) from None
+        self._note(led, name, held, Kept(row, version))
+
+    def _note(self, led: _Led, name: str, held: _Held, kept: Kept) -> None:
+        """A row is known to stand: what follows from it is begun."""
+        held.kept = kept
+        count = 0 if kept.row is None else len(kept.row.shards) + len(kept.row.groups)
+        led.participants += count - held.participants
+        held.participants = count
+        ongoing = kept.row is not None and kept.row.state is State.ONGOING
+        (led.ongoing.add if ongoing else led.ongoing.discard)(name)
+        if kept.row is not None and held.ending is None and t.due(kept.row) is not None:
+            work = self._end_all(led, name, held)
+            held.ending = asyncio.get_running_loop().create_task(work, name="end of a transaction")
+
+    # -- decided transactions -------------------------------------------------------------------------------------
+
+    async def _end_all(self, led: _Led, name: str, held: _Held) -> None:
+        """Tell the participants, then write that it is done; again, until that is written or somebody else does it."""
+        try:
+            while self._leads(led):
+                try:
+                    row = await self.describe(name)
+                    ending = None if row is None else t.due(row)
+                    if row is None or ending is None:
+                        return
+                    await self.endings.carry_out(name, ending, row.known_at)
+                    decided = row
+                    await self._take(
+                        name,
+                        lambda row: t.complete(row, system.wall_ms()) if row == decided else Step(),  # noqa: B023
+                    )
+                except AntiphonError as error:
+                    structlog.get_logger().info(
+                        "transaction_not_completed", transactional_id=name, reason=error.message
+                    )
+                    await asyncio.sleep(LOOK_S * system.rng().uniform(0.5, 1.0))
+        finally:
+            held.ending = None
+
+    # -- who leads ------------------------------------------------------------------------------------------------
+
+    async def _ready(self, name: str) -> _Led:
+        shard_id, _ = self._table.home(name)
+        return await self._ready_shard(shard_id)
+
+    async def _ready_shard(self, shard_id: int) -> _Led:
+        """The rows of a shard, in the term in which this node leads it, once they are read."""
+        led = self._lead(shard_id)
+        if led is None:
+            raise NotLeaderError(f"node {self._gateway.node_id} leads shard {shard_id} no more", leader=None)
+        if not led.loaded.is_set():
+            try:
+                await asyncio.wait_for(led.loaded.wait(), LOAD_WAIT_S)
+            except TimeoutError:
+                raise NotReadyError(
+                    "the transactions of this shard are still being read; ask again"
+                ) from None
+        self._check_led(led)
+        return led
+
+    def _lead(self, shard_id: int) -> _Led | None:
+        """What is held of a shard in its term of now; begins to read it, if that is new."""
+        term = self._gateway.term_led(shard_id)
+        led = self._led.get(shard_id)
+        if led is not None and led.term != term:
+            self._drop(led)
+            led = None
+        if led is None and term is not None and not self._stopping:
+            led = self._led[shard_id] = _Led(shard_id, term)
+            led.loading = asyncio.get_running_loop().create_task(self._load(led), name="read transactions")
+        return led
+
+    def _leads(self, led: _Led) -> bool:
+        return self._led.get(led.shard_id) is led and self._gateway.term_led(led.shard_id) == led.term
+
+    def _check_led(self, led: _Led) -> None:
+        if not self._leads(led):
+            raise NotLeaderError(
+                f"node {self._gateway.node_id} leads shard {led.shard_id} no more", leader=None
+            )
+
+    async def _load(self, led: _Led) -> None:
+        while self._leads(led):
+            try:
+                rows = await self._rows.load(led.shard_id)
+            except AntiphonError as error:
+                structlog.get_logger().warning(
+                    "transactions_not_read", shard=led.shard_id, reason=error.message
+                )
+                await asyncio.sleep(LOOK_S)
+                continue
+            if not self._leads(led):
+                return
+            for name, kept in rows.items():
+                held = led.held[name] = _Held(kept)
+                self._note(led, name, held, kept)
+            led.loaded.set()
+            return
+
+    def _drop(self, led: _Led) -> None:
+        """This node leads the shard no more in that term: whoever does goes on."""
+        if self._led.get(led.shard_id) is led:
+            del self._led[led.shard_id]
+        tasks = [led.loading, *(held.ending for held in led.held.values())]
+        for task in tasks:
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        led.loaded.set()  # whoever waits finds that it is not led
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Begin to lead, stop to lead, abort what is overdue, forget what expired."""
+        gateway = self._gateway
+        while not self._stopping:
+            has_table = any(topic.name == TRANSACTIONS_TABLE for topic in gateway.metadata.topics)
+            await gateway.wait_metadata(gateway.metadata.version, LOOK_S if has_table else IDLE_S)
+            led_now = {shard.shard_id for shard in self._table.led_shards()}
+            for shard_id in sorted(led_now | set(self._led)):
+                self._lead(shard_id)
+            try:
+                await self._abort_overdue()
+                await self._forget_expired()
+            except AntiphonError as error:
+                structlog.get_logger().info("transactions_not_looked_at", reason=error.message)
+
+    async def _abort_overdue(self) -> None:
+        now_ms = system.wall_ms()
+        for name, row in list(self._open()):
+            deadline_ms = t.deadline_ms(row)
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                structlog.get_logger().warning(
+                    "transaction_timed_out", transactional_id=name, timeout_ms=row.timeout_ms
+                )
+                await self.abort(name, only_overdue=True)
+
+    async def _forget_expired(self) -> None:
+        now_s, now_ms = asyncio.get_running_loop().time(), system.wall_ms()
+        if now_s < self._sweep_s:
+            return
+        self._sweep_s = now_s + SWEEP_S
+        for led in list(self._led.values()):
+            for name, held in list(led.held.items()):
+                kept = held.kept
+                if kept is None or kept.row is None or held.waiting:
+                    continue
+                if t.is_expired(kept.row, now_ms, self.bounds):
+                    await self._forget(led, name, held, kept)
+
+    async def _forget(self, led: _Led, name: str, held: _Held, kept: Kept) -> None:
+        async with held.lock:
+            if held.kept != kept or not self._leads(led):
+                return
+            held.kept = None
+            try:
+                await self._rows.forget(led.shard_id, name, kept.version)
+            except RowChangedError:
+                return
+            held.kept = Kept(None, ABSENT)
+            if not held.waiting:
+                led.held.pop(name, None)
