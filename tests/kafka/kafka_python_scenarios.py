@@ -174,9 +174,32 @@ def quotas(address: str) -> None:
     producer.close()
 
 
+def described(address: str) -> None:
+    """What newer tools ask of a cluster, and moves to the nodes that there are."""
+    admin = kafka.KafkaAdminClient(bootstrap_servers=address)
+    admin.create_topics({"described": {"num_partitions": 5, "replication_factor": 1}})
+    page = admin.describe_topic_partitions(["described"], response_partition_limit=3)
+    assert [p["partition_index"] for p in page["topics"][0]["partitions"]] == [0, 1, 2]
+    assert page["next_cursor"] == {"topic_name": "described", "partition_index": 3}
+    rest = admin.describe_topic_partitions(["described"], cursor=page["next_cursor"])
+    assert [p["partition_index"] for p in rest["topics"][0]["partitions"]] == [3, 4]
+    assert rest["next_cursor"] is None
+    [partition] = admin.describe_metadata_quorum()["topics"][0]["partitions"]
+    assert (partition["leader_id"], partition["error"]) == (0, None)
+    assert partition["current_voters"][0]["log_end_offset"] >= partition["high_watermark"] > 0
+    resources = admin.list_config_resources()
+    assert "described" in resources["topic"]
+    assert resources["broker"] == ["0"]
+    wanted = kafka.TopicPartition("described", 0)
+    done = admin.alter_partition_reassignments({wanted: [0]})
+    assert not any(done.values()), done
+    assert admin.list_partition_reassignments() == {}
+    admin.close()
+
+
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (plain, gzip, offsets, sessions, static, table, administration, quotas)
+    for scenario in (plain, gzip, offsets, sessions, described, static, table, administration, quotas)
 }
 
 if __name__ == "__main__":

@@ -90,6 +90,8 @@ def _random_scalar(hint: Any, kafka_type: str, rng: random.Random) -> Any:
     if bits is not None:
         return hint(rng.choice((-1, 0, 1, rng.randrange(1 << bits), -(1 << bits), (1 << bits) - 1)))
     match kafka_type:
+        case "uint16":
+            return hint(rng.choice((0, 1, rng.randrange(1 << 16), (1 << 16) - 1)))
         case "string":
             return hint("".join(rng.choice("aé漢-_.0") for _ in range(rng.choice((0, 1, 5, 130)))))
         case "bytes" | "records":

@@ -12,7 +12,16 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.handlers.access import OPERATIONS
 from antiphon.kafka.handlers.operations import OF_CLUSTERS, OF_GROUPS, OF_TOPICS
-from antiphon.kafka.messages import admin, cluster, groups, quotas, reassignments, security, transactions
+from antiphon.kafka.messages import (
+    admin,
+    cluster,
+    described,
+    groups,
+    quotas,
+    reassignments,
+    security,
+    transactions,
+)
 from antiphon.kafka.schema import Message
 from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.metadata import Kind
@@ -31,8 +40,13 @@ from tests.node.in_process import in_virtual_time
 SECURITY = Security(authentication=True, super_users=["User:root"])
 Op, R = Operation, Resource
 
-OPEN_TO_ALL = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster"}
-"""APIs that touch no resource: anybody (who has logged in, for the last) is told addresses of nodes."""
+OPEN_TO_ALL = {
+    "ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "GetTelemetrySubscriptions",
+    "PushTelemetry",
+}  # fmt: skip
+"""APIs that touch no resource: anybody (who has logged in, for the last three) is told addresses of nodes, and that no
+metrics are wanted.
+"""
 
 ACL_FILTER: dict[str, Any] = {
     "resource_type_filter": 1,
@@ -86,6 +100,16 @@ OTHERS: dict[str, Message] = {
     ),
     "ListPartitionReassignments": reassignments.ListPartitionReassignmentsRequest(
         timeout_ms=1000, topics=None
+    ),
+    "AlterConfigs": admin.AlterConfigsRequest(
+        resources=[admin.ReplacedResource(resource_type=2, resource_name="t", configs=[])],
+        validate_only=False,
+    ),
+    "DescribeQuorum": described.DescribeQuorumRequest(topics=[]),
+    "UpdateFeatures": described.UpdateFeaturesRequest(timeout_ms=1000, feature_updates=[]),
+    "ListConfigResources": described.ListConfigResourcesRequest(),
+    "DescribeTopicPartitions": described.DescribeTopicPartitionsRequest(
+        topics=[described.NamedTopic(name="t")]
     ),
     "DescribeAcls": security.DescribeAclsRequest(**ACL_FILTER),
     "CreateAcls": security.CreateAclsRequest(

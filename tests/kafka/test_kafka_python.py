@@ -56,6 +56,10 @@ def test_a_fetch_session_tells_each_record_once(served: Served) -> None:
     run(served, "sessions")
 
 
+def test_topics_quorum_and_moves_are_described(served: Served) -> None:
+    run(served, "described")
+
+
 def test_a_static_member_takes_its_own_place(served: Served) -> None:
     run(served, "static")
     group = served.do(lambda: served.listener._coordinator.find("static"))

@@ -67,12 +67,14 @@ class Gateway(Protocol):
 
     Attributes:
         questions: what nodes ask each other.
+        quorum_voters: the nodes that vote in `__cluster`.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         transactions: the shards' part of them.
     """
 
     node_id: int
     cluster_id: str
+    quorum_voters: tuple[int, ...]
     check_request: Callable[[int], None]
     transactions: ShardTransactions
     questions: NodeQuestions

@@ -36,20 +36,25 @@ from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.kafka.handlers.logins import LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler
+from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.quorum import QuorumHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
+from antiphon.kafka.handlers.telemetry import TelemetryHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.handlers.transaction_offsets import TransactionOffsetsHandler
 from antiphon.kafka.handlers.transactions import TransactionHandler
 from antiphon.kafka.messages import (
     admin,
     cluster,
+    described,
     groups,
     offsets,
     quotas,
     reassignments,
     security,
+    telemetry,
     transactions,
 )
 from antiphon.kafka.primitives import Reader
@@ -81,6 +86,9 @@ class Handlers(NamedTuple):
     configs: ConfigHandler
     elections: ElectionHandler
     reassignments: ReassignmentHandler
+    topic_partitions: TopicPartitionsHandler
+    quorum: QuorumHandler
+    telemetry: TelemetryHandler
     logins: LoginHandler
     access: AccessHandler
     quotas: QuotaHandler
@@ -223,6 +231,10 @@ _APIS: Final = (
         lambda on: on.configs.describe, Routing.ANY, "of topics, and a few of brokers",
     ),
     ServedApi(
+        33, "AlterConfigs", 0, 2, 2, admin.AlterConfigsRequest, admin.AlterConfigsResponse,
+        lambda on: on.configs.replace, Routing.ANY, "of topics",
+    ),
+    ServedApi(
         35, "DescribeLogDirs", 1, 4, 2, admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse,
         lambda on: on.topics.describe_log_dirs, Routing.EACH, "one directory a node, named `node-N`",
     ),
@@ -283,6 +295,14 @@ _APIS: Final = (
         lambda on: on.access.alter_users, Routing.ANY,
     ),
     ServedApi(
+        55, "DescribeQuorum", 0, 2, 0, described.DescribeQuorumRequest, described.DescribeQuorumResponse,
+        lambda on: on.quorum.describe, Routing.ANY, "of `__cluster`; its leader knows most",
+    ),
+    ServedApi(
+        57, "UpdateFeatures", 0, 2, 0, described.UpdateFeaturesRequest, described.UpdateFeaturesResponse,
+        lambda on: on.quorum.update_features, Routing.ANY, "levels come with the nodes' version",
+    ),
+    ServedApi(
         60, "DescribeCluster", 0, 2, 0, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse,
         lambda on: on.metadata.describe_cluster, Routing.ANY,
     ),
@@ -295,6 +315,25 @@ _APIS: Final = (
         66, "ListTransactions", 0, 1, 0,
         transactions.ListTransactionsRequest, transactions.ListTransactionsResponse,
         lambda on: on.transactions.list_transactions, Routing.EACH, "those that it coordinates",
+    ),
+    ServedApi(
+        71, "GetTelemetrySubscriptions", 0, 0, 0,
+        telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse,
+        lambda on: on.telemetry.subscriptions, Routing.ANY, "to nothing",
+    ),
+    ServedApi(
+        72, "PushTelemetry", 0, 0, 0, telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse,
+        lambda on: on.telemetry.push, Routing.ANY, "nothing is kept",
+    ),
+    ServedApi(
+        74, "ListConfigResources", 0, 1, 0,
+        described.ListConfigResourcesRequest, described.ListConfigResourcesResponse,
+        lambda on: on.configs.list_resources, Routing.ANY, "topics and brokers",
+    ),
+    ServedApi(
+        75, "DescribeTopicPartitions", 0, 0, 0,
+        described.DescribeTopicPartitionsRequest, described.DescribeTopicPartitionsResponse,
+        lambda on: on.topic_partitions.describe, Routing.ANY, "2,000 partitions a page",
     ),
 )  # fmt: skip
 

@@ -73,9 +73,12 @@ PRODUCER_FENCED: Final = 90
 RESOURCE_NOT_FOUND: Final = 91
 DUPLICATE_RESOURCE: Final = 92
 UNACCEPTABLE_CREDENTIAL: Final = 93
+INVALID_UPDATE_VERSION: Final = 95
 UNKNOWN_TOPIC_ID: Final = 100
-FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
 TRANSACTIONAL_ID_NOT_FOUND: Final = 105
+FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
+UNKNOWN_SUBSCRIPTION_ID: Final = 117
+TELEMETRY_TOO_LARGE: Final = 118
 TRANSACTION_ABORTABLE: Final = 120
 
 # What a client does with a code matters more than its name: these choices make clients retry what can be retried

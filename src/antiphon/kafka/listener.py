@@ -33,9 +33,12 @@ from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
+from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.quorum import QuorumHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
+from antiphon.kafka.handlers.telemetry import TelemetryHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.handlers.transaction_offsets import TransactionOffsetsHandler
 from antiphon.kafka.handlers.transactions import TransactionHandler
@@ -126,6 +129,9 @@ def _handlers(
         configs=ConfigHandler(gateway, cache, defaults),
         elections=ElectionHandler(gateway, cache),
         reassignments=ReassignmentHandler(gateway, cache),
+        topic_partitions=TopicPartitionsHandler(gateway, cache),
+        quorum=QuorumHandler(gateway, cache),
+        telemetry=TelemetryHandler(),
         logins=LoginHandler(),
         access=AccessHandler(gateway),
         quotas=QuotaHandler(gateway),

@@ -10,6 +10,7 @@ from typing import Final
 
 from antiphon.errors import InternalError, ProtocolViolationError
 
+_U16: Final = struct.Struct(">H")
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
@@ -64,6 +65,10 @@ class Reader:
     def boolean(self) -> bool:
         """One byte, zero or not."""
         return self.i8() != 0
+
+    def u16(self) -> int:
+        """Unsigned 16-bit integer."""
+        return self._fixed(_U16)
 
     def i16(self) -> int:
         """Signed 16-bit integer."""
@@ -170,6 +175,11 @@ def put_i8(out: bytearray, value: int) -> None:
 def put_boolean(out: bytearray, value: bool) -> None:
     """One byte, 1 or 0."""
     out.append(1 if value else 0)
+
+
+def put_u16(out: bytearray, value: int) -> None:
+    """Unsigned 16-bit integer."""
+    out += _U16.pack(value)
 
 
 def put_i16(out: bytearray, value: int) -> None:

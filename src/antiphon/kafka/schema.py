@@ -24,6 +24,7 @@ from antiphon.kafka import primitives as p
 
 I8 = Annotated[int, "i8"]
 I16 = Annotated[int, "i16"]
+U16 = Annotated[int, "u16"]
 I32 = Annotated[int, "i32"]
 I64 = Annotated[int, "i64"]
 F64 = Annotated[float, "f64"]
@@ -179,12 +180,15 @@ def _field(name: str, annotation: Any, version: int, flexible: bool, default: An
         annotation = next(option for option in options if option is not type(None))
     nullable = bool(options) and version >= when.nullable_since
     read, write = _value_codec(name, annotation, kind, version, flexible, nullable)
+    if nullable and when.tag is None and isinstance(annotation, type) and issubclass(annotation, Message):
+        read, write = _nullable_struct(read, write)
     return _Field(name, read, write, when.tag, default)
 
 
 _SCALARS: dict[str, tuple[_Read, _Write]] = {
     "i8": (p.Reader.i8, p.put_i8),
     "i16": (p.Reader.i16, p.put_i16),
+    "u16": (p.Reader.u16, p.put_u16),
     "i32": (p.Reader.i32, p.put_i32),
     "i64": (p.Reader.i64, p.put_i64),
     "f64": (p.Reader.f64, p.put_f64),
@@ -213,6 +217,21 @@ def _value_codec(
             name, _value_codec(name, element, None, version, flexible, False), flexible, nullable
         )
     return codec(annotation, version, flexible)
+
+
+def _nullable_struct(read: _Read, write: _Write) -> tuple[_Read, _Write]:
+    """A structure after a byte that says whether there is one."""
+
+    def read_it(reader: p.Reader) -> Message | None:
+        found: Message | None = read(reader) if reader.i8() >= 0 else None
+        return found
+
+    def write_it(out: bytearray, value: Message | None) -> None:
+        p.put_i8(out, -1 if value is None else 1)
+        if value is not None:
+            write(out, value)
+
+    return read_it, write_it
 
 
 def _sized_codec(name: str, text: bool, flexible: bool, nullable: bool) -> tuple[_Read, _Write]:

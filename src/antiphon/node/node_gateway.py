@@ -120,6 +120,7 @@ class NodeGateway:
     ) -> None:
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
+        self.quorum_voters = config.voters
         self.cluster = cluster
         self.replicas = replicas
         self._config = config

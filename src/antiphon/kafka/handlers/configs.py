@@ -16,6 +16,7 @@ from antiphon.kafka.handlers.refusals import (
 )
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import admin as m
+from antiphon.kafka.messages import described as d
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.topic_config import (
     LIST,
@@ -34,10 +35,15 @@ from antiphon.security.authorizer import Rights
 
 TOPIC: Final = 2
 BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)  # the last three have no settings here
 SET: Final = 0
 RESET: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
+FIXED: Final = frozenset({"election", "writers", "conflict"})  # when a topic is made
 
 
 class ConfigHandler:
@@ -125,6 +131,69 @@ class ConfigHandler:
                 )
             )
         return m.IncrementalAlterConfigsResponse(responses=responses)
+
+    async def replace(
+        self, request: m.AlterConfigsRequest, context: RequestContext
+    ) -> m.AlterConfigsResponse:
+        """The same by AlterConfigs: what is not named goes back to its default."""
+        responses = []
+        for wanted in request.resources:
+            changes = [
+                m.AlterableSetting(
+                    name=one.name, config_operation=RESET if one.value is None else SET, value=one.value
+                )
+                for one in wanted.configs
+            ]
+            named = {one.name for one in wanted.configs}
+            changes += [
+                m.AlterableSetting(name=name, config_operation=RESET, value=None)
+                for name in self._own_settings(wanted)
+                if name not in named
+            ]
+            resource = m.AlterableResource(
+                resource_type=wanted.resource_type, resource_name=wanted.resource_name, configs=changes
+            )
+            error, message = await outcome(self._alter(resource, request.validate_only, context.rights))
+            responses.append(
+                m.AlteredResource(
+                    error_code=error,
+                    error_message=message,
+                    resource_type=wanted.resource_type,
+                    resource_name=wanted.resource_name,
+                )
+            )
+        return m.AlterConfigsResponse(responses=responses)
+
+    def _own_settings(self, resource: m.ReplacedResource) -> list[str]:
+        """Settings that a topic has of its own; those that are fixed when it is made stay."""
+        if resource.resource_type != TOPIC:
+            return []
+        try:
+            return [name for name in self._gateway.topic(resource.resource_name).config if name not in FIXED]
+        except UnknownTopicError:
+            return []
+
+    async def list_resources(
+        self, request: d.ListConfigResourcesRequest, context: RequestContext
+    ) -> d.ListConfigResourcesResponse:
+        """Topics and brokers. Version 0 asks for subscriptions to clients' metrics, which there are none of."""
+        if not context.rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+            return d.ListConfigResourcesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        wanted = set(request.resource_types) or set(LISTED)
+        if context.version == 0:
+            wanted = {CLIENT_METRICS}
+        if not wanted <= set(LISTED):
+            return d.ListConfigResourcesResponse(error_code=code.UNSUPPORTED_VERSION)
+        names: list[tuple[int, str]] = []
+        if TOPIC in wanted:
+            names += [(TOPIC, topic.name) for topic in self._gateway.metadata.topics]
+        nodes = [str(node) for node in self._cache.endpoints]
+        names += [(kind, node) for kind in (BROKER,) if kind in wanted for node in nodes]
+        return d.ListConfigResourcesResponse(
+            config_resources=[
+                d.ListedResource(resource_type=kind, resource_name=name) for kind, name in names
+            ]
+        )
 
     async def _alter(self, resource: m.AlterableResource, validate_only: bool, rights: Rights) -> None:
         if resource.resource_type != TOPIC:

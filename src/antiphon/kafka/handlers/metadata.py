@@ -284,8 +284,13 @@ class MetadataHandler:
             cluster_id=self._gateway.cluster_id,
             controller_id=self._cache.controller,
             brokers=[
-                m.DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port)
+                m.DescribeClusterBroker(
+                    broker_id=node.node_id,
+                    host=node.host,
+                    port=node.port,
+                    is_fenced=node.node_id not in self._cache.reachable,
+                )
                 for node in self._cache.endpoints.values()
-                if node.node_id in self._cache.reachable
+                if node.node_id in self._cache.reachable or request.include_fenced_brokers
             ],
         )

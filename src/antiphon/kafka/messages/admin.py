@@ -272,6 +272,35 @@ class IncrementalAlterConfigsResponse(Message, kw_only=True):
     responses: list[AlteredResource]
 
 
+class ReplacedSetting(Message, kw_only=True):
+    """A setting; None: the default."""
+
+    name: str
+    value: str | None
+
+
+class ReplacedResource(Message, kw_only=True):
+    """All settings that one topic or broker is to have."""
+
+    resource_type: I8
+    resource_name: str
+    configs: list[ReplacedSetting]
+
+
+class AlterConfigsRequest(Message, kw_only=True):
+    """Set some settings, and all others back to their defaults."""
+
+    resources: list[ReplacedResource]
+    validate_only: bool
+
+
+class AlterConfigsResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    throttle_time_ms: I32 = 0
+    responses: list[AlteredResource]
+
+
 class LogDirsTopic(Message, kw_only=True):
     """Partitions of one topic."""
 

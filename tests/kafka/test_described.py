@@ -1,0 +1,196 @@
+"""What newer tools ask: pages of partitions, the quorum, features, resources, telemetry; and AlterConfigs."""
+
+from typing import Any
+
+import pytest
+
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.handlers.metadata import CONDITIONAL_APPEND_FEATURE
+from antiphon.kafka.handlers.telemetry import METRICS_BYTES_MAX, PUSH_INTERVAL_MS, SUBSCRIPTION
+from antiphon.kafka.messages import admin, cluster, telemetry
+from antiphon.kafka.messages import described as m
+from tests.kafka.raw import RawClient, listening
+from tests.node.in_process import eventually, in_virtual_time
+
+
+async def page(
+    client: RawClient, *names: str, cursor: tuple[str, int] | None = None, limit: int = 2000
+) -> tuple[dict[str, list[int]], tuple[str, int] | None, Any]:
+    """Topic -> partitions, where the next page begins, and the answer."""
+    request = m.DescribeTopicPartitionsRequest(
+        topics=[m.NamedTopic(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=m.PartitionCursor(topic_name=cursor[0], partition_index=cursor[1]) if cursor else None,
+    )
+    answer = await client.ask(request, 75, 0)
+    end = answer.next_cursor
+    found = {topic.name: [p.partition_index for p in topic.partitions] for topic in answer.topics}
+    return found, (end.topic_name, end.partition_index) if end else None, answer
+
+
+@in_virtual_time
+async def test_partitions_come_in_pages() -> None:
+    async with listening() as (served, connect):
+        for name, shards in (("b", 3), ("a", 2)):
+            await served.create(name, shards)
+        client = await connect()
+        assert (await page(client, "b", "a"))[:2] == ({"a": [0, 1], "b": [0, 1, 2]}, None)
+        assert (await page(client, "b", "a", limit=3))[:2] == ({"a": [0, 1], "b": [0]}, ("b", 1))
+        assert (await page(client, "b", "a", limit=2))[:2] == ({"a": [0, 1]}, ("b", 0))
+        assert (await page(client, "b", "a", cursor=("b", 1)))[:2] == ({"b": [1, 2]}, None)
+        assert (await page(client, "b", "a", cursor=("aa", 7)))[:2] == ({"b": [0, 1, 2]}, None)
+        everything, end, answer = await page(client)
+        assert list(everything) == sorted(everything)
+        assert {"a", "b"} <= set(everything)
+        assert end is None
+        partition = answer.topics[list(everything).index("b")].partitions[0]
+        assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (0, [0], [0])
+        unknown = (await page(client, "none", "a"))[2]
+        errors = [topic.error_code for topic in unknown.topics]
+        assert errors == [code.NONE, code.UNKNOWN_TOPIC_OR_PARTITION]
+        refused = (await page(client, "a", cursor=("a", -1)))[2]
+        assert [topic.error_code for topic in refused.topics] == [code.INVALID_REQUEST]
+
+
+@in_virtual_time
+async def test_the_quorum_is_told_by_its_leader_and_by_others() -> None:
+    async with listening(4) as (served, connect):
+        leader = served.first.gateway.metadata.controller
+        voters = served.first.gateway.quorum_voters
+        request = m.DescribeQuorumRequest(
+            topics=[
+                m.QuorumTopic(topic_name=name, partitions=[m.QuorumPartition(partition_index=0)])
+                for name in ("__cluster_metadata", "other")
+            ]
+        )
+        for node in range(4):
+            answer = await (await connect(node)).ask(request, 55, 2)
+            [quorum], [other] = (topic.partitions for topic in answer.topics)
+            assert other.error_code == code.UNKNOWN_TOPIC_OR_PARTITION
+            assert (quorum.error_code, quorum.leader_id) == (code.NONE, leader)
+            assert [one.replica_id for one in quorum.current_voters] == list(voters)
+            assert {one.replica_id for one in quorum.observers} == set(range(4)) - set(voters)
+            ends = {one.replica_id: one.log_end_offset for one in quorum.current_voters}
+            assert quorum.high_watermark > 0
+            if node in voters:
+                assert quorum.leader_epoch > 0
+                assert ends[node] >= quorum.high_watermark
+            if node == leader:
+                assert min(ends.values()) > 0
+            assert {one.node_id for one in answer.nodes} == set(voters)
+            assert all(one.listeners[0].port for one in answer.nodes)
+
+
+@in_virtual_time
+async def test_features_have_the_level_that_they_have() -> None:
+    async with listening() as (_, connect):
+        client = await connect()
+
+        async def update(version: int, *levels: tuple[str, int]) -> Any:
+            updates = [m.FeatureUpdate(feature=name, max_version_level=level) for name, level in levels]
+            request = m.UpdateFeaturesRequest(timeout_ms=1000, feature_updates=updates)
+            return await client.ask(request, 57, version)
+
+        good, bad = (CONDITIONAL_APPEND_FEATURE, 1), ("metadata.version", 20)
+        assert (await update(2, good)).error_code == code.NONE
+        for wrong in (bad, (CONDITIONAL_APPEND_FEATURE, 2), (CONDITIONAL_APPEND_FEATURE, 0)):
+            failed = await update(2, good, wrong)
+            assert failed.error_code == code.INVALID_UPDATE_VERSION
+            assert wrong[0] in failed.error_message
+        each = await update(0, good, bad)
+        assert [one.error_code for one in each.results] == [code.NONE, code.INVALID_UPDATE_VERSION]
+
+
+@in_virtual_time
+async def test_resources_that_have_settings_are_listed() -> None:
+    async with listening(2) as (served, connect):
+        await served.create("t")
+        client = await connect()
+
+        async def listed(*types: int, version: int = 1) -> Any:
+            return await client.ask(m.ListConfigResourcesRequest(resource_types=list(types)), 74, version)
+
+        found = [(one.resource_type, one.resource_name) for one in (await listed()).config_resources]
+        assert (2, "t") in found
+        assert {(4, "0"), (4, "1")} <= set(found)
+        brokers = (await listed(4)).config_resources
+        assert {one.resource_name for one in brokers} == {"0", "1"}
+        assert (await listed(16)).config_resources == []
+        assert (await listed(77)).error_code == code.UNSUPPORTED_VERSION
+        assert (await listed(version=0)).config_resources == []
+
+
+@in_virtual_time
+async def test_nodes_that_are_down_are_described_as_fenced_to_who_asks_for_them() -> None:
+    async with listening(3) as (served, connect):
+        client = await connect()
+        served.nodes.kill(2)
+        await eventually(lambda: not served.first.gateway.metadata.nodes[2].alive)
+        for asks, expected in ((False, {0: False, 1: False}), (True, {0: False, 1: False, 2: True})):
+            request = cluster.DescribeClusterRequest(
+                include_cluster_authorized_operations=False, include_fenced_brokers=asks
+            )
+            answer = await client.ask(request, 60, 2)
+            assert {one.broker_id: one.is_fenced for one in answer.brokers} == expected
+
+
+@in_virtual_time
+async def test_no_metrics_are_wanted_and_what_is_pushed_is_bounded() -> None:
+    async with listening() as (_, connect):
+        client = await connect()
+        request = telemetry.GetTelemetrySubscriptionsRequest(client_instance_id=bytes(16))
+        told = await client.ask(request, 71, 0)
+        assert told.client_instance_id != bytes(16)
+        assert (told.requested_metrics, told.push_interval_ms) == ([], PUSH_INTERVAL_MS)
+        again = telemetry.GetTelemetrySubscriptionsRequest(client_instance_id=b"i" * 16)
+        assert (await client.ask(again, 71, 0)).client_instance_id == b"i" * 16
+
+        async def push(**fields: Any) -> int:
+            fields = {
+                "client_instance_id": b"i" * 16,
+                "subscription_id": SUBSCRIPTION,
+                "terminating": True,
+                "compression_type": 0,
+                "metrics": b"x",
+                **fields,
+            }
+            answer = await client.ask(telemetry.PushTelemetryRequest(**fields), 72, 0)
+            error: int = answer.error_code
+            return error
+
+        assert await push() == code.NONE
+        assert await push(client_instance_id=bytes(16)) == code.INVALID_REQUEST
+        assert await push(subscription_id=7) == code.UNKNOWN_SUBSCRIPTION_ID
+        assert await push(metrics=bytes(METRICS_BYTES_MAX + 1)) == code.TELEMETRY_TOO_LARGE
+        assert await push(compression_type=4) == code.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@in_virtual_time
+async def test_alter_configs_sets_what_is_not_named_back(version: int) -> None:
+    async with listening() as (served, connect):
+        await served.create("t", config={"retention.ms": "1000", "segment.bytes": "2000000"})
+        client = await connect()
+
+        async def replace(validate_only: bool = False, kind: int = 2, **configs: str | None) -> int:
+            settings = [
+                admin.ReplacedSetting(name=name.replace("_", "."), value=value)
+                for name, value in configs.items()
+            ]
+            resource = admin.ReplacedResource(resource_type=kind, resource_name="t", configs=settings)
+            request = admin.AlterConfigsRequest(resources=[resource], validate_only=validate_only)
+            error: int = (await client.ask(request, 33, version)).responses[0].error_code
+            return error
+
+        def config() -> dict[str, str]:
+            return served.first.gateway.topic("t").config
+
+        before = dict(config())
+        assert await replace(validate_only=True, retention_ms="5000") == code.NONE
+        assert await replace(nonsense="1") == code.INVALID_CONFIG
+        assert await replace(kind=4, retention_ms="5000") == code.INVALID_REQUEST
+        assert config() == before
+        assert await replace(retention_ms="5000") == code.NONE
+        await eventually(lambda: config() == {"retention.ms": "5000"})
+        assert await replace(retention_ms=None) == code.NONE
+        await eventually(lambda: config() == {})
