@@ -34,7 +34,7 @@ from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
 from antiphon.node.local_view import LocalView
-from antiphon.node.memory import LongLived
+from antiphon.node.memory import Holes, LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.node_gateway import NodeGateway
 from antiphon.node.peer_network import PeerNetwork
@@ -259,6 +259,7 @@ class Node:
             Chore(self.care.look, checkpoint_s),
             Chore(shards.mend_damaged, checkpoint_s),
             Chore(memory.collect, memory.COLLECT_EVERY_S, later=True),
+            Chore(Holes().look, memory.LOOK_EVERY_S),
             Chore(shards.apply_retention, timings.retention_check / 1000, later=True),
         )
         return Timers(self.loop, timings, beat, chores, self._broken)
