@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from antiphon.errors import PortInUseError
+from antiphon.http.access import Reply
 from antiphon.http.listener import REQUEST_BYTES_MAX, HttpListener
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
@@ -106,16 +107,35 @@ async def test_two_requests_on_one_connection() -> None:
     assert answer.count(b"200 OK") == 2
 
 
+@in_virtual_time
+async def test_a_page_answers_who_asked_before_it_was_made() -> None:
+    made: list[bytes] = []
+
+    def metrics() -> bytes:
+        made.append(b"metrics %d" % len(made))
+        return made[-1]
+
+    async with served() as nodes:
+        with patch.object(nodes.servers[0].http, "_metrics", metrics):
+            ask = b"GET /metrics HTTP/1.1\r\n"
+            answers = await exchange((ask + b"\r\n") * 20 + ask + b"Connection: close\r\n\r\n")
+            assert len(made) == 1, "they came together"
+            assert answers.count(made[0]) == 21
+            for _ in range(3):  # who asks after a page was made gets a newer one
+                count = len(made)
+                assert (await get("/metrics"))[1] == b"metrics %d" % count
+
+
 def test_pages_that_nobody_reads_are_not_made() -> None:
     made = 0
 
-    def page(_metrics: NodeMetrics) -> bytes:
+    def page(_listener: HttpListener, line: bytes, *_: Any) -> Reply:
         nonlocal made
-        made += 1
-        return bytes(100_000)
+        made += b"metrics" in line
+        return 200, "text/plain", bytes(100_000)
 
     async def test() -> None:
-        with patch.object(NodeMetrics, "render", page):
+        with patch.object(HttpListener, "answer", page):
             async with served() as nodes:
                 pool = nodes.servers[0].memory.pools["http"]
                 request = b"GET /metrics HTTP/1.1\r\n\r\n"

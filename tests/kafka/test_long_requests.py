@@ -75,7 +75,7 @@ def counting(served: KafkaNodes) -> Iterator[Calls]:
         await next_turn(self, owner)
 
     def run_in_executor(executor: Any, work: Callable[..., Any], *args: Any) -> Any:
-        turns.threads.append(work)
+        turns.threads.append(args[0] if args and callable(args[0]) else work)
         return given(executor, work, *args)
 
     names = ("append", "fetch", "follow", "topic")

@@ -3,10 +3,13 @@
 import asyncio
 import threading
 import time
+from unittest.mock import patch
 
 import pytest
 
-from antiphon.kafka.one_thread import OneThread
+from antiphon.kafka.messages.cluster import MetadataRequest, MetadataRequestTopic
+from antiphon.kafka.one_thread import PIECE, REST_MAX_S, OneThread, pause
+from antiphon.kafka.schema import decode, encode
 from tests.coroutines import on_a_loop
 
 
@@ -57,3 +60,40 @@ async def test_a_piece_that_fails_lets_the_next_one_in() -> None:
     with pytest.raises(ValueError, match="bad"):
         await aside.run(fails)
     assert await aside.run(work.piece, 3) == 3
+
+
+@on_a_loop
+async def test_long_work_rests_for_as_long_as_it_worked() -> None:
+    rests: list[float] = []
+
+    def work() -> None:
+        for _ in range(3):
+            end_s = time.monotonic() + 0.005
+            while time.monotonic() < end_s:
+                pass
+            pause()
+
+    with patch("antiphon.kafka.one_thread.time.sleep", rests.append):
+        pause()
+        work()
+        assert not rests, "only beside the loop"
+        await OneThread().run(work)
+    assert len(rests) == 3
+    assert all(0.005 <= rest <= REST_MAX_S for rest in rests)
+
+
+def test_large_arrays_are_read_and_written_with_rests() -> None:
+    rests = 0
+
+    def count() -> None:
+        nonlocal rests
+        rests += 1
+
+    asked = MetadataRequest(
+        topics=[MetadataRequestTopic(name=f"t{number}") for number in range(4 * PIECE + 1)]
+    )
+    with patch("antiphon.kafka.one_thread.pause", count):
+        told = encode(asked, 9, flexible=True)
+        assert rests == 4
+        assert decode(MetadataRequest, memoryview(told), 9, flexible=True) == asked
+    assert rests == 4 + 4

@@ -1,4 +1,8 @@
-"""Requests that may take long: one in each turn of the event loop, so that what is quick waits for one of them at most."""
+"""Requests that may take long: one in each turn of the event loop, so that what is quick waits for one of them at most.
+
+Where a turn of the loop took long, the loop is left alone for as long. The machine has too much to do then, and what is
+quick is to get half of the time at least.
+"""
 
 import asyncio
 from collections import deque
@@ -8,6 +12,8 @@ from typing import Final
 OPERATIONS: Final = 1_000
 READ_BYTES: Final = 1024 * 1024  # that are read for answers in one turn
 COUNTED_BYTES: Final = 16 * 1024  # smaller answers are not counted
+LONG_S: Final = 0.008  # a turn that takes longer is followed by a rest
+REST_MAX_S: Final = 0.1
 
 
 class Turns:
@@ -21,6 +27,7 @@ class Turns:
         self.operations = OPERATIONS
         self._waiting: dict[object, deque[Callable[[], None]]] = {}
         self._running = False
+        self._began_s: float | None = None  # the last piece, if the next one comes in the turn after it
         self._read_bytes = 0
 
     @property
@@ -50,6 +57,13 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s, began_s = loop.time(), self._began_s
+        if began_s is not None and now_s - began_s > LONG_S:
+            self._began_s = None
+            loop.call_later(min(now_s - began_s, REST_MAX_S), self._run)
+            return
+        self._began_s = now_s
         owner = next(iter(self._waiting))
         works = self._waiting.pop(owner)
         work = works.popleft()
@@ -61,7 +75,7 @@ class Turns:
             if self._waiting:
                 self._soon()
             else:
-                self._running = False
+                self._running, self._began_s = False, None
 
     async def next(self, owner: object) -> None:
         """Return when it is the turn of `owner`."""

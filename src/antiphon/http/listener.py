@@ -4,7 +4,8 @@ It answers GET only.
 
 A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
 size, connections in time and number, and nothing that is sent here changes anything. A connection's next request is looked
-at when its last answer has been taken. Pages are made in turn, a little in each turn of the event loop.
+at when its last answer has been taken. Pages are made in turn, a little in each turn of the event loop. A page answers all
+requests for it that came before it was made: however many ask at once, it is made once.
 """
 
 import asyncio
@@ -50,6 +51,8 @@ CONNECTIONS_MAX: Final = 256
 BAD_STATES: Final = {"failed", "damaged", "ahead_of_leader"}
 ALONE_BYTES: Final = 16 * 1024 * 1024  # of a listener that is given no part of a node's memory
 IDLE_S: Final = 30.0
+KERNEL_BYTES: Final = 64 * 1024  # of answers that the kernel takes for a client who does not read
+KEPT_S: Final = 1.0  # a page, for others who have asked for it already
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
@@ -97,6 +100,8 @@ class HttpListener:
         self._server: Listening | None = None
         self._open: set[_HttpConnection] = set()
         self._tell_tls_s = 0.0
+        self._moments = 0  # one for each time that requests come in or a page is made
+        self._made: dict[str, tuple[int, Reply]] = {}  # pages, with the moment at which each was made
         self.authenticator: Authenticator | None = None  # set before `start`, as are the quotas
         self.quotas = FREE
         self._pages: dict[str, Callable[[], Reply]] = {
@@ -127,8 +132,13 @@ class HttpListener:
         for connection in list(self._open):
             connection.close()
 
-    def answer(self, request_line: bytes, rights: Rights = EVERYTHING) -> Reply:
-        """The reply to a request, by its first line; `rights`: of who asks."""
+    def moment(self) -> int:
+        """What happens now happens after everything that got a moment before."""
+        self._moments += 1
+        return self._moments
+
+    def answer(self, request_line: bytes, rights: Rights = EVERYTHING, came: int | None = None) -> Reply:
+        """The reply to a request, by its first line; of whom has `rights`; `came`: the moment when it did."""
         words = request_line.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return 400, TEXT, b"this is not an HTTP/1 request\n"
@@ -139,9 +149,20 @@ class HttpListener:
         if page is None:
             return 404, TEXT, f"there are: {' '.join(sorted(self._pages))}\n".encode()
         try:
-            return self._topics(rights) if path == TOPICS_PAGE else page()
+            if path == TOPICS_PAGE:  # it depends on who asks
+                return self._topics(rights)
+            return page() if came is None else self._made_after(came, path, page)
         except Exception as error:  # noqa: BLE001 - a page that fails must not take the connection's task along
             return 500, TEXT, f"{type(error).__name__}: {error}\n".encode()
+
+    def _made_after(self, came: int, path: str, page: Callable[[], Reply]) -> Reply:
+        made, reply = self._made.get(path, (0, None))
+        if reply is None or made < came:
+            reply = page()
+            if not self._made:
+                asyncio.get_running_loop().call_later(KEPT_S, self._made.clear)
+            self._made[path] = self.moment(), reply
+        return reply
 
     def owed_s(self, session: Session) -> float:
         """How long a client has to wait by its quotas until its next page."""
@@ -243,7 +264,8 @@ class _HttpConnection(asyncio.Protocol):
         self._listener = listener
         self._account: Account = listener.pool.open()
         self._transport: asyncio.Transport | None = None
-        self._received = b""
+        self._received = bytearray()
+        self._came = 0  # the moment at which the last of it did
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
         self._is_queued = False
@@ -253,6 +275,9 @@ class _HttpConnection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
         # Any answer is more than this. Not 0: uvloop's TLS would then pause an empty buffer, and never go on.
         transport.set_write_buffer_limits(high=64)  # type: ignore[attr-defined]
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._time_is_up)
         peer = transport.get_extra_info("peername")
         if not self._listener.opened(self):
@@ -276,6 +301,7 @@ class _HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        self._came = self._listener.moment()
         if self._received.startswith(TLS_START):
             self._listener.heard_tls(self._transport)
             self.close()
@@ -298,14 +324,15 @@ class _HttpConnection(asyncio.Protocol):
         if not self._account.has_room and self._account.outgoing_bytes:
             self._account.wait(self._queue)
             return
-        head, found, rest = self._received.partition(b"\r\n\r\n")
-        if not found:
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
             if len(self._received) > REQUEST_BYTES_MAX:
                 self._reply((431, TEXT, b"the request is too long\n"), keep=False, body=True)
             return
-        self._account.add(len(rest) - len(self._received))
-        self._received = rest
-        self._answer(head.split(b"\r\n"))
+        lines = bytes(self._received[:end]).split(b"\r\n")
+        del self._received[: end + 4]
+        self._account.add(-end - 4)
+        self._answer(lines)
         self._next()
 
     def _next(self) -> None:
@@ -333,12 +360,12 @@ class _HttpConnection(asyncio.Protocol):
         """The page that is asked for, or, where the client's quotas are used up, when it can be had."""
         listener = self._listener
         if not listener.quotas.on or path_of(request_line) in OPEN_PAGES:
-            return listener.answer(request_line, session.rights)
+            return listener.answer(request_line, session.rights, self._came)
         self._retry_s = math.ceil(listener.owed_s(session))
         if self._retry_s:
             return TOO_MANY, TEXT, b"your quota is used up\n"
         began_s = system.monotonic_s()
-        reply = listener.answer(request_line, session.rights)
+        reply = listener.answer(request_line, session.rights, self._came)
         listener.charge(session, reply, system.monotonic_s() - began_s)
         return reply
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from antiphon.errors import ProtocolViolationError
 from antiphon.kafka.framing import RequestHeader, finish_response, start_response
+from antiphon.kafka.one_thread import paced
 from antiphon.kafka.primitives import (
     Reader,
     put_compact_nullable_string,
@@ -103,7 +104,7 @@ def decode_fetch(reader: Reader, version: int) -> FetchRequest:
         session = _SESSION.unpack(reader.take(_SESSION.size))
     flexible = version >= _FIRST_FLEXIBLE
     count = reader.compact_count() if flexible else reader.count()
-    topics = [_topic_wanted(reader, version, flexible=flexible) for _ in range(count)]
+    topics = [_topic_wanted(reader, version, flexible=flexible) for _ in paced(count)]
     forgotten = _forgotten(reader, version, flexible=flexible) if version >= _FIRST_SESSIONS else []
     if flexible:
         reader.compact_nullable_string()  # rack
@@ -126,7 +127,7 @@ def _topic_wanted(reader: Reader, version: int, *, flexible: bool) -> TopicWante
         if name is None:
             raise ProtocolViolationError("a topic's name must not be null")
     count = reader.compact_count() if flexible else reader.count()
-    partitions = [_partition_wanted(reader, version) for _ in range(count)]
+    partitions = [_partition_wanted(reader, version) for _ in paced(count)]
     if flexible:
         reader.skip_tags()
     return TopicWanted(name, topic_id, partitions)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from antiphon.errors import ProtocolViolationError
 from antiphon.kafka.framing import RequestHeader, finish_response, start_response
+from antiphon.kafka.one_thread import paced
 from antiphon.kafka.primitives import (
     Reader,
     put_compact_nullable_string,
@@ -82,19 +83,19 @@ def decode_produce(reader: Reader, version: int) -> ProduceRequest:
 
 def _topics(reader: Reader) -> list[tuple[str, list[PartitionBatch]]]:
     topics = []
-    for _ in range(reader.count()):
+    for _ in paced(reader.count()):
         name = _name(reader.nullable_string())
-        partitions = [PartitionBatch(reader.i32(), reader.nullable_bytes()) for _ in range(reader.count())]
+        partitions = [PartitionBatch(reader.i32(), reader.nullable_bytes()) for _ in paced(reader.count())]
         topics.append((name, partitions))
     return topics
 
 
 def _compact_topics(reader: Reader) -> list[tuple[str, list[PartitionBatch]]]:
     topics = []
-    for _ in range(reader.compact_count()):
+    for _ in paced(reader.compact_count()):
         name = _name(reader.compact_nullable_string())
         partitions = []
-        for _ in range(reader.compact_count()):
+        for _ in paced(reader.compact_count()):
             partitions.append(PartitionBatch(reader.i32(), reader.compact_nullable_bytes()))
             reader.skip_tags()
         topics.append((name, partitions))

@@ -21,6 +21,7 @@ import msgspec
 
 from antiphon.errors import InternalError, ProtocolViolationError
 from antiphon.kafka import primitives as p
+from antiphon.kafka.one_thread import PIECE, paced
 
 I8 = Annotated[int, "i8"]
 I16 = Annotated[int, "i16"]
@@ -277,14 +278,18 @@ def _array_codec(
 
     def read(reader: p.Reader) -> list[Any] | None:
         count = read_count(reader)
-        return None if count < 0 else [read_one(reader) for _ in range(count)]
+        return None if count < 0 else [read_one(reader) for _ in paced(count)]
 
     def write(out: bytearray, values: list[Any] | None) -> None:
         if values is None:
             put_count(out, -1)
             return
         put_count(out, len(values))
-        for value in values:
-            write_one(out, value)
+        if len(values) <= PIECE:
+            for value in values:
+                write_one(out, value)
+            return
+        for at in paced(len(values)):
+            write_one(out, values[at])
 
     return (read, write) if nullable else _never_null(name, read, write)
