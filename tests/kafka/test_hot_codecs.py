@@ -155,8 +155,16 @@ def test_fetch_request_of_kio(version: int) -> None:
 
 
 fetched_partitions = st.builds(
-    lambda partition, error, high, start, chunks, leader: PartitionFetched(
-        partition, error, high, start, [memoryview(c) for c in chunks], sum(map(len, chunks)), leader
+    lambda partition, error, high, start, chunks, leader, stable, aborted: PartitionFetched(
+        partition,
+        error,
+        high,
+        start,
+        [memoryview(c) for c in chunks],
+        sum(map(len, chunks)),
+        leader,
+        stable,
+        aborted,
     ),
     st.integers(0, 2**31 - 1),
     st.sampled_from([0, 1, 6, 74]),
@@ -164,6 +172,8 @@ fetched_partitions = st.builds(
     st.integers(-1, 2**63 - 1),
     st.lists(st.binary(min_size=1, max_size=200), max_size=3) | st.just([b"ab"] * 100),
     st.none() | st.tuples(st.integers(-1, 9), st.integers(0, 2**31 - 1)),
+    st.integers(-1, 2**63 - 1),
+    st.lists(st.tuples(*[st.integers(0, 2**63 - 1)] * 3), max_size=3),
 )
 
 
@@ -193,11 +203,16 @@ def test_fetch_response_is_read_by_kio(
         else:
             assert theirs.topic == ours.name
         for mine, partition in zip(ours.partitions, theirs.partitions, strict=True):
-            assert (mine.partition, mine.error_code, mine.high_watermark) == (
+            assert (mine.partition, mine.error_code, mine.high_watermark, mine.stable_end) == (
                 partition.partition_index, int(partition.error_code), partition.high_watermark,
+                partition.last_stable_offset,
             )  # fmt: skip
             assert b"".join(mine.batches) == (partition.records or b"")
-            assert partition.aborted_transactions == (() if isolation else None)
+            told = partition.aborted_transactions
+            assert (told is None) == (not isolation)
+            assert [(one.producer_id, one.first_offset) for one in told or ()] == [
+                one[:2] for one in mine.aborted if isolation
+            ]
             if version >= 12 and mine.leader is not None:
                 hint = partition.current_leader
                 assert (hint.leader_id, hint.leader_epoch) == mine.leader

@@ -1,10 +1,12 @@
 """The shard's part of transactions, on whole nodes: what is appended, and where a transaction ends."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+import antiphon.aio
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -18,7 +20,7 @@ from antiphon.model.requests import CreateTopic
 from antiphon.node.node import Node
 from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
 from antiphon.records.builder import build_batch, build_end_marker, end_marker_of, seal
-from tests.node.in_process import cluster_of, run
+from tests.node.in_process import cluster_of, eventually, in_virtual_time, run
 
 PRODUCER = 7
 
@@ -154,3 +156,111 @@ def test_what_makes_no_sense_is_refused() -> None:
                     await gateway.transactions.end(one)
 
     run(test())
+
+
+async def _write(node: Node, shard_id: int, number: int, sequence: int, *, producer: int = PRODUCER) -> int:
+    """Begin a transaction; returns its first offset."""
+    batch = batch_of(sequence, count=2, producer=producer)
+    return (await node.gateway.append(shard_id, batch, transaction_number=number)).base_offset
+
+
+def test_committed_reads_end_at_the_last_stable_offset_and_name_what_was_aborted() -> None:
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            leader, shard_id = await _a_shard(nodes, replicas=3)
+            gateway = leader.gateway
+            first = await _write(leader, shard_id, 1, 0)
+            second = await _write(leader, shard_id, 1, 0, producer=8)
+            await gateway.append(shard_id, batch_of(0, producer=-1, epoch=-1, transactional=False))
+
+            async def look(offset: int = first) -> tuple[int, int, list[int], Any]:
+                found = await gateway.fetch(shard_id, offset, 1 << 20)
+                bases = [read_header(batch).base_offset for batch in found.batches]
+                return found.high_watermark, found.stable_end, bases, found.aborted
+
+            hw = (await look())[0]
+            assert (await look())[1:] == (first, [], ())
+            uncommitted = await gateway.fetch(shard_id, first, 1 << 20, "read_uncommitted")
+            assert len(uncommitted.batches) == 3
+            assert uncommitted.aborted == ()
+            arrived: list[int] = []
+            gateway.follow(1, shard_id, first, "committed", lambda: arrived.append(1))
+            aborted = await gateway.transactions.end(end_of(shard_id, 1, commit=False))
+            assert arrived == [1], "who waits is woken when the last stable offset moves"
+            assert aborted == hw
+            assert (await look())[1:] == (second, [first], ((PRODUCER, first, aborted),))
+            gateway.follow(2, shard_id, second, "committed", lambda: arrived.append(2))
+            await gateway.append(shard_id, batch_of(0, producer=-1, epoch=-1, transactional=False))
+            assert arrived == [1], "more was committed, and nothing of it is stable"
+            ended = await gateway.transactions.end(end_of(shard_id, 1, producer=8))
+            assert arrived == [1, 2]
+            assert (await look())[1] == ended + 1
+            assert (await look(second))[3] == ((PRODUCER, first, aborted),), "its marker is in that range"
+            assert (await look(aborted + 1))[3] == ()
+            offsets_now = gateway.list_offset(shard_id, -1, "committed")
+            assert offsets_now.offset == offsets_now.stable_end == ended + 1
+            last = await _write(leader, shard_id, 2, 2)
+            assert gateway.list_offset(shard_id, -1, "committed").offset == last
+            assert gateway.list_offset(shard_id, -1).offset == last + 2
+
+    run(test())
+
+
+def test_what_is_known_of_transactions_outlives_stops_and_a_new_leader() -> None:
+    async def test() -> None:
+        async with cluster_of(3) as nodes:
+            leader, shard_id = await _a_shard(nodes, replicas=3)
+            first = await _write(leader, shard_id, 1, 0)
+            aborted = await leader.gateway.transactions.end(end_of(shard_id, 1, commit=False, epoch=3))
+            opened = await _write(leader, shard_id, 5, 0, producer=8)
+            for node_id in list(nodes.nodes):
+                await nodes.stop(node_id)
+            for node_id in list(nodes.disks):
+                await nodes.start(node_id)
+            await nodes.leader(shard_id)
+            leader = next(n for n in nodes.nodes.values() if n.gateway.term_led(shard_id) is not None)
+            gateway = leader.gateway
+            found = await gateway.fetch(shard_id, 0, 1 << 20)
+            assert found.stable_end == opened
+            assert found.aborted == ((PRODUCER, first, aborted),)
+            with pytest.raises(ProducerFencedError):
+                await gateway.append(shard_id, batch_of(2), transaction_number=2)
+            assert gateway.transactions.has_open(shard_id, 8, 0)
+            ended = await gateway.transactions.end(end_of(shard_id, 5, producer=8))
+            assert (await gateway.fetch(shard_id, 0, 1 << 20)).stable_end == ended + 1
+
+    run(test())
+
+
+@in_virtual_time
+async def test_the_python_client_reads_what_was_committed() -> None:
+    async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        leader, shard_id = await _a_shard(nodes, replicas=3)
+        gateway, log = leader.gateway, db.topic("t")
+        await _write(leader, shard_id, 1, 10)
+        await _write(leader, shard_id, 1, 20, producer=8)
+        await db.topic("t").append(b"plain")
+        await gateway.transactions.end(end_of(shard_id, 1, commit=False))
+        await gateway.transactions.end(end_of(shard_id, 1, producer=8))
+        await _write(leader, shard_id, 2, 30, producer=9)
+        at = await db.topic("t").append(b"behind")
+
+        async def values(**how: Any) -> list[bytes | None]:
+            return [record.value async for record in log.read(0, 0, **how)]
+
+        assert await values() == await values(isolation="committed") == [b"x20", b"x21", b"plain"]
+        everything = [b"x10", b"x11", b"x20", b"x21", b"plain", b"x30", b"x31", b"behind"]
+        assert await values(isolation="read_uncommitted") == everything
+        assert await log.offsets() == (0, at.offset - 2)
+        arrived: list[bytes | None] = []
+
+        async def follow() -> None:
+            async for record in log.read(0, at.offset - 2, follow=True):
+                arrived.append(record.value)  # noqa: PERF401 - one by one, as they come
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(1)
+        assert arrived == []
+        await gateway.transactions.end(end_of(shard_id, 2, commit=False, producer=9))
+        await eventually(lambda: arrived == [b"behind"])
+        following.cancel()

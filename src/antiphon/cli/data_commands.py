@@ -12,6 +12,7 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import reports_errors, usage
+from antiphon.client.log_reader import ISOLATIONS
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP
@@ -155,7 +156,8 @@ def consume(
         bool, typer.Option("--follow", "-f", help="Wait for new records; needs one shard.")
     ] = False,
     isolation: Annotated[
-        str, typer.Option(help="committed or uncommitted; by default what the topic says.")
+        str,
+        typer.Option(help="committed, read_uncommitted or uncommitted; by default what the topic says."),
     ] = "",
     keys: Annotated[bool, typer.Option("--keys", "-k", help="Print KEY<tab>VALUE.")] = False,
     on_corrupt: Annotated[
@@ -173,8 +175,8 @@ def consume(
         usage(f"--on-corrupt is {FAIL}, {SKIP} or {DEAD_LETTER}, not {on_corrupt!r}")
     if (on_corrupt == DEAD_LETTER) != (dead_letters is not None):
         usage(f"--on-corrupt {DEAD_LETTER} and --dead-letters TOPIC go together")
-    if isolation not in {"", "committed", "uncommitted"}:
-        usage(f"--isolation is committed or uncommitted, not {isolation!r}")
+    if isolation not in {"", *ISOLATIONS}:
+        usage(f"--isolation is {', '.join(ISOLATIONS)}, not {isolation!r}")
     with antiphon.connect(server_addresses(servers, directory)) as db:
         log = db.topic(topic, any_kind=True)
         shards = list(range(log.shards)) if shard is None else [shard]

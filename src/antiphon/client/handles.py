@@ -6,7 +6,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from antiphon.archive.reading import archived_offset_at
 from antiphon.client.cluster import Cluster
-from antiphon.client.log_reader import EARLIEST, LATEST, list_offset
+from antiphon.client.log_reader import EARLIEST, LATEST, committed_end, list_offset
 from antiphon.errors import InvalidRequestError, UnknownShardError, UnknownTopicError, WrongKindError
 from antiphon.model.metadata import Kind, TopicMeta
 
@@ -95,7 +95,7 @@ class Handle:
         """(first offset that is still there, end of what is committed) of a shard's log; the end is exclusive."""
         meta = await self._resolved()
         found = await list_offset(self._cluster, self._shard_id(meta, shard), LATEST, self._timeout_s)
-        return found.log_start, found.high_watermark
+        return found.log_start, committed_end(found)
 
     async def offset_at(self, timestamp_ms: int, shard: int = 0) -> int:
         """First offset whose timestamp is at least `timestamp_ms` (ms since 1970); the end where none is that late."""
@@ -108,13 +108,13 @@ class Handle:
         )
         if archived is not None:
             return archived
-        return found.offset if found.offset >= 0 else found.high_watermark
+        return found.offset if found.offset >= 0 else committed_end(found)
 
     async def _start_of(self, shard_id: int, start: int) -> int:
         """A start as callers give it: an offset, -1 for the end, -2 for the beginning."""
         if start in {LATEST, EARLIEST}:
             found = await list_offset(self._cluster, shard_id, start, self._timeout_s)
-            return found.high_watermark if start == LATEST else found.log_start
+            return committed_end(found) if start == LATEST else found.log_start
         if start < EARLIEST:
             raise InvalidRequestError(
                 f"start is an offset, -1 (from now on) or -2 (all that is there), not {start}"

@@ -7,8 +7,10 @@ from typing import Final
 from antiphon.client.cluster import Cluster
 from antiphon.errors import InvalidRequestError, ProtocolViolationError
 from antiphon.model.requests import Fetch, Fetched, ListOffset, OffsetReply
+from antiphon.records.aborted import without_aborted
 from antiphon.records.batch import iter_batches
 
+ISOLATIONS: Final = ("committed", "read_uncommitted", "uncommitted")
 FETCH_BYTES: Final = 1024 * 1024
 FOLLOW_WAIT_MS: Final = 500
 LATEST: Final = -1
@@ -21,6 +23,11 @@ async def list_offset(cluster: Cluster, shard_id: int, timestamp_ms: int, timeou
     if not isinstance(reply, OffsetReply):
         raise ProtocolViolationError(f"asked for an offset, got {type(reply).__name__}")
     return reply
+
+
+def committed_end(reply: OffsetReply) -> int:
+    """Where reads of what is committed end now, transactions included."""
+    return reply.stable_end if reply.stable_end >= 0 else reply.high_watermark
 
 
 async def fetch(
@@ -53,11 +60,11 @@ async def read_batches(
 ) -> AsyncIterator[memoryview]:
     """Chunks of whole batches from `start` up to `end` (exclusive), or for ever when that is None.
 
-    The first and the last chunk may hold records outside the bounds. An empty isolation is the topic's default. The next
-    chunk is asked for while the caller works on the one before.
+    The first and the last chunk may hold records outside the bounds. What aborted transactions wrote is left out. An empty
+    isolation is the topic's default. The next chunk is asked for while the caller works on the one before.
     """
-    if isolation not in {"", "committed", "uncommitted"}:
-        raise InvalidRequestError(f"isolation is committed or uncommitted, not {isolation!r}")
+    if isolation not in {"", *ISOLATIONS}:
+        raise InvalidRequestError(f"isolation is {', '.join(ISOLATIONS)}, not {isolation!r}")
     wait_ms = FOLLOW_WAIT_MS if end is None else 0
 
     def ask(offset: int) -> "asyncio.Task[tuple[Fetched, memoryview]]":
@@ -78,12 +85,13 @@ async def read_batches(
             if len(payload):
                 if end is None or at < end:
                     asked = ask(at)
-                yield payload
+                committed = without_aborted(payload, reply.aborted)
+                if len(committed):
+                    yield committed
             elif end is not None:
                 await asyncio.sleep(
                     0.01
                 )  # a leader that has not heard of everything that was committed before it
-            del reply
     finally:
         if asked is not None:
             asked.cancel()

@@ -180,7 +180,8 @@ class AsyncTopic(Handle):
         Stops before `end` (exclusive; by default the end of what is committed, or with isolation "uncommitted" of what is
         written, at the time of the call); with `follow` it waits for more, for ever. `timeout_s` bounds each request.
         Without an isolation the topic's default holds: committed, but for topics with `isolation=uncommitted` and those of
-        the `fluvio` profile. What is read uncommitted may vanish in a fail-over.
+        the `fluvio` profile. What is read uncommitted may vanish in a fail-over. `committed` means transactions, too: the
+        read ends before those that are under way, and leaves out what was aborted; `read_uncommitted` has all of it.
 
         Records that were archived come from the archive, and -2 means the first of them; that needs the libraries of
         `antiphon[archive]`, and access to the files (fsspec's options: ANTIPHON_ARCHIVE_OPTIONS, a JSON object).
@@ -233,11 +234,13 @@ class AsyncTopic(Handle):
         self.unreadable_batches += 1
 
     async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
-        from antiphon.client.log_reader import LATEST, fetch, list_offset
+        from antiphon.client.log_reader import LATEST, committed_end, fetch, list_offset
 
         if isolation != "uncommitted":
             latest = await list_offset(self._cluster, shard_id, LATEST, timeout_s)
-            return max(latest.default_end, latest.high_watermark) if not isolation else latest.high_watermark
+            if not isolation:
+                return max(latest.default_end, committed_end(latest))
+            return committed_end(latest) if isolation == "committed" else latest.high_watermark
         try:
             reply, _ = await fetch(
                 self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s

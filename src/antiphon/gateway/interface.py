@@ -201,7 +201,8 @@ class Gateway(Protocol):
     ) -> FetchResult:
         """Read whole batches from the one that holds `offset`, up to the isolation's end; does not wait for new ones.
 
-        Isolation is committed, uncommitted, replica, or empty: the topic's default.
+        Isolation is committed (what committed transactions wrote: to the last stable offset, with the aborted ones of that
+        range), read_uncommitted (to the high watermark), uncommitted, replica, or empty: the topic's default.
 
         With `at_least_one` the first batch is returned even when it is larger than `max_bytes`. Raises
         OffsetOutOfRangeError, NotLeaderError, NotReadyError.
@@ -239,8 +240,13 @@ class Gateway(Protocol):
         """Nobody waits for data under this key any more; harmless where nobody did."""
         ...
 
-    def list_offset(self, shard_id: int, timestamp_ms: int) -> OffsetResult:
-        """Offset by timestamp; -1: the high watermark, -2: the log start, -3: the record with the largest timestamp."""
+    def list_offset(
+        self, shard_id: int, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetResult:
+        """Offset by timestamp; -1: the high watermark, -2: the log start, -3: the record with the largest timestamp.
+
+        With isolation committed the last stable offset takes the place of the high watermark.
+        """
         ...
 
     async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:

@@ -59,7 +59,7 @@ class TopicWanted(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`isolation` 0: read uncommitted, 1: read committed (of transactions; both end at the high watermark).
+    """`isolation` 0: read uncommitted, to the high watermark; 1: read committed, to the last stable offset.
 
     `forgotten`: partitions that leave the session, by the topic's name or id.
     """
@@ -75,7 +75,7 @@ class FetchRequest(NamedTuple):
 
 
 class PartitionFetched(NamedTuple):
-    """What was read. `batches` are whole RecordBatches of `size_bytes` together."""
+    """What was read. `batches` are whole RecordBatches of `size_bytes` together. `aborted`: see FetchResult."""
 
     partition: int
     error_code: int = 0
@@ -84,6 +84,8 @@ class PartitionFetched(NamedTuple):
     batches: Sequence[Buffer] = ()
     size_bytes: int = 0
     leader: tuple[int, int] | None = None
+    stable_end: int = -1
+    aborted: Sequence[tuple[int, int, int]] = ()
 
 
 class TopicFetched(NamedTuple):
@@ -167,6 +169,7 @@ def _forgotten(reader: Reader, version: int, *, flexible: bool) -> list[tuple[st
 
 
 _HEAD_V4: Final = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
+_ABORTED: Final = struct.Struct(">qq")  # producer id, first offset
 _HEAD_V5: Final = struct.Struct(">ihqqq")  # + log start offset
 
 
@@ -259,12 +262,14 @@ def _put_topic(frame: _Frame, topic: TopicFetched, version: int, isolation: int)
 
 
 def _put_partition(frame: _Frame, fetched: PartitionFetched, version: int, isolation: int) -> None:
-    out, end = frame.out, fetched.high_watermark
+    out, end, stable_end = frame.out, fetched.high_watermark, fetched.stable_end
     if version >= _FIRST_LOG_START:
-        out += _HEAD_V5.pack(fetched.partition, fetched.error_code, end, end, fetched.log_start_offset)
+        out += _HEAD_V5.pack(fetched.partition, fetched.error_code, end, stable_end, fetched.log_start_offset)
     else:
-        out += _HEAD_V4.pack(fetched.partition, fetched.error_code, end, end)
-    out += _I32.pack(0 if isolation else -1)  # aborted transactions: none, or not asked for
+        out += _HEAD_V4.pack(fetched.partition, fetched.error_code, end, stable_end)
+    out += _I32.pack(len(fetched.aborted) if isolation else -1)  # -1: not asked for
+    for producer_id, first_offset, _ in fetched.aborted if isolation else ():
+        out += _ABORTED.pack(producer_id, first_offset)
     if version >= _FIRST_RACK:
         out += _I32.pack(-1)  # preferred read replica
     out += _I32.pack(fetched.size_bytes)
@@ -273,9 +278,12 @@ def _put_partition(frame: _Frame, fetched: PartitionFetched, version: int, isola
 
 
 def _put_partition_compact(frame: _Frame, fetched: PartitionFetched, isolation: int) -> None:
-    out, end = frame.out, fetched.high_watermark
-    out += _HEAD_V5.pack(fetched.partition, fetched.error_code, end, end, fetched.log_start_offset)
-    out.append(1 if isolation else 0)
+    out, end, stable_end = frame.out, fetched.high_watermark, fetched.stable_end
+    out += _HEAD_V5.pack(fetched.partition, fetched.error_code, end, stable_end, fetched.log_start_offset)
+    put_uvarint(out, len(fetched.aborted) + 1 if isolation else 0)
+    for producer_id, first_offset, _ in fetched.aborted if isolation else ():
+        out += _ABORTED.pack(producer_id, first_offset)
+        out.append(0)
     out += _I32.pack(-1)
     put_uvarint(out, fetched.size_bytes + 1)
     if fetched.batches:

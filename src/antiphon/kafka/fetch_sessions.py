@@ -51,18 +51,19 @@ class _Followed:
         self.key = key
         self.shard_id = -1
         self.waits_at = -1
-        self.told_end = self.told_start = -1
+        self.told_end, self.told_start = (-1, -1), -1
 
     def told(self, fetched: PartitionFetched) -> None:
         """The client hears this. An error is forgotten, so that its end is news."""
-        self.told_end = -1 if fetched.error_code else fetched.high_watermark
+        self.told_end = (-1, -1) if fetched.error_code else (fetched.high_watermark, fetched.stable_end)
         self.told_start = fetched.log_start_offset
 
     def is_news(self, fetched: PartitionFetched) -> bool:
         """Does this differ from what the client knows?"""
         if fetched.error_code or fetched.size_bytes:
             return True
-        return (fetched.high_watermark, fetched.log_start_offset) != (self.told_end, self.told_start)
+        ends = fetched.high_watermark, fetched.stable_end
+        return ends != self.told_end or fetched.log_start_offset != self.told_start
 
 
 class FetchSession:
@@ -145,7 +146,7 @@ class FetchSession:
         if fetched.error_code:
             self._unfollow(known)
             return
-        end = fetched.high_watermark
+        end = fetched.stable_end if isolation == "committed" else fetched.high_watermark
         if known.waits_at != end or known.shard_id != shard_id:
             self._unfollow(known)
             known.shard_id = shard_id

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.log_reader import committed_end
 from antiphon.lake.mirror import Source
 from antiphon.lake.values.decoding import ValueSpec
 from antiphon.lake.values.spec import learnt as spec_of_sample
@@ -22,7 +23,7 @@ def shard_ends(source: Source, timeout_ms: int) -> dict[int, tuple[int, int]]:
         calls = [ShardCall(shard.shard_id, ListOffset(shard.shard_id, LIST_LATEST)) for shard in shards]
         replies = [answer.body for answer in cluster.call_all(calls)]
     return {
-        shard.index: (int(reply.log_start), int(reply.high_watermark))
+        shard.index: (int(reply.log_start), int(committed_end(reply)))
         for shard, reply in zip(shards, replies, strict=True)
     }
 

@@ -3,8 +3,10 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from antiphon.errors import CorruptBatchError
+from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.disk import FULL_DISK, Disk, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header
 from antiphon.log.producer_state import ProducerState
@@ -26,6 +28,12 @@ SNAPSHOTS_KEPT = 2
 DAMAGE_NAME = "damaged"
 
 
+def remove_segment(disk: Disk, directory: str, base_offset: int) -> None:
+    """Remove the files of one segment, the data last."""
+    for suffix in (ABORTED_SUFFIX, INDEX_SUFFIX, DATA_SUFFIX):
+        disk.remove(file_of(directory, base_offset, suffix))
+
+
 def remove_segments(disk: Disk, directory: str, from_offset: int, *, ordered: bool = True) -> None:
     """Remove all segments that start at or after `from_offset`; `ordered`: the last first, so that a crash leaves no gap."""
     names = disk.listdir(directory)
@@ -35,8 +43,7 @@ def remove_segments(disk: Disk, directory: str, from_offset: int, *, ordered: bo
     }  # data alone may have been lost
     for base in sorted(bases, reverse=True):
         if base >= from_offset:
-            disk.remove(file_of(directory, base, INDEX_SUFFIX))
-            disk.remove(file_of(directory, base, DATA_SUFFIX))
+            remove_segment(disk, directory, base)
             if ordered:
                 disk.fsync_dir(directory)
 
@@ -147,21 +154,32 @@ def trim_files(disk: Disk, directory: str, start: LogStart, gone: list[int]) -> 
 
 def _remove_all(disk: Disk, directory: str, bases: list[int]) -> None:
     for base_offset in bases:
-        disk.remove(file_of(directory, base_offset, INDEX_SUFFIX))
-        disk.remove(file_of(directory, base_offset, DATA_SUFFIX))
+        remove_segment(disk, directory, base_offset)
     if bases:
         disk.fsync_dir(directory)
 
 
-def write_snapshot(
-    disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str], log_start: int
-) -> None:
-    """Write the snapshot of `offset` once data and index (`last`: paths) of the newest segment are synced.
+class SnapshotFiles(NamedTuple):
+    """What a snapshot of `offset` is written as: its `data`; `last`: paths of the data and index of the newest segment, and
+    `aborted`: paths and contents of indexes of aborted transactions that come before it.
+    """
+
+    offset: int
+    data: bytes
+    last: tuple[str, str]
+    aborted: list[tuple[str, bytes]]
+
+
+def write_snapshot(disk: Disk, directory: str, files: SnapshotFiles, log_start: int) -> None:
+    """Write a snapshot once data and index of the newest segment are synced, and what it counts on is written.
 
     The newest two are kept, and that of the log's start, whose content the log itself cannot replace.
     """
+    offset, data, last, aborted = files
     for path in last:
         disk.open(path).fdatasync()
+    for path, content in aborted:
+        replace_file(disk, path, content)
     replace_file(disk, file_of(directory, offset, SNAPSHOT_SUFFIX), data)
     found_all = offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX)
     older = [found for found in found_all if found < offset and found != log_start]
@@ -169,15 +187,13 @@ def write_snapshot(
         disk.remove(file_of(directory, found, SNAPSHOT_SUFFIX))
 
 
-def write_last_snapshot(
-    disk: Disk, directory: str, offset: int, data: bytes, last: tuple[str, str], log_start: int
-) -> None:
+def write_last_snapshot(disk: Disk, directory: str, files: SnapshotFiles, log_start: int) -> None:
     """The same just before the last segment is removed. A disk too full for it must not keep the trim from making room."""
     with (
         contextlib.suppress(FileNotFoundError),
         _suppress_full_disk(),
     ):  # an earlier try got as far as the segments
-        write_snapshot(disk, directory, offset, data, last, log_start)
+        write_snapshot(disk, directory, files, log_start)
 
 
 @contextlib.contextmanager

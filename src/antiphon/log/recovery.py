@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from antiphon.errors import UNDECODABLE, CorruptBatchError
+from antiphon.log.aborted import ABORTED_SUFFIX, AbortedIndex, load_aborted
 from antiphon.log.disk import Disk, File, read_whole, replace_file
-from antiphon.log.hard_state import HardState
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
-from antiphon.log.inventory import Held, Holding
 from antiphon.log.layout import (
     DAMAGE_NAME,
     finish_wipe,
     newest_snapshot,
     producers_before,
+    remove_segment,
     remove_segments,
     remove_snapshots,
 )
@@ -174,77 +174,6 @@ def recover(disk: Disk, directory: str) -> RecoveredLog:
     return _Recovery(disk, directory, start).run()
 
 
-def compare(
-    disk: Disk,
-    directory: str,
-    end: EntryId,
-    state: HardState,
-    held: Held,
-    damaged: DamageReport | None,
-    *,
-    made: bool,
-    promises: bool,
-    hint_binds: bool,
-) -> DamageReport | None:
-    """Compare what was found with what this replica is known to have had, and bring the inventory in step with it.
-
-    Args:
-        disk: where the replica is.
-        directory: of the replica.
-        end: of the log.
-        state: its promise, which is raised where it is lost to what the log shows.
-        held: what the node's inventory says.
-        damaged: what is known to be damaged already.
-        made: the directory was not there.
-        promises: terms are promised before their entries are taken.
-        hint_binds: the high watermark that was noted was never above what was synced.
-
-    Returns:
-        The damage of the log, with what was found to be missing; it is marked, durably.
-    """
-    loss = _loss(directory, end, state, held.known, made=made, promises=promises, hint_binds=hint_binds)
-    if loss is None:
-        held.found(state.term, end)
-    else:
-        if damaged is None or (loss.forgot and not damaged.forgot):
-            damaged = loss
-            save_damage(disk, directory, loss)
-        held.set(state.term, end)  # less is here from now on; the marker tells of it
-    if damaged is not None and damaged.forgot:
-        state.forget(end.term)
-    return damaged
-
-
-def _loss(
-    path: str,
-    end: EntryId,
-    state: HardState,
-    known: Holding | None,
-    *,
-    made: bool,
-    promises: bool,
-    hint_binds: bool,
-) -> DamageReport | None:
-    held = (
-        "" if known is None else f"this node had promised term {known.term} and had a log up to {known.end}, "
-    )
-    if not state.readable:
-        return DamageReport(end.offset, path, FORGOTTEN, "the file of the term and vote cannot be read")
-    if known is not None and made:
-        return DamageReport(end.offset, path, FORGOTTEN, f"{held}and its directory is gone")
-    if (known is not None and state.term < known.term) or (promises and state.term < end.term):
-        reason = f"{held}and what is found was promised up to term {state.term} only, with a log up to {end}"
-        return DamageReport(end.offset, path, FORGOTTEN, reason)
-    if known is not None and end < known.end:
-        return DamageReport(end.offset, path, 0, f"{held}and what is found ends at {end}")
-    if hint_binds and end.offset < state.high_watermark:
-        reason = (
-            f"everything below {state.high_watermark} was durable and committed, and the log ends at {end}"
-        )
-        return DamageReport(end.offset, path, 0, reason)
-    return None
-
-
 def write_again(file: File, start: int, end: int) -> None:
     """Write bytes of a file again in place, so that the next sync is a real one, whatever happened to an earlier one.
 
@@ -332,8 +261,7 @@ class _Recovery:
         """First offsets of the segments that reach beyond the log start; the others are removed."""
         bases = offsets_of(self.disk.listdir(self.directory), DATA_SUFFIX)
         while len(bases) > 1 and bases[1] <= self.start.log_start:
-            self.disk.remove(file_of(self.directory, bases[0], INDEX_SUFFIX))
-            self.disk.remove(file_of(self.directory, bases.pop(0), DATA_SUFFIX))
+            remove_segment(self.disk, self.directory, bases.pop(0))
         return bases
 
     def _best_snapshot(self, *, of_start: bool) -> tuple[Snapshot, ProducerState] | None:
@@ -378,6 +306,8 @@ class _Recovery:
             return snapshot.offset == first <= self.start.log_start
         if [s.base_offset for s in kept] != self.bases[: len(kept)]:
             return False
+        if self._aborted_of(snapshot) is None:
+            return False
         for number, summary in enumerate(kept):
             path = file_of(self.directory, summary.base_offset, DATA_SUFFIX)
             size = self.disk.open(path).size()
@@ -394,6 +324,19 @@ class _Recovery:
                 return False
         return read_entry(index, kept[-1].batches - 1) is not None
 
+    def _aborted_of(self, snapshot: Snapshot) -> dict[int, AbortedIndex] | None:
+        """The indexes of aborted transactions by their segments; None where one is not as the snapshot says."""
+        found = {}
+        for summary, count in zip(snapshot.segments, snapshot.aborted, strict=False):
+            if not count or summary.next_offset <= self.start.log_start:
+                continue
+            path = file_of(self.directory, summary.base_offset, ABORTED_SUFFIX)
+            index = load_aborted(self.disk, path, snapshot.offset)
+            if index is None or len(index) != count:
+                return None
+            found[summary.base_offset] = index
+        return found
+
     def _load(self, snapshot: Snapshot, producers: ProducerState) -> None:
         self.snapshot_offset = snapshot.offset
         self.terms = TermIndex(snapshot.log_start, snapshot.start_term)
@@ -401,6 +344,7 @@ class _Recovery:
         kept = (item for item in snapshot.members if item[0] > self.start.log_start)
         self.members = MembersIndex(self.start.members, kept)
         self.producers = producers
+        aborted = self._aborted_of(snapshot) or {}
         for summary in snapshot.segments:
             if summary.next_offset <= self.start.log_start:
                 continue
@@ -409,6 +353,7 @@ class _Recovery:
             segment.size_bytes = summary.size_bytes
             segment.count = summary.batches
             segment.max_timestamp = summary.max_timestamp
+            segment.aborted = aborted.get(summary.base_offset, segment.aborted)
             self.segments.append(segment)
 
     def _scan(self, number: int) -> None:
@@ -457,7 +402,9 @@ class _Recovery:
 
     def _take(self, header: BatchHeader, batch: memoryview) -> None:
         self.terms.append(header.leader_epoch, header.next_offset)
-        self.producers.learn(header, batch)
+        aborted = self.producers.learn(header, batch)
+        if aborted is not None:
+            self.segments[-1].aborted.add(aborted)
         said = members_of(batch) if header.is_control else None
         if said is not None:
             self.members.append(header.next_offset, said)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from antiphon.errors import CorruptBatchError
+from antiphon.log.aborted import ABORTED_SUFFIX, AbortedIndex
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import Disk, File
 from antiphon.log.index import (
@@ -58,6 +59,8 @@ class Segment:
     """One segment as the event loop plans it; the files follow by way of the WAL thread."""
 
     __slots__ = (
+        "aborted",
+        "aborted_path",
         "base_offset",
         "count",
         "created_ms",
@@ -79,13 +82,17 @@ class Segment:
         self.created_ms = created_ms
         self.data_path = file_of(directory, base_offset, DATA_SUFFIX)
         self.index_path = file_of(directory, base_offset, INDEX_SUFFIX)
+        self.aborted_path = file_of(directory, base_offset, ABORTED_SUFFIX)
+        self.aborted = AbortedIndex()
 
     def is_full(self, size: int, now_ms: int, config: LogConfig) -> bool:
         """Does a batch of that many bytes belong in a new segment?"""
         if self.size_bytes == 0:
             return False
         limit = min(config.segment_bytes, SEGMENT_BYTES_LIMIT)
-        return self.size_bytes + size > limit or now_ms - self.created_ms >= config.segment_ms
+        if self.size_bytes + size > limit or now_ms - self.created_ms >= config.segment_ms:
+            return True
+        return self.aborted.is_full
 
     def grow(self, header: BatchHeader, size: int) -> None:
         """Count one more batch."""

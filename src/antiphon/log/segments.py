@@ -7,6 +7,7 @@ from antiphon.log.index import IndexEntry, find_entry, read_entry
 from antiphon.log.segment import Segment
 from antiphon.log.snapshot import SegmentSummary
 from antiphon.log.tail import MemoryTail
+from antiphon.log.transactions import Aborted
 
 
 class Segments:
@@ -52,6 +53,7 @@ class Segments:
         segment.size_bytes, segment.count = place
         segment.next_offset = to_offset
         segment.max_is_exact = False
+        segment.aborted.truncate(to_offset)
 
     def trim(self, log_start: int) -> list[int]:
         """Drop whole segments before `log_start`; returns their first offsets."""
@@ -83,6 +85,22 @@ class Segments:
                 f"the index of {segment.data_path} does not know offset {offset}", offset=offset
             )
         return number, entry
+
+    def aborted(self, offset: int, end: int) -> list[Aborted]:
+        """Aborted transactions with a batch or the marker within `offset` .. `end`, in order of markers."""
+        found: list[Aborted] = []
+        for segment in self.all:
+            if segment.next_offset > offset and not segment.aborted.find(offset, end, found):
+                break
+        return found
+
+    def unwritten(self) -> list[tuple[str, bytes]]:
+        """Path and content of the indexes of aborted transactions that are not as their files are; they count as written."""
+        return [
+            (segment.aborted_path, segment.aborted.encode())
+            for segment in self.all
+            if segment.aborted.written != len(segment.aborted)
+        ]
 
     def summaries(self) -> list[SegmentSummary]:
         """What a snapshot says of each."""

@@ -37,6 +37,7 @@ from antiphon.log import layout, recovery
 from antiphon.log.config import STEP_BYTES, LogConfig
 from antiphon.log.disk import Disk
 from antiphon.log.hard_state import HardState
+from antiphon.log.held_check import compare
 from antiphon.log.index import pack_entry
 from antiphon.log.inventory import Held
 from antiphon.log.operations import APPEND, TRIM, CallStep, LogOp, OpQueue, Step, WriteStep
@@ -47,6 +48,7 @@ from antiphon.log.segment import Segment
 from antiphon.log.segments import Segments
 from antiphon.log.snapshot import LogStart, Snapshot, encode_snapshot
 from antiphon.log.tail import MemoryTail
+from antiphon.log.transactions import Aborted
 from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer, read_header
 from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EMPTY, EntryId
@@ -117,7 +119,7 @@ class ShardLog:
             found = recovery.recover(disk, path)
             log = cls(disk, path, config, found, clock_ms, held)
             state, damaged = log.hard_state, damaged or log.damaged
-            log.damaged = damaged = recovery.compare(
+            log.damaged = damaged = compare(
                 disk, path, log.end, state, held, damaged, made=made, promises=promises, hint_binds=binds
             )
             if damaged is None or not found.is_blank:
@@ -240,7 +242,9 @@ class ShardLog:
         if header.producer_id >= 0:
             self.producers.update(header)
             if header.attributes & TRANSACTIONAL_BIT:
-                self.producers.transactions.took(header, batch)
+                aborted = self.producers.transactions.took(header, batch)
+                if aborted is not None:
+                    segment.aborted.add(aborted)
         elif header.attributes & CONTROL_BIT:
             said = members_of(batch)
             if said is not None:
@@ -423,12 +427,12 @@ class ShardLog:
             self.producers.encode(),
             self._last_entry,
             tuple(self.members.items()),
+            tuple(len(segment.aborted) for segment in self._segments.all),
         )
         write_snapshot = layout.write_last_snapshot if last else layout.write_snapshot
-        data, paths = encode_snapshot(snapshot), (newest.data_path, newest.index_path)
-        write = functools.partial(
-            write_snapshot, self.disk, self.path, snapshot.offset, data, paths, start.offset
-        )
+        paths, unwritten = (newest.data_path, newest.index_path), self._segments.unwritten()
+        files = layout.SnapshotFiles(snapshot.offset, encode_snapshot(snapshot), paths, unwritten)
+        write = functools.partial(write_snapshot, self.disk, self.path, files, start.offset)
         # Data and index are synced up to here.
         return CallStep(write if last else functools.partial(self._held.extend, self.terms.end, write))
 
@@ -476,6 +480,10 @@ class ShardLog:
         return functools.partial(
             self.reader.from_disk().read, offset, max_bytes, limit, at_least_one=at_least_one
         )
+
+    def aborted(self, offset: int, end: int) -> list[Aborted]:
+        """The aborted transactions with a batch or the marker within `offset` .. `end`, in order of markers."""
+        return self._segments.aborted(offset, end)
 
     def note_damage(self, report: recovery.DamageReport) -> None:
         """Record, durably, what is not on the disk as it was written. Blocking."""

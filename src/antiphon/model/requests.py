@@ -287,7 +287,8 @@ class Appended(Body, frozen=True, array_like=True, tag=True):
 class Fetch(Body, frozen=True, array_like=True, tag=True):
     """Read whole batches from `offset`; waits up to `wait_ms` for the first one.
 
-    Isolation: committed, uncommitted, replica (any replica's committed log), or empty: the topic's default (C7).
+    Isolation: committed (also by transactions), read_uncommitted (by the log alone), uncommitted, replica and
+    replica_committed (any replica's committed log), or empty: the topic's default (C7).
     """
 
     shard_id: int
@@ -298,12 +299,14 @@ class Fetch(Body, frozen=True, array_like=True, tag=True):
 
 
 class Fetched(Body, frozen=True, array_like=True, tag=True):
-    """The payload is zero or more batches; the first may start before the offset that was asked for."""
+    """See FetchResult. The payload is zero or more batches; the first may start before the offset that was asked for."""
 
     high_watermark: int
     log_start: int
     log_end: int
     term: int
+    stable_end: int = -1
+    aborted: tuple[tuple[int, int, int], ...] = ()
 
 
 class ListOffset(Body, frozen=True, array_like=True, tag=True):
@@ -314,7 +317,7 @@ class ListOffset(Body, frozen=True, array_like=True, tag=True):
 
 
 class OffsetReply(Body, frozen=True, array_like=True, tag=True):
-    """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end now (C7)."""
+    """See OffsetResult. Fields that have a default are not told by older versions."""
 
     offset: int
     timestamp_ms: int
@@ -322,6 +325,7 @@ class OffsetReply(Body, frozen=True, array_like=True, tag=True):
     log_start: int
     high_watermark: int
     default_end: int = -1
+    stable_end: int = -1
 
 
 class TrimShard(Body, frozen=True, array_like=True, tag=True):

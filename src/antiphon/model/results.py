@@ -16,7 +16,11 @@ class AppendResult(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """What stands in the log now. `batches` are whole RecordBatches, contiguous, not copied where that can be."""
+    """What stands in the log now. `batches` are whole RecordBatches, contiguous, not copied where that can be.
+
+    `stable_end`: first offset of a transaction that is under way, or else the high watermark. `aborted`: transactions that
+    were aborted with batches among these, told where only committed ones are read: producer, first offset, marker's offset.
+    """
 
     high_watermark: int
     log_start: int
@@ -24,10 +28,14 @@ class FetchResult(NamedTuple):
     term: int
     batches: list[Buffer]
     size_bytes: int
+    stable_end: int = -1
+    aborted: tuple[tuple[int, int, int], ...] = ()
 
 
 class OffsetResult(NamedTuple):
-    """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end (C7)."""
+    """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end (C7).
+    `stable_end`: where reads of committed transactions end.
+    """
 
     offset: int
     timestamp_ms: int
@@ -35,3 +43,4 @@ class OffsetResult(NamedTuple):
     log_start: int
     high_watermark: int
     default_end: int = -1
+    stable_end: int = -1

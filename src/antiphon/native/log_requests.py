@@ -63,7 +63,9 @@ def _try_fetch(exchange: Exchange, request_id: int, body: Fetch, *, last: bool) 
 
 
 def _reply(exchange: Exchange, request_id: int, found: FetchResult) -> None:
-    reply = Fetched(found.high_watermark, found.log_start, found.log_end, found.term)
+    reply = Fetched(
+        found.high_watermark, found.log_start, found.log_end, found.term, found.stable_end, found.aborted
+    )
     exchange.reply(request_id, reply, found.batches)
 
 

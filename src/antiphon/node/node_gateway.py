@@ -342,9 +342,11 @@ class NodeGateway:
         if host is not None:
             host.readers.unfollow(key)
 
-    def list_offset(self, shard_id: int, timestamp_ms: int) -> OffsetResult:
+    def list_offset(
+        self, shard_id: int, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetResult:
         """See Gateway."""
-        return self.replicas.host(shard_id).reads.list_offset(timestamp_ms)
+        return self.replicas.host(shard_id).reads.list_offset(timestamp_ms, isolation)
 
     async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:
         """See Gateway."""

@@ -40,6 +40,9 @@ class CommonActions:
             state.table.committed(high_watermark)
         state.high_watermark = high_watermark
         self._steps.news.append((self._clients.committed, (high_watermark,)))
+        transactions = state.log.producers.transactions
+        if transactions.is_used:
+            transactions.committed(high_watermark)
         if state.observer is not None:
             self._steps.later(state.observer.committed, high_watermark)
 

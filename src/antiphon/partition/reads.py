@@ -1,7 +1,13 @@
 """The reading side of one shard: fetches, and offsets by time.
 
 Reads of the log need no confirmation of leadership by themselves: what is committed here is committed everywhere. How far a
-read goes is its isolation (C7), or the topic's where it names none.
+read goes is its isolation (C7), or the topic's where it names none:
+
+- `committed`: to the last stable offset, before any part of a transaction that is under way. The answer names the aborted
+  transactions, whose batches the reader leaves out.
+- `read_uncommitted`: to the high watermark, whatever becomes of the transactions.
+- `uncommitted`: to the end of the log. `replica`: what this replica knows to be committed, whoever leads, and
+  `replica_committed`: of that, what `committed` reads.
 """
 
 import asyncio
@@ -11,9 +17,14 @@ from typing import Final
 from antiphon.errors import DamagedLogError, InvalidRequestError, OffsetOutOfRangeError
 from antiphon.model.results import FetchResult, OffsetResult
 from antiphon.partition.driver import ReplicaDriver
-from antiphon.records.batch import Buffer
+from antiphon.records.batch import Buffer, read_header
 
-ISOLATIONS: Final = ("committed", "uncommitted", "replica")
+COMMITTED: Final = "committed"
+REPLICA: Final = "replica"
+REPLICA_COMMITTED: Final = "replica_committed"
+ISOLATIONS: Final = (COMMITTED, "read_uncommitted", "uncommitted", REPLICA, REPLICA_COMMITTED)
+OF_THIS_REPLICA: Final = (REPLICA, REPLICA_COMMITTED)
+OF_COMMITTED_TRANSACTIONS: Final = (COMMITTED, REPLICA_COMMITTED)
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 
@@ -42,19 +53,19 @@ class PartitionReads:
             raise self._driver.stopped_by(error) from error
 
     def fetch(self, offset: int, max_bytes: int, isolation: str, *, at_least_one: bool) -> FetchResult:
-        """Whole batches from the one that holds `offset`. Isolation `replica` reads what this replica knows to be
-        committed, whoever leads, and of that what is durable from the disk. May read the disk: see `is_cold`.
+        """Whole batches from the one that holds `offset`. Of isolation `replica`, what is durable is read
+        from the disk. May read the disk: see `is_cold`.
         """
         end = self._end_for(offset, isolation)
         batches: list[memoryview] = []
         if offset < end and max_bytes > 0:
             batches = self.read(offset, max_bytes, end, at_least_one=at_least_one)
-        return self._fetched(batches)
+        return self._fetched(batches, offset, isolation)
 
     def is_cold(self, offset: int, isolation: str) -> bool:
         """Would a fetch from here read the disk? Then it is to be a `fetch_cold`, which spares the event loop."""
         log = self._state.log
-        if isolation == "replica" and offset < log.durable_end:
+        if isolation in OF_THIS_REPLICA and offset < log.durable_end:
             return True
         return offset < log.log_end and not log.is_in_memory(offset)
 
@@ -66,9 +77,9 @@ class PartitionReads:
         batches: list[memoryview] = []
         if offset < end and max_bytes > 0:
             batches = await self.read_in_thread(
-                offset, max_bytes, end, at_least_one=at_least_one, from_disk=isolation == "replica"
+                offset, max_bytes, end, at_least_one=at_least_one, from_disk=isolation in OF_THIS_REPLICA
             )
-        return self._fetched(batches)
+        return self._fetched(batches, offset, isolation)
 
     def _end_for(self, offset: int, isolation: str) -> int:
         """Where a fetch of this isolation ends (exclusive); raises when it may not be made."""
@@ -76,12 +87,15 @@ class PartitionReads:
         isolation = isolation or state.default_isolation
         if isolation not in ISOLATIONS:
             raise InvalidRequestError(f"isolation is one of {', '.join(ISOLATIONS)}, not {isolation!r}")
-        if isolation == "replica":
+        if isolation in OF_THIS_REPLICA:
             state.check_alive()
         else:
             state.check_serving()
         log = state.log
-        end = log.log_end if isolation == "uncommitted" else state.high_watermark
+        if isolation in OF_COMMITTED_TRANSACTIONS:
+            end = state.stable_end
+        else:
+            end = log.log_end if isolation == "uncommitted" else state.high_watermark
         if not log.log_start <= offset <= log.log_end:
             gone = "" if offset < log.log_start else "; if it was there before, a fail-over lost it"
             raise OffsetOutOfRangeError(
@@ -92,23 +106,38 @@ class PartitionReads:
             )
         return end
 
-    def _fetched(self, batches: Sequence[Buffer]) -> FetchResult:
+    def _fetched(self, batches: Sequence[Buffer], offset: int, isolation: str) -> FetchResult:
         state = self._state
         size = sum(map(len, batches))
         metrics = state.services.metrics
         metrics.fetches += 1
         metrics.fetch_bytes += size
         log = state.log
-        return FetchResult(state.high_watermark, log.log_start, log.log_end, state.term, list(batches), size)
+        result = FetchResult(
+            state.high_watermark,
+            log.log_start,
+            log.log_end,
+            state.term,
+            list(batches),
+            size,
+            state.stable_end,
+        )
+        if not batches or not log.producers.transactions.is_used:
+            return result
+        if (isolation or state.default_isolation) not in OF_COMMITTED_TRANSACTIONS:
+            return result
+        found = log.aborted(offset, read_header(batches[-1]).next_offset)
+        return result._replace(aborted=tuple(one[:3] for one in found))
 
-    def list_offset(self, timestamp_ms: int) -> OffsetResult:
+    def list_offset(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetResult:
         """See Gateway.list_offset."""
         state = self._state
         state.check_serving()
-        log, high_watermark = state.log, state.high_watermark
+        log, high_watermark, stable_end = state.log, state.high_watermark, state.stable_end
+        end = stable_end if isolation == COMMITTED else high_watermark
         offset, found_ms = -1, -1
         if timestamp_ms == LATEST:
-            offset = high_watermark
+            offset = end
         elif timestamp_ms == EARLIEST:
             offset = log.log_start
         elif timestamp_ms < MAX_TIMESTAMP:
@@ -122,7 +151,7 @@ class PartitionReads:
                 )
             except (DamagedLogError, OSError) as error:
                 raise self._driver.stopped_by(error) from error
-            if found is not None and found[0] < high_watermark:
+            if found is not None and found[0] < end:
                 offset, found_ms = found
-        end = log.log_end if state.default_isolation == "uncommitted" else high_watermark
-        return OffsetResult(offset, found_ms, state.term, log.log_start, high_watermark, end)
+        default = log.log_end if state.default_isolation == "uncommitted" else stable_end
+        return OffsetResult(offset, found_ms, state.term, log.log_start, high_watermark, default, stable_end)

@@ -86,6 +86,12 @@ class PartitionState:
         return self.replica.term
 
     @property
+    def stable_end(self) -> int:
+        """Where reads of committed transactions end: the last stable offset."""
+        transactions, high_watermark = self.log.producers.transactions, self.high_watermark
+        return transactions.last_stable(high_watermark) if transactions.is_used else high_watermark
+
+    @property
     def has_many_writers(self) -> bool:
         """Does every replica of the shard take writes?"""
         return self._rules is not None

@@ -7,21 +7,26 @@ from antiphon.partition.state import PartitionState
 
 
 class WaitingReaders:
-    """See the module's text. `followers`: where each waits, whether for records that are not committed, and its call."""
+    """See the module's text. `followers`: where each waits, in which isolation, and its call."""
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
-        self.followers: dict[int, tuple[int, bool, Callable[[], None]]] = {}
+        self.followers: dict[int, tuple[int, str, Callable[[], None]]] = {}
 
     def follow(self, key: int, offset: int, isolation: str, wake: Callable[[], None]) -> bool:
         """Call `wake` once, when there is data at `offset`. False: there is already, or there is nothing to wait for."""
         state = self._state
-        uncommitted = (isolation or state.default_isolation) == "uncommitted"
-        end = state.log.log_end if uncommitted else state.high_watermark
-        if offset < end or not state.is_serving:
+        isolation = isolation or state.default_isolation
+        if offset < self._end(isolation) or not state.is_serving:
             return False
-        self.followers[key] = (offset, uncommitted, wake)
+        self.followers[key] = (offset, isolation, wake)
         return True
+
+    def _end(self, isolation: str) -> int:
+        state = self._state
+        if isolation == "committed":
+            return state.stable_end
+        return state.log.log_end if isolation == "uncommitted" else state.high_watermark
 
     def unfollow(self, key: int) -> None:
         """Forget about it."""
@@ -30,11 +35,14 @@ class WaitingReaders:
     def wake(self, *, committed: bool) -> None:
         """Wake who follows the log: beyond what is committed, or after a commit as far as that goes, too."""
         state = self._state
-        log_end, high_watermark = state.log.log_end, state.high_watermark
+        ends = {"uncommitted": state.log.log_end}
+        if committed:
+            ends["committed"] = state.stable_end
+        otherwise = state.high_watermark if committed else -1
         found = [
             key
-            for key, (offset, uncommitted, _) in self.followers.items()
-            if offset < (log_end if uncommitted else high_watermark if committed else -1)
+            for key, (offset, isolation, _) in self.followers.items()
+            if offset < ends.get(isolation, otherwise)
         ]
         for key in found:
             entry = self.followers.pop(key, None)

@@ -10,6 +10,7 @@ from antiphon.archive.files import Options, file_system
 from antiphon.archive.format import FORMAT_VERSION, ArchivedFile, archived_until, reaching
 from antiphon.archive.places import file_prefix, location_problem, shard_directory, topic_directory
 from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.log_reader import committed_end
 from antiphon.errors import ArchiveError, InvalidRequestError
 from antiphon.model.metadata import ShardMeta, TopicMeta
 from antiphon.model.requests import GetStatus, ListOffset, OffsetReply, ReplicaStatus
@@ -77,25 +78,26 @@ def plan(cluster: Cluster, topic: TopicMeta, limits: Limits, file_bytes: int, no
         end, aged = ends[shard.shard_id], by_age[shard.shard_id]
         status = sizes.get(shard.shard_id)
         offset_bytes = _offset_bytes(status)
-        cut = end.high_watermark
+        committed = committed_end(end)
+        cut = committed
         if limits.older_than_ms is not None and aged.offset >= 0:
             cut = min(cut, aged.offset)
         if limits.keep_bytes is not None:
-            cut = min(cut, end.high_watermark - int(limits.keep_bytes / offset_bytes))
+            cut = min(cut, committed - int(limits.keep_bytes / offset_bytes))
         limit = limits.offset(shard.index)
         cut = cut if limit is None else min(cut, limit)
         files = catalog.of_shard(topic, shard.index)
         begin = archived_until(files, end.log_start)
-        if begin > end.high_watermark:
+        if begin > committed:
             raise ArchiveError(
-                f"{topic.name} shard {shard.index} is archived up to {begin}, but its log ends at {end.high_watermark}: it "
+                f"{topic.name} shard {shard.index} is archived up to {begin}, but its log ends at {committed}: it "
                 "lost what was committed, and other records may take those offsets. Look at both before you archive more"
             )
         last = max((file.end for file in files), default=end.log_start)
         lost = max(0, end.log_start - last) if reaching(files, end.log_start) == end.log_start else 0
         step = max(1, int(file_bytes / offset_bytes))
         spans = tuple((at, min(at + step, cut)) for at in range(begin, cut, step))
-        found.append(ShardPlan(shard, end.log_start, end.high_watermark, begin, max(cut, 0), lost, spans))
+        found.append(ShardPlan(shard, end.log_start, committed, begin, max(cut, 0), lost, spans))
     if sum(len(one.spans) for one in found) > FILES_PER_RUN:
         raise InvalidRequestError(
             f"this would make more than {FILES_PER_RUN} files: give a larger file_bytes, or archive a part with up_to"

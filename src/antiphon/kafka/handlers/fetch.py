@@ -1,7 +1,8 @@
 """Fetch: read every partition that was asked for, wait for data where there is too little, answer with the log's own bytes.
 
 Consumers see what is committed, up to the high watermark, whatever a topic's default isolation is for reads that name none
-(C7): to Kafka's clients "uncommitted" means parts of open transactions, never records that a fail-over may take back. A
+(C7): to Kafka's clients "uncommitted" means parts of open transactions, never records that a fail-over may take back. Who
+asks for `read_committed` sees what is before the last stable offset, and is told which transactions were aborted. A
 response is limited by the request's byte limits, except that
 the first batch of the first partition that has any is always sent, however large (KIP-74): a consumer always gets on.
 
@@ -48,7 +49,7 @@ BATCH_BYTES: Final = (
     1024 * 1024
 )  # counted at least for what is read: the first batch comes however large it is
 GATHER_S: Final = 0.005  # between looks, while a client wants more bytes than there are
-ISOLATION: Final = "committed"
+ISOLATIONS: Final = {0: "read_uncommitted", 1: "committed"}
 
 
 class FetchHandler:
@@ -122,7 +123,7 @@ class FetchHandler:
             if session is not None:
                 await session.wait(left_s)
             else:
-                await self._gateway.wait_for_data(list(sweep.ends.items()), ISOLATION, left_s)
+                await self._gateway.wait_for_data(list(sweep.ends.items()), sweep.isolation, left_s)
             sweep = await self._sweep(request, answer, deadline_s, session)
             if sweep.must_wait and sweep.found_bytes:
                 await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
@@ -161,13 +162,14 @@ class _Sweep:
         self._gateway = gateway
         self._cache = cache
         self._request = request
+        self.isolation = ISOLATIONS[1 if request.isolation else 0]
         self._session = session
         self._rights = rights
         self._bytes_left = bound_bytes
         self._failed = False
         self.found_bytes = 0
         self.topics: list[TopicFetched] = []
-        self.ends: dict[int, int] = {}  # shard id -> high watermark of what was read: where to wait for more
+        self.ends: dict[int, int] = {}  # shard id -> where what was read ended: where to wait for more
 
     @property
     def must_wait(self) -> bool:
@@ -195,7 +197,7 @@ class _Sweep:
                     found, shard_id = await self._read_partition(topic, partition)
                 fetched.partitions.append(found)
                 if self._session is not None:
-                    self._session.read(wanted, found, shard_id, ISOLATION)
+                    self._session.read(wanted, found, shard_id, self.isolation)
 
     def _topic_of(self, wanted: TopicWanted) -> tuple[TopicMeta | None, int]:
         gateway, name = self._gateway, wanted.name
@@ -222,7 +224,7 @@ class _Sweep:
                 shard.shard_id,
                 wanted.offset,
                 max(0, min(wanted.max_bytes, self._bytes_left)),
-                ISOLATION,
+                self.isolation,
                 at_least_one=self.found_bytes == 0,
             )
         except AntiphonError as error:
@@ -237,9 +239,18 @@ class _Sweep:
             return PartitionFetched(wanted.partition, mismatch), -1
         self._bytes_left -= found.size_bytes
         self.found_bytes += found.size_bytes
-        self.ends[shard.shard_id] = found.high_watermark
-        end = found.high_watermark
-        read = PartitionFetched(wanted.partition, 0, end, found.log_start, found.batches, found.size_bytes)
+        is_committed = self.isolation == "committed"
+        self.ends[shard.shard_id] = found.stable_end if is_committed else found.high_watermark
+        read = PartitionFetched(
+            wanted.partition,
+            0,
+            found.high_watermark,
+            found.log_start,
+            found.batches,
+            found.size_bytes,
+            stable_end=found.stable_end,
+            aborted=found.aborted,
+        )
         return read, shard.shard_id
 
 

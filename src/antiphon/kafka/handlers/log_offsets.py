@@ -6,7 +6,7 @@ from antiphon.errors import AntiphonError, NotReadyError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.handlers.fetch import epoch_mismatch
+from antiphon.kafka.handlers.fetch import ISOLATIONS, epoch_mismatch
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import offsets as m
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -41,10 +41,11 @@ class LogOffsetsHandler:
     ) -> m.ListOffsetsResponse:
         """Offsets by timestamp or by name."""
         topics = []
+        isolation = ISOLATIONS[1 if request.isolation_level else 0]
         for topic in request.topics:
             allowed = may(self._gateway, context.rights, Operation.DESCRIBE, topic.name)
             found = [
-                await self._list_one(topic.name, wanted, context.version)
+                await self._list_one(topic.name, wanted, context.version, isolation)
                 if allowed
                 else m.ListedOffset(
                     partition_index=wanted.partition_index, error_code=code.TOPIC_AUTHORIZATION_FAILED
@@ -54,7 +55,9 @@ class LogOffsetsHandler:
             topics.append(m.ListedOffsetsTopic(name=topic.name, partitions=found))
         return m.ListOffsetsResponse(topics=topics)
 
-    async def _list_one(self, topic: str, wanted: m.ListOffsetsPartition, version: int) -> m.ListedOffset:
+    async def _list_one(
+        self, topic: str, wanted: m.ListOffsetsPartition, version: int, isolation: str
+    ) -> m.ListedOffset:
         index = wanted.partition_index
         shard = self._shard(topic, index)
         if shard is None:
@@ -63,7 +66,7 @@ class LogOffsetsHandler:
             return m.ListedOffset(partition_index=index, error_code=code.INVALID_REQUEST)
         timestamp = EARLIEST if wanted.timestamp in {EARLIEST_LOCAL, LATEST_TIERED} else wanted.timestamp
         try:
-            found = self._gateway.list_offset(shard.shard_id, timestamp)
+            found = self._gateway.list_offset(shard.shard_id, timestamp, isolation)
         except NotReadyError:
             # The new leader's high watermark may still be behind what consumers have seen (KIP-207).
             late = version >= FIRST_OFFSET_NOT_AVAILABLE

@@ -94,7 +94,7 @@ _STARTS: Final = (
     ClusterPlant(
         "node-recovery-forgets-producers",
         "recovery reads the log's batches and does not learn their producers' sequences",
-        (Edit(_Recovery, "_take", "    self.producers.learn(header, batch)\n", ""),),
+        (Edit(_Recovery, "_take", "self.producers.learn(header, batch)", "None"),),
         options={**CRASHES, "kill_weight": 6, "reset_weight": 4},
     ),
 )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from antiphon.log import recovery
+from antiphon.log import held_check, recovery
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.node.shards import Shards
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -54,7 +54,7 @@ _STARTS: Final = (
         "node-emptied-replica-is-new",
         "a replica whose files are gone is taken for one that never had any",
         (
-            (recovery, "_loss", lambda *_, **__: None),
+            (held_check, "_loss", lambda *_, **__: None),
             Edit(_Recovery, "_look_for_losses", "if path is not None:", "if False:"),
         ),
         options=_LOSSES,
@@ -64,7 +64,7 @@ _STARTS: Final = (
         "recovery cuts a log off at a bad batch, also where the index proves that it was durable",
         (
             Edit(_Recovery, "_scan", "(scan.problem_is_damage or not is_last)", "not is_last"),
-            (recovery, "_loss", lambda *_, **__: None),
+            (held_check, "_loss", lambda *_, **__: None),
         ),
         options=_ROT,
     ),

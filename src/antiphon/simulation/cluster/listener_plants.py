@@ -66,7 +66,7 @@ LISTENER_PLANTS: Final = (
     ClusterPlant(
         "listener-reads-uncommitted",
         "consumers are given what is not committed yet",
-        ((fetch, "ISOLATION", "uncommitted"),),
+        ((fetch, "ISOLATIONS", dict.fromkeys((0, 1), "uncommitted")),),
         options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 1},
     ),
     ClusterPlant(

@@ -130,13 +130,13 @@ _READERS: Final = (
             Edit(
                 WaitingReaders,
                 "wake",
-                "log_end if uncommitted else high_watermark if committed else -1",
-                "log_end",
+                "ends.get(isolation, otherwise)",
+                "state.log.log_end",
             ),
             Edit(
                 PartitionReads,
                 "_end_for",
-                'log.log_end if isolation == "uncommitted" else state.high_watermark',
+                "state.stable_end",
                 "log.log_end",
             ),
         ),

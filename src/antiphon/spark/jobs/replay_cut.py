@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.archive.catalog import archived_offset_at, archived_rows, archived_start
 from antiphon.client.blocking import Cluster, ShardCall, is_multi
+from antiphon.client.log_reader import committed_end
 from antiphon.errors import DataLossError, InvalidRequestError, UnknownShardError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import ListOffset, OffsetReply
@@ -120,7 +121,7 @@ def bounds_of(cluster: Cluster, topic: "TopicMeta") -> dict[int, Bounds]:
     for shard, answer in zip(topic.shards, cluster.call_all(calls), strict=True):
         reply: OffsetReply = answer.body
         start = archived_start(cluster, topic.name, shard.index, reply.log_start)
-        found[shard.index] = Bounds(start, reply.high_watermark, reply.log_start)
+        found[shard.index] = Bounds(start, committed_end(reply), reply.log_start)
     return dict(sorted(found.items()))
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from antiphon.client.blocking import Caller, ShardCall
 from antiphon.errors import CorruptBatchError, OffsetOutOfRangeError, TimedOutError
 from antiphon.model.requests import Fetch, Fetched
+from antiphon.records.aborted import without_aborted
 from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, iter_batches, read_header
 
 _START: Final = struct.Struct(">qi")  # of a batch: base offset, and the bytes that follow
@@ -32,7 +33,8 @@ class _Chunk(NamedTuple):
 
 
 def fetch_range(cluster: Caller, plan: FetchPlan, timeout_ms: int) -> Iterator[list[memoryview]]:
-    """Whole batches that hold the offsets [start, end), in order; the outermost may reach beyond them.
+    """Whole batches that hold the offsets [start, end), in order; the outermost may reach beyond them. Where only committed
+    transactions are read, those of aborted ones are left out.
 
     Each list is what one answer brought: a buffer of all its batches but the last one, and a buffer of that.
     While the consumer decodes one answer the next is on its way, in a thread of its own.
@@ -71,12 +73,14 @@ def _fetch(cluster: Caller, plan: FetchPlan, offset: int, timeout_ms: int) -> _C
             next_offset = read_header(batches[-1]).next_offset
             if next_offset <= offset:
                 raise CorruptBatchError(f"asked from offset {offset} on, got batches up to {next_offset}")
-            return _Chunk(batches, next_offset)
+            aborted = answer.body.aborted if plan.isolation == "committed" else ()
+            kept = [piece for batch in batches if (piece := without_aborted(batch, aborted))]
+            return _Chunk(kept, next_offset)
         if time.monotonic() >= deadline:
             reply: Fetched = answer.body
             raise TimedOutError(
                 f"shard {plan.shard_id} gave nothing from offset {offset} for {timeout_ms / 1000:.0f} s; "
-                f"its committed end is {reply.high_watermark}"
+                f"its committed end is {reply.stable_end}"
             )
 
 

@@ -13,7 +13,7 @@ ISOLATIONS: Final = {
     "committed": "committed",
     "uncommitted": "uncommitted",
     "read_committed": "committed",
-    "read_uncommitted": "uncommitted",
+    "read_uncommitted": "read_uncommitted",
 }
 FORMATS: Final = ("raw", "cdf", "debezium")
 ENCODINGS: Final = ("text", "base64", "json")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.archive import catalog as archived
 from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.log_reader import committed_end
 from antiphon.errors import (
     AntiphonError,
     DataLossError,
@@ -162,10 +163,13 @@ class Planner:
         replies = self._list_offsets(dict.fromkeys(self.shard_ids, LIST_LATEST))
         return {
             position: Bounds(
-                self._archived_start(position, reply.log_start), reply.high_watermark, reply.log_start
+                self._archived_start(position, reply.log_start), self._end(reply), reply.log_start
             )
             for position, reply in replies.items()
         }
+
+    def _end(self, reply: OffsetReply) -> int:
+        return committed_end(reply) if self.options.isolation == "committed" else reply.high_watermark
 
     def _archived_start(self, position: Position, log_start: int) -> int:
         """Where the archive begins that reaches up to the log's start; the log's start where there is none."""

@@ -45,7 +45,8 @@ class ReplicaReads:
         return self._cluster.call(call)
 
     def _ask(self, node: int, request: Fetch) -> Answer | None:
-        asked = Fetch(request.shard_id, request.offset, request.max_bytes, 0, "replica")
+        isolation = "replica_committed" if request.isolation == "committed" else "replica"
+        asked = Fetch(request.shard_id, request.offset, request.max_bytes, 0, isolation)
         try:
             answer = self._cluster.ask(node, asked)
         except AntiphonError:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from antiphon.client.log_reader import committed_end
 from antiphon.errors import AntiphonError, StorageFailedError, TimedOutError
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.decode import Record, decode_records
@@ -107,7 +108,7 @@ async def read_shards(db: Any) -> list[ShardCopy]:
     for topic in meta.topics:
         for shard in topic.shards:
             copy = ShardCopy(topic.name, shard.index, shard.shard_id)
-            end = (await db.list_offset(shard.shard_id, -1)).high_watermark
+            end = committed_end(await db.list_offset(shard.shard_id, -1))
             while copy.end < end:
                 before = copy.end
                 _, payload = await db.fetch(shard.shard_id, copy.end, max_bytes=READ_BYTES)
