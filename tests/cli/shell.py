@@ -1,7 +1,6 @@
 """`antiphon ...` as a person types it, each in a process of its own that need not import the program first.
 
-Most of the life of a short command is imports, and the tests run a hundred of them. So a server that has imported the
-command line forks the processes: same words, same exit code, same output, another environment.
+They are forked (`tests/forks.py`): same words, same exit code, same output, another environment.
 """
 
 import os
@@ -9,12 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
 
-_FORKS: Final = get_context("forkserver")
-_FORKS.set_forkserver_preload(["antiphon.cli.main", "antiphon.client.sync", "tests.cli.shell"])
+from tests.forks import FORKS, become
 
 
 def antiphon(
@@ -24,7 +20,7 @@ def antiphon(
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / name for name in ("in", "out", "err")]
         files[0].write_text(stdin)
-        process = _FORKS.Process(
+        process = FORKS.Process(
             target=_command, args=(words, dict(os.environ if environment is None else environment), files)
         )
         process.start()
@@ -39,13 +35,8 @@ def antiphon(
 
 def _command(words: tuple[str, ...], environment: dict[str, str], files: list[Path]) -> None:
     """What the forked process does: become the command, as far as it or its children can tell."""
-    for number, (file, flags) in enumerate(
-        zip(files, (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT), strict=True)
-    ):
-        os.dup2(os.open(file, flags, 0o600), number)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-    os.environ.clear()
-    os.environ.update(environment)
+    flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT)
+    become(environment, *(os.open(file, flag, 0o600) for file, flag in zip(files, flags, strict=True)))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["antiphon", *words]
     from antiphon.cli.main import main

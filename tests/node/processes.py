@@ -1,12 +1,11 @@
 """Real node processes for the tests, and a small blocking client that speaks to one of them."""
 
 import contextlib
+import os
 import secrets
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +30,8 @@ from antiphon.model.requests import (
 from antiphon.node.config import Member, NodeConfig, Ports, save_config, split_address
 from antiphon.records.builder import build_batch
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
+from tests.forks import FORKS, Handed
+from tests.node import run_one_node
 
 SCRIPT = Path(__file__).parent / "run_one_node.py"
 LISTENERS = ("native", "kafka", "http")
@@ -50,14 +51,44 @@ def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
 
 
+class NodeProcess:
+    """The process of one node. It is forked, and so need not import the program first."""
+
+    def __init__(self, directory: Path, sockets: dict[str, socket.socket], descriptors: int) -> None:
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+        arguments = (directory, sockets, dict(os.environ), Handed(to_out), Handed(to_err), descriptors)
+        self._process = FORKS.Process(target=run_one_node.forked, args=arguments, daemon=True)
+        self.stdout, self.stderr = open(out), open(err)  # noqa: SIM115
+        try:
+            self._process.start()
+        finally:
+            os.close(to_out)
+            os.close(to_err)
+
+    def send(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self._process.exitcode is None and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code; a signal's number below 0 where one has ended it."""
+        self._process.join(timeout_s)
+        code = self._process.exitcode
+        assert code is not None, f"process {self._process.pid} does not end"
+        self._process.close()
+        self.stdout.close()
+        self.stderr.close()
+        return code
+
+
 class Processes:
     """Nodes of one cluster in `directory`, each in its own process."""
 
     def __init__(self, directory: Path, nodes: int = 3, *, descriptors: int = 0, **settings: Any) -> None:
         """`descriptors`: how many files each process may have open; 0: as many as this one."""
         self.directory = directory
-        self._shell = ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh") if descriptors else ()
-        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._descriptors = descriptors
+        self._processes: dict[int, NodeProcess] = {}
         bound = [{name: bind() for name in LISTENERS} for _ in range(nodes)]
         members = [Member(i, f"127.0.0.1:{port_of(bound[i]['native'])}") for i in range(nodes)]
         self.native = {member.id: member.native for member in members}
@@ -91,21 +122,7 @@ class Processes:
         return self.directory / f"node-{node_id}"
 
     def _begin(self, node_id: int, sockets: dict[str, socket.socket] | None = None) -> None:
-        fds = {name: listener.fileno() for name, listener in (sockets or {}).items()}
-        self._processes[node_id] = subprocess.Popen(
-            (
-                *self._shell,
-                sys.executable,
-                str(SCRIPT),
-                str(self.dir(node_id)),
-                *(["bootstrap"] if sockets else []),
-                *(f"{name}={fd}" for name, fd in fds.items()),
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=tuple(fds.values()),
-        )
+        self._processes[node_id] = NodeProcess(self.dir(node_id), sockets or {}, self._descriptors)
 
     @property
     def servers(self) -> str:
@@ -114,11 +131,9 @@ class Processes:
 
     def _await_ready(self, node_id: int) -> None:
         process = self._processes[node_id]
-        assert process.stdout is not None
-        assert process.stderr is not None
         readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
         if not readable or process.stdout.readline() != "ready\n":
-            process.kill()
+            process.send(signal.SIGKILL)
             raise AssertionError(f"node {node_id} did not start: {process.stderr.read()}")
 
     def start(self, node_id: int) -> None:
@@ -136,20 +151,16 @@ class Processes:
 
     def pause(self, node_id: int) -> None:
         """SIGSTOP."""
-        self._processes[node_id].send_signal(signal.SIGSTOP)
+        self._processes[node_id].send(signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
         """SIGCONT."""
-        self._processes[node_id].send_signal(signal.SIGCONT)
+        self._processes[node_id].send(signal.SIGCONT)
 
     def _end(self, node_id: int, number: int) -> int:
         process = self._processes.pop(node_id)
-        process.send_signal(number)
-        code = process.wait(20)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        return code
+        process.send(number)
+        return process.wait(20)
 
     def alive(self) -> list[int]:
         """Nodes whose process runs."""
