@@ -58,8 +58,7 @@ def run_pytest(copy: Path, tests: Sequence[str], seconds_max: float) -> Outcome:
     report.unlink(missing_ok=True)
     environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}"}
     environment.pop("PYTEST_ADDOPTS", None)
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # halves the time of a run
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_timeout", "--tb=short"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short"]
     command += [f"--timeout={TEST_SECONDS_MAX}", f"--junitxml={report}", "-o", "junit_family=xunit1", *tests]
     with (copy / "output.txt").open("w+b") as output_file:
         run = subprocess.Popen(
