@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 
 from antiphon.errors import AntiphonError
 from antiphon.log.disk import File, RealDisk
@@ -54,6 +53,8 @@ class InjectedFaults:
 
     def take(self, *, at_start: bool = False) -> None:
         """Do as the file says now, and say so in `faults.taken`; at the start of a node that is its listener's part only."""
+        import structlog  # a third of what a command imports, if it were above; and who only tells a node logs nothing
+
         serial = refusal = ""
         try:
             found = self._read()
