@@ -33,13 +33,17 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True):
-    """A row's value. `offset` is the next one to read; `topic_id` is the topic's at the time of the commit."""
+    """A row's value. `offset` is the next one to read; `topic_id` is the topic's at the time of the commit.
+
+    `written`: version of the row in which the offset was pending, if it came with a transaction; -1 otherwise.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int
     topic_id: bytes
+    written: int = -1
 
 
 class _BadRowError(ValueError):
@@ -208,6 +212,14 @@ def _decoded(value: bytes) -> Committed:
 def row_value(committed: Committed) -> bytes:
     """The value of a committed offset."""
     return _ENCODER.encode(committed)
+
+
+def committed_of(value: bytes | None) -> Committed | None:
+    """What a row's value says; None for a bad one."""
+    try:
+        return _decoded(value or b"")
+    except _BadRowError:
+        return None
 
 
 def escaped(group: str) -> str:

@@ -19,6 +19,7 @@ from antiphon.kafka.groups.offsets import (
     OPS_MAX,
     GroupOffsets,
     OffsetAt,
+    committed_of,
     escaped,
     row_key,
     row_value,
@@ -125,18 +126,18 @@ class PendingOffsets:
         raise OverloadedError(f"too many write offsets of group {group!r} at the same time; try again")
 
     async def _commits(self, group: str, pending: Sequence[Row]) -> list[TableOp]:
-        """What makes offsets of pending ones: those that were not committed, outside of the transaction, since."""
+        """What makes offsets of pending ones. Of two offsets of a partition the one stays that was written last."""
         shard_id = shard_of_group(self._gateway, group).shard_id
         ops: list[TableOp] = []
         for at in range(0, len(pending), OPS_MAX):
             part = pending[at : at + OPS_MAX]
             keys = tuple(_offset_key(group, row.key) for row in part)
-            found = (await self._gateway.table_get(TableGet(shard_id, keys, include_value=False))).rows
+            found = (await self._gateway.table_get(TableGet(shard_id, keys))).rows
             for row, key, old in zip(part, keys, found, strict=True):
-                if old is None:
-                    ops.append(Put(key, row.value or b"", expected_version=ABSENT))
-                elif old.version.id < row.version.id:
-                    ops.append(Put(key, row.value or b"", expected_version=old.version.id))
+                offset = committed_of(row.value)
+                if offset is not None and (old is None or _written(old) < row.version.id):
+                    value = row_value(msgspec.structs.replace(offset, written=row.version.id))
+                    ops.append(Put(key, value, expected_version=ABSENT if old is None else old.version.id))
         return ops
 
     async def unstable(self, group: str) -> set[tuple[str, int]]:
@@ -199,6 +200,12 @@ class PendingOffsets:
         if old:
             gone = tuple(Delete(row.key, expected_version=row.version.id) for row in old)
             await self._gateway.table_write(TableWrite(shard_id, gone))
+
+
+def _written(old: Row) -> int:
+    """When a committed offset was written: with a transaction, when it became pending."""
+    committed = committed_of(old.value)
+    return old.version.id if committed is None or committed.written < 0 else committed.written
 
 
 def _key(group: str, producer_id: int, at: OffsetAt) -> bytes:

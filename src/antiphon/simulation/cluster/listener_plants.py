@@ -9,8 +9,8 @@ from antiphon.kafka.fetch_sessions import FetchSession
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.offsets import GroupOffsets, OffsetAt
 from antiphon.kafka.handlers import fetch, produce
-from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.topics import TopicHandler
+from antiphon.kafka.handlers.transactions import TransactionHandler
 from antiphon.log import producer_state
 from antiphon.native import session
 from antiphon.node.peers import PeerLink
@@ -54,7 +54,7 @@ LISTENER_PLANTS: Final = (
     ClusterPlant(
         "listener-one-id-for-all",
         "all producers are given the same id",
-        (Edit(MetadataHandler, "init_producer_id", "producer_id=producer_id", "producer_id=1000"),),
+        (Edit(TransactionHandler, "init_producer_id", "producer_id=producer_id", "producer_id=1000"),),
         options={**CALM, **_LISTENERS, "kafka_producers": 2},
     ),
     ClusterPlant(

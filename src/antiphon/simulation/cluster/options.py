@@ -52,6 +52,7 @@ class ClusterOptions:
     kafka_producers: int = 0
     kafka_consumers: int = 0
     kafka_members: int = 0  # of one consumer group
+    kafka_transactors: int = 0
     http_clients: int = 0
     scans: bool = False
     transactions: bool = False
@@ -153,6 +154,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_networks(profile, seed),
         **_delays(profile, seed),
         **_deletes(profile, seed),
+        **_transactors(profile, seed),
         **_proofs(profile, seed),
         **_rot(profile, seed),
         **_pieces(profile, seed),
@@ -220,6 +222,11 @@ def _delays(profile: str, seed: int) -> dict[str, Any]:
     return {"thread_lag_us": draw.choice((0, 0, 0, 1_000, 20_000)), "slow_watchers": draw.random() < 0.3}
 
 
+def _transactors(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster transactors {profile} {seed}")
+    return {"kafka_transactors": draw.choice((0, 0, 0, 1, 2, 3))}
+
+
 def _deletes(profile: str, seed: int) -> dict[str, int]:
     draw = Random(f"antiphon cluster deletes {profile} {seed}")
     return {"record_deleters": 2 if draw.random() < 0.1 else 0}
@@ -252,6 +259,7 @@ NEEDS_NO_LOGIN: Final = (
     "kafka_consumers",
     "kafka_members",
     "kafka_admins",
+    "kafka_transactors",
     "http_clients",
     "intruders",
     "record_deleters",

@@ -26,6 +26,7 @@ from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
 from antiphon.simulation.cluster.snapshot_plants import SNAPSHOT_PLANTS
 from antiphon.simulation.cluster.store_plants import STORE_PLANTS
 from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
+from antiphon.simulation.cluster.transaction_plants import TRANSACTION_PLANTS
 
 __all__ = ["CLUSTER_PLANTS", "OF_SCRIPTS", "ClusterPlant", "Edit", "name_now", "planted", "seeds_to_catch"]
 
@@ -46,6 +47,7 @@ _ALL: Final = (
     *MODE_PLANTS,
     *SCRUB_PLANTS,
     *ACCESS_PLANTS,
+    *TRANSACTION_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

@@ -141,7 +141,9 @@ def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Par
     last = {}
     for batch in cluster.evidence.truth(host.shard_id).batches:
         header = read_header(batch.data)
-        if header.producer_id >= 0:
+        if (
+            header.producer_id >= 0 and not header.is_control
+        ):  # the end of a transaction is none of its batches
             last[header.producer_id] = (header.producer_epoch, header.base_sequence, header.base_offset)
     for producer_id, wanted in last.items():
         known = host.log.producers.last_batch(producer_id)

@@ -15,6 +15,7 @@ from antiphon.simulation.cluster.workloads.kafka_admin import AdminWorkload
 from antiphon.simulation.cluster.workloads.kafka_consume import ConsumerWorkload
 from antiphon.simulation.cluster.workloads.kafka_group import GroupWorkload
 from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
+from antiphon.simulation.cluster.workloads.kafka_transactions import TransactionalWorkload
 from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
@@ -51,6 +52,7 @@ DRAWN: Final[dict[str, Make]] = {
     "new_disk_weight": lambda cluster, *_: FirstRecords(cluster, "first-records"),
     "impostors": lambda cluster, *_: ImpostorWorkload(cluster),
     "record_deleters": lambda cluster, *_: RecordDeletes(cluster),
+    "kafka_transactors": lambda cluster, *_: TransactionalWorkload(cluster),
     "principals": lambda cluster, *_: AccessWorkload(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""

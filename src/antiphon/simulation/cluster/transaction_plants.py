@@ -1,0 +1,86 @@
+"""Bugs to plant in the coordinator of transactions, in what it tells participants, and in offsets that are pending."""
+
+from typing import Any, Final
+
+from antiphon.coordination import transactions
+from antiphon.kafka.groups.pending import PendingOffsets
+from antiphon.kafka.transactions.coordinator import TransactionCoordinator
+from antiphon.kafka.transactions.endings import Endings
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES
+
+_WORK: Final[dict[str, Any]] = {
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 400,
+    "kafka_transactors": 3,
+}
+
+TRANSACTION_PLANTS: Final = (
+    ClusterPlant(
+        "transactions-successor-forgets",
+        "a node that takes over as the coordinator does not go on with the transactions that were decided",
+        (Edit(TransactionCoordinator, "_load", "self._note(led, name, held, kept)", "pass"),),
+        options={**CRASHES, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-marker-before-decision",
+        "participants are told of a decision before it is written, which takes a while",
+        (
+            Edit(
+                TransactionCoordinator,
+                "_write",
+                "held.kept = None",
+                "self._note(led, name, held, Kept(row, kept.version)); await asyncio.sleep(0.2)",
+            ),
+        ),
+        options={**CRASHES, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-epoch-stays",
+        "a producer that asks for a transactional id gets the epoch of the producer before it",
+        (
+            Edit(transactions, "_raised", "row.epoch + 1", "row.epoch"),
+            Edit(transactions, "_fenced", "epoch=row.epoch + 1", "epoch=row.epoch"),
+        ),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-no-time-out",
+        "a transaction whose producer is gone is never aborted",
+        (Edit(TransactionCoordinator, "_abort_overdue", "deadline_ms <= now_ms", "deadline_ms < 0"),),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-early-offsets",
+        "offsets of a transaction are the group's before it is committed",
+        (
+            Edit(
+                PendingOffsets,
+                "_add",
+                "_key(group, producer.producer_id, at)",
+                "row_key(group, at.topic, at.partition)",
+            ),
+        ),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-told-once",
+        "a participant that does not answer is not told again",
+        (
+            Edit(
+                Endings,
+                "carry_out",
+                "left, reasons = await self._round(left)",
+                "left, reasons = (await self._round(left))[:0] or ([], [])",
+            ),
+        ),
+        options={**CRASHES, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-offsets-left-out",
+        "the group's part of a transaction is told that it was aborted",
+        (Edit(Endings, "_tell_group", "ending.number, ending.commit", "ending.number, False"),),
+        options={**CALM, **_WORK},
+    ),
+)

@@ -1,0 +1,167 @@
+"""Transactional producers, zombies and abandoned transactions; what they commit is all there, and nothing else is.
+
+- `transaction-half`: of a transaction every record is committed, in each of its partitions, in order and once, or none is.
+- `transaction-lost`: one whose commit was answered is committed.
+- `transaction-risen`: one whose abort was answered, or whose commit was refused, or that was abandoned, is not committed.
+- `transaction-open`: after the faults every transaction ends, within its time-out and the time that it takes to tell all.
+- `transaction-offsets`: an offset that was sent with a transaction is the group's if and only if it was committed.
+- `transaction-early`: nobody is told of an offset before its transaction's end was asked for.
+- `zombie`: a producer that was fenced commits nothing that it wrote afterwards.
+- `read-committed`: who reads committed records gets those of committed transactions, in order, and no others.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from antiphon.kafka.groups.offsets import Committed, shard_of_group
+from antiphon.model.internal import GROUPS_TABLE
+from antiphon.records.batch import HEADER_BYTES, iter_batches, read_header
+from antiphon.records.changes import effects_of
+from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Asked, Book, Transactor
+from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+TOPIC: Final = "transacted"
+
+
+class TransactionalWorkload(KafkaWorkload):
+    """See the module's text."""
+
+    topic = TOPIC
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "transactors") -> None:
+        super().__init__(cluster, name)
+        self._book = Book()
+        self.outcomes = self._book.outcomes
+        self._read: dict[int, list[str]] = {}  # by partition: what a reader of committed records was given
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.kafka_transactors):
+            self.spawn(f"{number}", self._work(number))
+
+    def _work(self, number: int) -> "Callable[[Process], Coroutine[Any, Any, None]]":
+        async def work(process: "Process") -> None:
+            transactor = Transactor(self, self._book, process, self.client(process), number)
+            while not self.stopped:
+                await transactor.one()
+                await self.think(process, 10)
+            await transactor.rest()
+            if not number:
+                await self._read_all(transactor)
+
+        return work
+
+    async def _read_all(self, reader: Transactor) -> None:
+        """What a consumer with read_committed is given, once nothing is under way any more."""
+        while any(not asked.at_rest for asked in self._book.asked.values()):  # noqa: ASYNC110 (nobody says when)
+            await asyncio.sleep(0.2)
+        for partition in self.shard_ids:
+            self._read[partition] = await reader.read_committed(partition)
+
+    # -- judged at the end ----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See `Workload`."""
+        found = {partition: self._decided(partition) for partition in self.shard_ids}
+        offsets = self._offsets()
+        for asked in self._book.asked.values():
+            self._check_one(asked, found, offsets)
+        for partition, texts in self._read.items():
+            committed = [text for text, commit in found[partition] if commit]
+            require(
+                texts == committed,
+                "read-committed",
+                self.shard_ids[partition],
+                f"a reader of committed records of partition {partition} got {texts}, not {committed}",
+            )
+
+    def _decided(self, partition: int) -> list[tuple[str, bool]]:
+        """Each record and whether its transaction was committed, in order."""
+        shard_id = self.shard_ids[partition]
+        open_: dict[int, list[int]] = {}
+        found: list[tuple[str, bool]] = []
+        for batch in self.cluster.evidence.truth(shard_id).batches:
+            header = read_header(batch.data)
+            if not header.is_control:
+                for record in decode_records(batch.data):
+                    open_.setdefault(header.producer_id, []).append(len(found))
+                    found.append((bytes(record.value or b"").decode(), False))
+            elif header.is_transactional:
+                commit = _is_commit(batch.data)
+                for at in open_.pop(header.producer_id, []):
+                    found[at] = (found[at][0], commit)
+        left = sorted(found[at][0] for places in open_.values() for at in places)
+        require(not left, "transaction-open", shard_id, f"{left[:5]} belong to transactions that never ended")
+        return found
+
+    def _check_one(
+        self, asked: Asked, found: dict[int, list[tuple[str, bool]]], offsets: dict[str, int]
+    ) -> None:
+        for partition, values in asked.acknowledged.items():
+            shard_id = self.shard_ids[partition]
+            mine = [text for text, commit in found[partition] if commit and text in asked.sent]
+            there = [text for text, _ in found[partition] if text in asked.sent]
+            require(
+                mine in ([], values),
+                "transaction-half",
+                shard_id,
+                f"of {values}, which belong to one transaction, {mine} are committed",
+            )
+            if asked.outcome == "committed":
+                require(
+                    mine == values, "transaction-lost", shard_id, f"{values} was committed; there is {there}"
+                )
+            if asked.outcome == "not":
+                require(not mine, asked.broken or "transaction-risen", shard_id, f"{mine} was not committed")
+        commits = {
+            partition: any(commit for text, commit in found[partition] if text in asked.sent)
+            for partition, values in asked.acknowledged.items()
+            if values
+        }
+        shard_id = self.shard_ids[min(self.shard_ids)]
+        require(len(set(commits.values())) < 2, "transaction-half", shard_id, f"{asked.text}: {commits}")
+        is_committed = asked.outcome == "committed" or any(commits.values())
+        if asked.offset is not None and (commits or asked.outcome in {"committed", "not"}):
+            require(
+                (asked.text in offsets) == is_committed,
+                "transaction-offsets",
+                shard_id,
+                f"the offset of {asked.text} was {'' if asked.text in offsets else 'not '}committed, its records were "
+                f"{'' if is_committed else 'not '}",
+            )
+
+    def _offsets(self) -> dict[str, int]:
+        """Offsets that were ever committed in the groups, by the text that came with them."""
+        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
+        if not any(topic.name == GROUPS_TABLE for topic in node.gateway.metadata.topics):
+            return {}
+        groups = [f"{GROUP}{number}" for number in range(self.cluster.options.kafka_transactors)]
+        found: dict[str, int] = {}
+        for shard_id in sorted({shard_of_group(node.gateway, group).shard_id for group in groups}):
+            for key, value in self._effects(shard_id):
+                if key.startswith(f"offset/{GROUP}".encode()) and value is not None:
+                    row = msgspec.msgpack.decode(value, type=Committed)
+                    found[row.metadata] = row.offset
+        return found
+
+    def _effects(self, shard_id: int) -> Iterator[tuple[bytes, bytes | None]]:
+        for batch in self.cluster.evidence.truth(shard_id).batches:
+            for header, data in iter_batches(batch.data):
+                if not header.is_control:
+                    for key, value, _ in effects_of(data):
+                        yield key, value
+
+
+def _is_commit(batch: bytes) -> bool:
+    """The marker's type: the second number of its record's key, behind lengths, attributes and deltas of one byte each."""
+    key = HEADER_BYTES + 5
+    return int.from_bytes(batch[key + 2 : key + 4], "big") == 1

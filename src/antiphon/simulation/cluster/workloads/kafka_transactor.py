@@ -1,0 +1,420 @@
+"""One transactional producer of the simulator: it commits, aborts, abandons, and goes on as a zombie now and then."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon import system
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import FETCH, PRODUCE
+from antiphon.kafka.messages import cluster as cm
+from antiphon.kafka.messages import groups as gm
+from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.schema import Message
+from antiphon.records.batch import TRANSACTIONAL_BIT, iter_batches
+from antiphon.records.builder import build_batch, seal
+from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster import kafka_messages as km
+from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+    from antiphon.simulation.runtime.process import Process
+
+GROUP: Final = "of-transactor-"  # and its number: two of them would commit in any order
+INIT, ADD, ADD_OFFSETS, END, OFFSETS, DESCRIBE, FIND, OFFSET_FETCH = 22, 24, 25, 26, 28, 65, 10, 9
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+TIMEOUT_MS: Final = (1_500, 4_000)
+TRIES: Final = 25
+REST_S: Final = 20.0  # after the faults, within which every transaction ends
+AGAIN: Final = frozenset(
+    {
+        code.NOT_COORDINATOR,
+        code.COORDINATOR_NOT_AVAILABLE,
+        code.COORDINATOR_LOAD_IN_PROGRESS,
+        code.CONCURRENT_TRANSACTIONS,
+        code.NOT_LEADER_OR_FOLLOWER,
+        code.LEADER_NOT_AVAILABLE,
+        code.NOT_ENOUGH_REPLICAS,
+        code.REQUEST_TIMED_OUT,
+        code.KAFKA_STORAGE_ERROR,
+        code.UNSTABLE_OFFSET_COMMIT,
+        code.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+@dataclass
+class Asked:
+    """One transaction as its client knows it. `outcome`: committed, not, or unknown; `broken`: the promise if it was not."""
+
+    text: str
+    name: str
+    sent: set[str] = field(default_factory=set)
+    acknowledged: dict[int, list[str]] = field(default_factory=dict)
+    offset: int | None = None
+    outcome: str = "unknown"
+    broken: str = ""
+    at_rest: bool = False
+
+
+class Book:
+    """What all of them have asked for, by its text, and how often it went how."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Asked] = {}
+        self.outcomes = {"transactions_committed": 0, "transactions_aborted": 0, "zombies": 0}
+
+
+class _FailedError(Exception):
+    """A step was refused, or its outcome stayed unknown."""
+
+    def __init__(self, error: int, *, unknown: bool) -> None:
+        super().__init__(error)
+        self.error = error
+        self.unknown = unknown
+
+
+class _Producer:
+    """What InitProducerId gave."""
+
+    def __init__(self, name: str, producer_id: int, epoch: int) -> None:
+        self.name = name
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.sequences: dict[int, int] = {}
+
+
+class Transactor:
+    """See the module's text."""
+
+    def __init__(
+        self, workload: "KafkaWorkload", book: Book, process: "Process", client: KafkaClient, number: int
+    ) -> None:
+        self._workload = workload
+        self._book = book
+        self._process = process
+        self._client = client
+        self._number = number
+        self._draw = client.random
+        self._count = 0
+        self._producer: _Producer | None = None
+        self._names = [f"tx-{number}"]
+        self._group = f"{GROUP}{number}"
+        self._places: dict[tuple[int, str], Address] = {}
+
+    # -- what it does ---------------------------------------------------------------------------------------------
+
+    async def one(self) -> None:
+        """One transaction, whatever comes of it."""
+        try:
+            await self._one()
+        except _FailedError:
+            self._producer = None  # the next one begins with InitProducerId, which ends what is open
+
+    async def _one(self) -> None:
+        if self._producer is None or self._draw.random() < 0.1:
+            self._producer = await self._begun(self._names[0])
+        producer, draw = self._producer, self._draw
+        asked = self._new(producer.name)
+        await self._write(producer, asked)
+        if draw.random() < 0.1:
+            await self._zombie(producer, asked)
+        elif draw.random() < 0.1:
+            self._abandon(asked)
+        else:
+            await self._end(producer, asked, commit=draw.random() < 0.7)
+
+    def _new(self, name: str) -> Asked:
+        self._count += 1
+        asked = Asked(f"{self._number}:{self._count}", name)
+        self._book.asked[asked.text] = asked
+        return asked
+
+    async def _write(self, producer: _Producer, asked: Asked) -> None:
+        partitions = sorted(self._workload.shard_ids)
+        chosen = self._draw.sample(partitions, self._draw.randint(1, len(partitions)))
+        await self._add(producer, chosen)
+        for serial in range(self._draw.randint(1, 3)):
+            for partition in chosen:
+                await self._send(producer, asked, partition, f"{asked.text}:{partition}:{serial}")
+        if self._draw.random() < 0.5:
+            await self._offset(producer, asked)
+
+    def _abandon(self, asked: Asked) -> None:
+        """Nobody comes back for it, and its id is used no more: it has to end by its time-out."""
+        asked.outcome = "not"
+        self._producer = None
+        self._names.insert(0, f"tx-{self._number}-{self._count}")
+
+    async def _zombie(self, old: _Producer, asked: Asked) -> None:
+        """Somebody else gets the id, and the producer of before goes on, which it must not."""
+        self._producer = await self._begun(old.name)
+        self._book.outcomes["zombies"] += 1
+        asked.outcome, asked.broken = "not", "zombie"
+        late = self._new(old.name)
+        late.outcome, late.broken = "not", "zombie"
+        try:
+            if self._draw.random() < 0.5:
+                await self._send(old, late, min(asked.acknowledged), f"{late.text}:late")
+            await self._step(END, old.name, self._end_request(old, commit=True))
+        except _FailedError:
+            return
+
+    async def _end(self, producer: _Producer, asked: Asked, *, commit: bool) -> None:
+        try:
+            await self._step(END, producer.name, self._end_request(producer, commit=commit))
+        except _FailedError as failed:
+            if not commit or not failed.unknown:
+                asked.outcome = "not"
+            raise
+        asked.outcome = "committed" if commit else "not"
+        self._book.outcomes["transactions_committed" if commit else "transactions_aborted"] += 1
+
+    async def rest(self) -> None:
+        """Wait until all that was begun here is over."""
+        deadline_s = self._workload.now + REST_S
+        for name in self._names:
+            while not await self._is_at_rest(name):
+                shard_id = min(self._workload.shard_ids.values())
+                require(
+                    self._workload.now < deadline_s,
+                    "transaction-open",
+                    shard_id,
+                    f"a transaction of {name} was under way {REST_S} s after the last request",
+                )
+                await asyncio.sleep(0.3)
+        for asked in self._book.asked.values():
+            if asked.text.startswith(f"{self._number}:"):
+                asked.at_rest = True
+
+    async def _is_at_rest(self, name: str) -> bool:
+        try:
+            told = await self._asked(
+                DESCRIBE, 0, name, m.DescribeTransactionsRequest(transactional_ids=[name])
+            )
+        except NoAnswerError:
+            self._places.pop((TRANSACTION_KEY, name), None)
+            return False
+        one = told.transaction_states[0]
+        if one.error_code:
+            self._places.pop((TRANSACTION_KEY, name), None)
+        if one.error_code == code.TRANSACTIONAL_ID_NOT_FOUND:
+            return True
+        return not one.error_code and one.transaction_state in {"Empty", "CompleteCommit", "CompleteAbort"}
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    async def _begun(self, name: str) -> _Producer:
+        request = cm.InitProducerIdRequest(
+            transactional_id=name, transaction_timeout_ms=self._draw.choice(TIMEOUT_MS)
+        )
+        told = await self._step(INIT, name, request, version=4, tries=200)
+        return _Producer(name, told.producer_id, told.producer_epoch)
+
+    async def _add(self, producer: _Producer, partitions: list[int]) -> None:
+        request = m.AddPartitionsToTxnRequest(
+            transactional_id=producer.name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            topics=[m.TxnTopic(name=self._workload.topic, partitions=partitions)],
+        )
+        await self._step(ADD, producer.name, request)
+
+    def _end_request(self, producer: _Producer, *, commit: bool) -> m.EndTxnRequest:
+        return m.EndTxnRequest(
+            transactional_id=producer.name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=commit,
+        )
+
+    async def _offset(self, producer: _Producer, asked: Asked) -> None:
+        request = m.AddOffsetsToTxnRequest(
+            transactional_id=producer.name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            group_id=self._group,
+        )
+        await self._step(ADD_OFFSETS, producer.name, request)
+        partition = m.TxnOffsetCommitPartition(
+            partition_index=0, committed_offset=self._count, committed_metadata=asked.text
+        )
+        commit = m.TxnOffsetCommitRequest(
+            transactional_id=producer.name,
+            group_id=self._group,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            topics=[m.TxnOffsetCommitTopic(name=self._workload.topic, partitions=[partition])],
+        )
+        await self._step(OFFSETS, self._group, commit, key_type=GROUP_KEY)
+        asked.offset = self._count
+        await self._look_at_offset(asked)
+
+    async def _look_at_offset(self, asked: Asked) -> None:
+        """Nobody may hear of the offset yet."""
+        wanted = [gm.FetchOffsetsTopic(name=self._workload.topic, partition_indexes=[0])]
+        request = gm.OffsetFetchRequest(
+            groups=[gm.FetchOffsetsGroup(group_id=self._group, topics=wanted)],
+            require_stable=self._draw.random() < 0.5,
+        )
+        try:
+            told = await self._asked(OFFSET_FETCH, 8, self._group, request, GROUP_KEY)
+        except NoAnswerError:
+            return
+        for found in (one for topic in told.groups[0].topics for one in topic.partitions):
+            require(
+                found.metadata != asked.text,
+                "transaction-early",
+                min(self._workload.shard_ids.values()),
+                f"the offset of {asked.text} was told before its transaction ended",
+            )
+
+    async def _send(self, producer: _Producer, asked: Asked, partition: int, value: str) -> None:
+        """Produce one record, again as long as it may be tried again."""
+        asked.sent.add(value)
+        at = producer.sequences.get(partition, 0)
+        data = build_batch(
+            [(None, value.encode(), (), system.wall_ms())],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=at,
+        )
+        data[22] |= TRANSACTIONAL_BIT
+        seal(data)
+        topic = self._workload.topic
+        request = km.ProduceRequest(
+            transactional_id=producer.name,
+            acks=-1,
+            timeout_ms=2_000,
+            topics=[
+                km.ProduceTopic(
+                    name=topic, partitions=[km.ProducePartition(index=partition, records=bytes(data))]
+                )
+            ],
+        )
+        unknown = False
+        for _ in range(TRIES):
+            address, _epoch = await self._client.leader(topic, partition)
+            try:
+                told = await self._client.ask(address, PRODUCE, 9, request)
+                error = told.topics[0].partitions[0].error_code
+            except NoAnswerError:
+                unknown, error = True, code.REQUEST_TIMED_OUT
+            if not error:
+                producer.sequences[partition] = at + 1
+                asked.acknowledged.setdefault(partition, []).append(value)
+                return
+            if error not in AGAIN:
+                raise _FailedError(error, unknown=unknown)
+            self._client.forget(topic, partition)
+            await self._client.back_off()
+        raise _FailedError(code.REQUEST_TIMED_OUT, unknown=True)
+
+    async def _step(
+        self,
+        key: int,
+        name: str,
+        request: Message,
+        *,
+        version: int = 3,
+        key_type: int = TRANSACTION_KEY,
+        tries: int = TRIES,
+    ) -> Any:
+        """The answer without an error; raises _FailedError. Asks again as long as it is told to, or hears nothing."""
+        unknown = False
+        for _ in range(tries):
+            try:
+                told = await self._asked(key, version, name, request, key_type)
+                error = _error_of(told)
+            except NoAnswerError:
+                unknown, error = True, code.REQUEST_TIMED_OUT
+            if not error:
+                return told
+            if error not in AGAIN:
+                raise _FailedError(error, unknown=unknown)
+            if error in {code.REQUEST_TIMED_OUT, code.COORDINATOR_NOT_AVAILABLE}:
+                unknown = True
+            self._places.pop((key_type, name), None)
+            await self._client.back_off()
+        raise _FailedError(code.REQUEST_TIMED_OUT, unknown=True)
+
+    async def _asked(
+        self, key: int, version: int, name: str, request: Message, key_type: int = TRANSACTION_KEY
+    ) -> Any:
+        """One try at the coordinator; raises NoAnswerError."""
+        address = self._places.get((key_type, name))
+        if address is None:
+            find = cm.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[name])
+            found = (await self._client.ask(self._client.any_node(), FIND, 4, find, 6.0)).coordinators[0]
+            if found.error_code:
+                raise NoAnswerError("nobody coordinates it now")
+            address = self._places[key_type, name] = (found.host, found.port)
+        return await self._client.ask(address, key, version, request)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def read_committed(self, partition: int) -> list[str]:
+        """All committed records of a partition, as a consumer finds them."""
+        found: list[str] = []
+        aborted: list[km.AbortedTransaction] = []
+        offset = 0
+        while offset < self._workload.end_of(partition):
+            told = await self._fetched(partition, offset)
+            if told is None:
+                await self._client.back_off()
+                continue
+            aborted.extend(one for one in told.aborted or [] if one not in aborted)
+            start = offset
+            for header, data in iter_batches(told.records or b""):
+                if header.base_offset < offset:
+                    continue
+                offset = header.next_offset
+                if header.is_control:
+                    gone = [one for one in aborted if one.producer_id == header.producer_id]
+                    aborted = [
+                        one for one in aborted if one not in gone or one.first_offset > header.base_offset
+                    ]
+                    continue
+                dropped = any(
+                    one.producer_id == header.producer_id and one.first_offset <= header.base_offset
+                    for one in aborted
+                )
+                if not dropped:
+                    found.extend(bytes(record.value or b"").decode() for record in decode_records(data))
+            if offset == start:
+                await self._client.back_off()
+        return found
+
+    async def _fetched(self, partition: int, offset: int) -> km.FetchedPartition | None:
+        topic = self._workload.topic
+        address, _ = await self._client.leader(topic, partition)
+        wanted = km.FetchPartition(index=partition, offset=offset, max_bytes=1 << 16)
+        request = km.FetchRequest(
+            max_wait_ms=200,
+            min_bytes=1,
+            max_bytes=1 << 16,
+            isolation=1,
+            topics=[km.FetchTopic(name=topic, partitions=[wanted])],
+        )
+        try:
+            told = (await self._client.ask(address, FETCH, 11, request)).topics[0].partitions[0]
+        except NoAnswerError:
+            self._client.forget(topic, partition)
+            return None
+        if told.error_code:
+            self._client.forget(topic, partition)
+            return None
+        return told  # type: ignore[no-any-return]
+
+
+def _error_of(told: Any) -> int:
+    """The error of an answer; the first one where there are many."""
+    if isinstance(told, m.AddPartitionsToTxnResponse):
+        errors = [one.error_code for topic in told.results_by_topic for one in topic.results_by_partition]
+    elif isinstance(told, m.TxnOffsetCommitResponse):
+        errors = [one.error_code for topic in told.topics for one in topic.partitions]
+    else:
+        errors = [told.error_code]
+    return next((error for error in errors if error), code.NONE)
