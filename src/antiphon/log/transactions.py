@@ -233,7 +233,8 @@ class TransactionState:
         """What a snapshot says; `before`: as of that offset. None where there is nothing to say.
 
         Whoever takes this over and then the log from `before` on knows what is known here. A transaction that ended behind
-        `before`, and after it another one of its producer, may be missing: its batches behind `before` open it again.
+        `before`, and after it another one of its producer, may be missing: its batches behind `before` open it again. If the
+        last marker of a producer is cut off again, what is known of the one before is only that its number was lower.
         """
         exact_from = max([self._exact_from, *(change.offset + 1 for change in list(self._changes)[-1:])])
         opened, markers = dict(self.open), dict(self.markers)
@@ -244,6 +245,8 @@ class TransactionState:
                 if marker.offset < before:
                     continue
                 del markers[producer_id]
+                if marker.number:  # whatever came before it is committed, and has a lower number
+                    markers[producer_id] = LastMarker(0, marker.number - 1, before - 1, NEVER)
                 if 0 <= marker.first_offset < before:
                     opened[producer_id] = OpenTransaction(marker.epoch, marker.first_offset, 0)
             opened = dict(sorted(opened.items(), key=lambda item: item[1].first_offset))
