@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.errors import CorruptBatchError
-from antiphon.records.aborted import without_aborted
+from antiphon.records.aborted import offsets_left_out, without_aborted
 from antiphon.records.batch import TRANSACTIONAL_BIT, iter_batches
 from antiphon.records.builder import build_batch, build_end_marker, seal
 
@@ -49,3 +49,10 @@ def test_where_nothing_goes_nothing_is_copied() -> None:
 def test_what_is_no_batch_is_found() -> None:
     with pytest.raises(CorruptBatchError):
         without_aborted(batch_at(0, 1)[:-1], [(1, 0, 4)])
+
+
+def test_offsets_that_go_are_counted_within_bounds() -> None:
+    log = b"".join([batch_at(0, 1), batch_at(1, 1), batch_at(2, 2), marker_at(3, 1)])
+    assert offsets_left_out(log, [(1, 0, 3)], 0, 4) == 2
+    assert offsets_left_out(log, [(1, 0, 3)], 1, 4) == 1
+    assert offsets_left_out(log, [], 0, 4) == 0

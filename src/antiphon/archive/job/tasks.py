@@ -7,7 +7,7 @@ too, against the checksum of what was written.
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -82,8 +82,10 @@ def _write(task: ArchiveTask, cluster: Cluster, file: ArchivedFile) -> ArchivedF
 
 def _prove(task: ArchiveTask, cluster: Cluster, file: ArchivedFile) -> ArchivedFile:
     """The file with the digest and the counts that the log has, by another way than that by which it was written."""
-    batches = (batch for chunk in _fetched(task, cluster) for batch in chunk)
+    aborted: list[int] = []  # offsets of aborted transactions, which are no rows either
+    batches = (batch for chunk in _fetched(task, cluster, aborted.append) for batch in chunk)
     digest, rows, controls = digest_of_batches(batches, file.start, file.end)
+    controls += sum(aborted)
     if rows != file.rows or rows + controls != file.end - file.start:
         raise ArchiveError(
             f"the log has {rows} records and {controls} other entries in {file.name}, {file.rows} records were written: "
@@ -92,7 +94,9 @@ def _prove(task: ArchiveTask, cluster: Cluster, file: ArchivedFile) -> ArchivedF
     return msgspec.structs.replace(file, digest=digest, controls=controls)
 
 
-def _fetched(task: ArchiveTask, cluster: Cluster) -> Iterator[list[memoryview]]:
+def _fetched(
+    task: ArchiveTask, cluster: Cluster, left_out: Callable[[int], None] = lambda _count: None
+) -> Iterator[list[memoryview]]:
     plan = FetchPlan(
         shard_id=task.shard_id,
         start=task.file.start,
@@ -101,7 +105,7 @@ def _fetched(task: ArchiveTask, cluster: Cluster) -> Iterator[list[memoryview]]:
         isolation="committed",
         log_start_moves=False,
     )
-    return fetch_range(cluster, plan, task.timeout_ms)
+    return fetch_range(cluster, plan, task.timeout_ms, left_out)
 
 
 def _split_entries(batches: list[memoryview], file: ArchivedFile) -> Iterator[bytes]:

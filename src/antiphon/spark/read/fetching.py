@@ -2,14 +2,14 @@
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from antiphon.client.blocking import Caller, ShardCall
 from antiphon.errors import CorruptBatchError, OffsetOutOfRangeError, TimedOutError
 from antiphon.model.requests import Fetch, Fetched
-from antiphon.records.aborted import without_aborted
+from antiphon.records.aborted import offsets_left_out, without_aborted
 from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, iter_batches, read_header
 
 _START: Final = struct.Struct(">qi")  # of a batch: base offset, and the bytes that follow
@@ -30,11 +30,14 @@ class FetchPlan(NamedTuple):
 class _Chunk(NamedTuple):
     batches: list[memoryview]
     next_offset: int
+    left_out: int = 0
 
 
-def fetch_range(cluster: Caller, plan: FetchPlan, timeout_ms: int) -> Iterator[list[memoryview]]:
+def fetch_range(
+    cluster: Caller, plan: FetchPlan, timeout_ms: int, left_out: Callable[[int], None] = lambda _count: None
+) -> Iterator[list[memoryview]]:
     """Whole batches that hold the offsets [start, end), in order; the outermost may reach beyond them. Where only committed
-    transactions are read, those of aborted ones are left out.
+    transactions are read, those of aborted ones are left out, and `left_out` is called with how many offsets they take.
 
     Each list is what one answer brought: a buffer of all its batches but the last one, and a buffer of that.
     While the consumer decodes one answer the next is on its way, in a thread of its own.
@@ -47,6 +50,8 @@ def fetch_range(cluster: Caller, plan: FetchPlan, timeout_ms: int) -> Iterator[l
         while True:
             chunk = waiting.result()
             offset = chunk.next_offset
+            if chunk.left_out:
+                left_out(chunk.left_out)
             if offset >= plan.end:
                 if chunk.batches:
                     yield chunk.batches
@@ -74,8 +79,11 @@ def _fetch(cluster: Caller, plan: FetchPlan, offset: int, timeout_ms: int) -> _C
             if next_offset <= offset:
                 raise CorruptBatchError(f"asked from offset {offset} on, got batches up to {next_offset}")
             aborted = answer.body.aborted if plan.isolation == "committed" else ()
+            if not aborted:
+                return _Chunk(batches, next_offset)
             kept = [piece for batch in batches if (piece := without_aborted(batch, aborted))]
-            return _Chunk(kept, next_offset)
+            gone = sum(offsets_left_out(batch, aborted, plan.start, plan.end) for batch in batches)
+            return _Chunk(kept, next_offset, gone)
         if time.monotonic() >= deadline:
             reply: Fetched = answer.body
             raise TimedOutError(
