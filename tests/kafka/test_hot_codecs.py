@@ -77,6 +77,7 @@ outcomes = st.builds(
     error_message=st.none() | st.text(max_size=200),
     leader=st.none() | st.tuples(st.integers(-1, 9), st.integers(0, 2**31 - 1)),
     record_errors=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.text(max_size=20)), max_size=3).map(tuple),
+    append_time_ms=st.just(-1) | st.integers(0, 250_000_000_000_000),  # kio reads no year above 9999
 )
 endpoint_lists = st.lists(
     st.builds(NodeEndpoint, st.integers(0, 9), st.text(max_size=20), st.integers(0, 65535)), max_size=3
@@ -100,6 +101,8 @@ def test_produce_response_is_read_by_kio(
             assert (ours.partition, ours.error_code, ours.base_offset) == (
                 theirs.index, int(theirs.error_code), theirs.base_offset,
             )  # fmt: skip
+            told = theirs.log_append_time
+            assert ours.append_time_ms == (-1 if told is None else round(told.timestamp() * 1000))
             if version >= 5:
                 assert ours.log_start_offset == theirs.log_start_offset
             if version >= 8:

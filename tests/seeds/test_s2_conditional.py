@@ -141,8 +141,8 @@ async def test_s2_01_a_tables_row_is_in_one_shard_and_found_there() -> None:
 async def test_s2_09_an_empty_log_expects_0_and_every_record_has_its_place(shard: Shard) -> None:
     """S2.9, S2.12, S2.13: the expectation is the first record's, those after it follow, the whole batch or nothing."""
     assert await shard.refused(b"not yet", at=1) == 0
-    assert await shard.append(b"A", b"B", b"C", at=0) == (0, 3, 1, 0, False)
-    assert await shard.append(b"D", b"E", b"F", at=3) == (3, 6, 1, 0, False)
+    assert await shard.append(b"A", b"B", b"C", at=0) == (0, 3, 1, 0, False, -1)
+    assert await shard.append(b"D", b"E", b"F", at=3) == (3, 6, 1, 0, False, -1)
     assert await shard.values() == [b"A", b"B", b"C", b"D", b"E", b"F"]
 
 
@@ -239,7 +239,7 @@ async def test_s2_14_a_retry_never_duplicates(shard: Shard) -> None:
     """With a producer it is answered with where it landed, whatever came since; without one it is refused."""
     await shard.append(b"A")
     original = await shard.append(b"B", b"C", at=1, producer=(7, 0))
-    assert original == (1, 3, 1, 0, False)
+    assert original == (1, 3, 1, 0, False, -1)
     assert await shard.append(b"B", b"C", at=1, producer=(7, 0)) == original._replace(duplicate=True)
     await shard.append(b"D")
     assert await shard.append(b"B", b"C", at=1, producer=(7, 0)) == original._replace(duplicate=True)

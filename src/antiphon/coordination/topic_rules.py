@@ -22,6 +22,7 @@ NAME_LENGTH_MAX: Final = 249
 REPLICAS_MAX: Final = 31  # S4.22
 REPLICAS_DEFAULT: Final = 3
 RESERVED_NAMES: Final = (CLUSTER_LOG,)
+LOG_APPEND_TIME: Final = "LogAppendTime"
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 
@@ -75,6 +76,10 @@ def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind:
             raise InvalidRequestError(f"unknown setting {name!r}{_nearest(name, SETTINGS)}")
     found = check_replication(profile, config, replicas, kind)
     check_config(config, replicas, found.commit)
+    if kind is Kind.TABLE and config.get("message.timestamp.type") == LOG_APPEND_TIME:
+        raise InvalidRequestError(
+            "message.timestamp.type=LogAppendTime is a setting of topics: a table's changes have the time of their append"
+        )
     return found
 
 
@@ -173,6 +178,8 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
         1, REPLICAS_MAX, "replicas that must have an append before it is acknowledged"
     ),
     "compression.type": _one_of(("producer",), "batches are kept byte for byte as they were sent"),
-    "message.timestamp.type": _one_of(("CreateTime",), "batches are kept byte for byte as they were sent"),
+    "message.timestamp.type": _one_of(
+        ("CreateTime", LOG_APPEND_TIME), "records have their producer's time, or that of their append"
+    ),
     **dict.fromkeys(DEFAULTS, _judged_together),
 }

@@ -46,7 +46,7 @@ class PartitionProduced(NamedTuple):
     """Outcome for one partition.
 
     `leader` is a hint, (node id, leader epoch), for error 6; `record_errors` are (place in the batch, reason) of records
-    that were the cause.
+    that were the cause. `append_time_ms`: the time that the log gave the records; -1: they have the producer's.
     """
 
     partition: int
@@ -56,6 +56,7 @@ class PartitionProduced(NamedTuple):
     error_message: str | None = None
     leader: tuple[int, int] | None = None
     record_errors: tuple[tuple[int, str], ...] = ()
+    append_time_ms: int = -1
 
 
 class NodeEndpoint(NamedTuple):
@@ -151,10 +152,10 @@ def encode_produce(
 def _fixed_part(done: PartitionProduced, version: int) -> bytes:
     if version >= _FIRST_LOG_START:
         return _WITH_LOG_START.pack(
-            done.partition, done.error_code, done.base_offset, -1, done.log_start_offset
+            done.partition, done.error_code, done.base_offset, done.append_time_ms, done.log_start_offset
         )
     if version >= _FIRST_TIMESTAMP:
-        return _WITH_TIMESTAMP.pack(done.partition, done.error_code, done.base_offset, -1)
+        return _WITH_TIMESTAMP.pack(done.partition, done.error_code, done.base_offset, done.append_time_ms)
     return _WITHOUT_TIMESTAMP.pack(done.partition, done.error_code, done.base_offset)
 
 
@@ -172,7 +173,7 @@ def _encode_compact(
         put_uvarint(out, len(partitions) + 1)
         for done in partitions:
             out += _WITH_LOG_START.pack(
-                done.partition, done.error_code, done.base_offset, -1, done.log_start_offset
+                done.partition, done.error_code, done.base_offset, done.append_time_ms, done.log_start_offset
             )
             put_uvarint(out, len(done.record_errors) + 1)
             for record, reason in done.record_errors:

@@ -68,7 +68,7 @@ _SETTINGS: Final = (
     TopicSetting("max.decompressed.bytes", "67108864", INT, "Bytes that the records of a batch may unpack to."),
     TopicSetting("max.in.flight", "0", INT, "Appends that may wait for their commit; 0: bounded by bytes only."),
     TopicSetting("max.message.bytes", "1048588", INT, "Bytes of the largest record batch that is accepted."),
-    TopicSetting("message.timestamp.type", "CreateTime", STRING, "Timestamps are the producer's."),
+    TopicSetting("message.timestamp.type", "CreateTime", STRING, "CreateTime: the producer's; LogAppendTime."),
     TopicSetting("min.insync.replicas", "1", INT, "At most what the commit rule waits for, which is what counts."),
     TopicSetting("min.live", "1", INT, "Fewest live replicas with which commit=live acknowledges."),
     TopicSetting("on.not.leader", "reject", STRING, "What a replica does with clients unless it leads: reject or forward."),

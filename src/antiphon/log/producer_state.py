@@ -63,10 +63,11 @@ _THREE_PARTS: Final = b"\x93"  # msgpack's first byte of an array of three
 
 
 class Duplicate(NamedTuple):
-    """The batch is already in the log, here."""
+    """The batch is already in the log, here. `timestamp`: its largest, in ms; -1 where nobody asks for it."""
 
     base_offset: int
     next_offset: int
+    timestamp: int = -1
 
 
 class ProducerBatch(NamedTuple):
@@ -348,7 +349,7 @@ def _check_normal(header: BatchHeader, batches: list[ProducerBatch]) -> Duplicat
     ends = (first, (first + header.last_offset_delta) & _SEQUENCE_MASK if first >= 0 else -1)
     for seen in batches[-NORMAL_WINDOW:]:
         if seen.epoch == header.producer_epoch and (seen.first_sequence, seen.last_sequence) == ends:
-            return Duplicate(seen.base_offset, seen.next_offset)
+            return Duplicate(seen.base_offset, seen.next_offset, seen.timestamp)
     expected = (last.last_sequence + 1) & _SEQUENCE_MASK
     if header.base_sequence != expected:
         raise _out_of_order(header, expected)

@@ -6,13 +6,17 @@ from antiphon.records.batch import Buffer
 
 
 class AppendResult(NamedTuple):
-    """Where a batch landed, once committed. `duplicate`: an earlier try of the same producer had put it there."""
+    """Where a batch landed, once committed. `duplicate`: an earlier try of the same producer had put it there.
+
+    `append_time_ms`: the time that the log gave its records; -1: they have their producer's.
+    """
 
     base_offset: int
     next_offset: int
     term: int
     log_start: int
     duplicate: bool
+    append_time_ms: int = -1
 
 
 class FetchResult(NamedTuple):

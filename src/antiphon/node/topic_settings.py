@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.coordination.profiles import Replication, replication_of
+from antiphon.coordination.topic_rules import LOG_APPEND_TIME
 from antiphon.errors import WrongKindError
 from antiphon.log.config import LogConfig
 from antiphon.model.internal import is_internal
@@ -74,6 +75,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
         max_in_flight=replication.max_in_flight,
         conflict=replication.conflict,
         bulk_bytes_per_s=bulk if (bulk := _setting(topic, "bulk.bytes.per.second", -1)) >= 0 else None,
+        append_time=topic.config.get("message.timestamp.type") == LOG_APPEND_TIME,
         intake=IntakeRules(
             topic.config.get("record.validation", config.record_validation),
             _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),

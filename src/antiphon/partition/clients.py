@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from antiphon import system
 from antiphon.errors import (
     AntiphonError,
     BatchTooLargeError,
@@ -29,6 +30,7 @@ from antiphon.errors import (
     TimedOutError,
     WrongKindError,
 )
+from antiphon.log.producer_state import JOB_ID_MIN
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.results import AppendResult
 from antiphon.model.sender import Sender
@@ -41,6 +43,7 @@ from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.partition.write_order import RefusedAppends
 from antiphon.records.batch import (
     CONTROL_BIT,
+    NO_TIME,
     TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
@@ -96,6 +99,7 @@ class PartitionClients:
         self._mode = mode
         self.shard_id = driver.shard_id
         self.max_message_bytes = max_message_bytes
+        self._gives_time = False  # records get the time at which they are appended
         self._pending: deque[Pending] = deque()
         self.is_looked_after = False  # see `Waiting`
         self.queue = AppendQueue(self.shard_id)
@@ -112,6 +116,7 @@ class PartitionClients:
     def configure(self, settings: "PartitionSettings") -> None:
         """Take over the settings of the topic."""
         self.max_message_bytes = settings.max_message_bytes
+        self._gives_time = settings.append_time
         self.queue.set_limit(settings.max_in_flight, [item.next_offset for item in self._pending])
         self._queue_moved()
 
@@ -180,7 +185,14 @@ class PartitionClients:
         terms, term = state.log.terms, state.replica.term
         if duplicate is not None:
             state.services.metrics.duplicates += 1
-            result = AppendResult(duplicate.base_offset, duplicate.next_offset, term, terms.log_start, True)
+            result = AppendResult(
+                duplicate.base_offset,
+                duplicate.next_offset,
+                term,
+                terms.log_start,
+                True,
+                duplicate.timestamp if self._gives_time else NO_TIME,
+            )
             self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)
             return
         if transactions.is_used or header.attributes & TRANSACTIONAL_BIT:
@@ -197,9 +209,12 @@ class PartitionClients:
         if state.log.config.retention_ms >= 0:
             self._expired.look(header)
         owned = bytearray(batch)
-        stamp(owned, base, term)
+        # A batch of a job is recognised by its CRC when it comes again, and stays as it is.
+        gives_time = self._gives_time and header.producer_id < JOB_ID_MIN
+        time_ms = system.wall_ms() if gives_time else NO_TIME
+        stamp(owned, base, term, time_ms)
         next_offset = base + header.last_offset_delta + 1
-        result = AppendResult(base, next_offset, term, terms.log_start, False)
+        result = AppendResult(base, next_offset, term, terms.log_start, False, time_ms)
         self.stage(owned, header.record_count, next_offset, result, timeout_s, done)
 
     def stage(

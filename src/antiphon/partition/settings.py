@@ -18,6 +18,7 @@ class PartitionSettings:
         isolation: of reads that name none (C7).
         max_in_flight: appends that may wait for their commit at a time; 0: any number (C8).
         conflict: the rule that merges concurrent changes, by name; empty where one replica writes.
+        append_time: records get the time at which they are appended.
         intake: what a client's batch must be.
         internal: the topic's name where it belongs to the cluster, else empty.
     """
@@ -28,5 +29,6 @@ class PartitionSettings:
     isolation: str
     max_in_flight: int
     conflict: str
+    append_time: bool = False
     intake: IntakeRules = DEFAULT_RULES
     internal: str = ""

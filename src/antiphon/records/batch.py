@@ -45,6 +45,12 @@ _MAKE: Final = tuple.__new__
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _LEADER_EPOCH_AT: Final = 12
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_MAX_TIMESTAMP_AT: Final = 35
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = 17
+_ATTRIBUTES_LOW_AT: Final = 22  # the byte with the bits that have a meaning
+NO_TIME: Final = -1  # Kafka's value for a time that is not set
 
 
 class BatchHeader(NamedTuple):
@@ -214,12 +220,19 @@ def _not_whole(header: BatchHeader, at: int, end: int) -> CorruptBatchError:
     )
 
 
-def stamp(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+def stamp(
+    buf: bytearray | memoryview, base_offset: int, leader_epoch: int, append_time_ms: int = NO_TIME
+) -> None:
     """Set base offset and leader epoch (term, fits int32) of the batch at the start of `buf`, in place.
 
-    The CRC stays valid. `buf` must be writable and at least a header long.
+    The CRC stays valid. `buf` must be writable and at least a header long. With `append_time_ms` that is the time of all of
+    its records: `buf` has to be this batch alone, whose CRC is made anew.
     """
     if len(buf) < HEADER_BYTES:
         raise CorruptBatchError(f"a batch header takes {HEADER_BYTES} bytes, found {len(buf)}")
     _BASE_OFFSET.pack_into(buf, 0, base_offset)
     _LEADER_EPOCH.pack_into(buf, _LEADER_EPOCH_AT, leader_epoch)
+    if append_time_ms != NO_TIME:
+        buf[_ATTRIBUTES_LOW_AT] |= TIMESTAMP_TYPE_BIT
+        _MAX_TIMESTAMP.pack_into(buf, _MAX_TIMESTAMP_AT, append_time_ms)
+        _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[UNCHECKED_BYTES:]))

@@ -231,7 +231,12 @@ class _Work:
             error = asyncio.CancelledError() if append.cancelled() else append.exception()
             if error is None:
                 result = append.result()
-                places[at] = PartitionProduced(batch.partition, 0, result.base_offset, result.log_start)
+                places[at] = PartitionProduced(
+                    batch.partition,
+                    base_offset=result.base_offset,
+                    log_start_offset=result.log_start,
+                    append_time_ms=result.append_time_ms,
+                )
             else:
                 places[at] = done = self._handler.refused(name, batch.partition, error)
                 self._answer.connection.refused_sequences.note(name, batch, done.error_code)
