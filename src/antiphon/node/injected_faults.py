@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-
 from antiphon.errors import AntiphonError
 from antiphon.log.disk import File, RealDisk
 from antiphon.records.batch import Buffer

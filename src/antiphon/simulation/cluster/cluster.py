@@ -41,8 +41,9 @@ class SimulatedCluster(World):
         machine = self._machine_of.get(process.host)
         if machine is not None and machine.process is process:
             machine.look()
-            if machine.node is not None:
-                self.watch.look(machine, machine.node)
+            server = machine.server
+            if server is not None:
+                self.watch.look(machine, server.node)
 
     def _judge_failures(self) -> None:
         failures, self.loop.failures = self.loop.failures, []

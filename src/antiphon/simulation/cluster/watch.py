@@ -76,6 +76,9 @@ class _Seen:
         self.ready_term = 0
 
 
+NOBODY: Final[tuple[int, list[_Seen]]] = (-1, [])
+
+
 class Watch:
     """See the module's text."""
 
@@ -220,18 +223,29 @@ class Watch:
         self.multi.look(machine, node)
         modes = self.modes
         modes.look(node)
+        count, found = self._gathered.get(machine.node_id, NOBODY)
+        if count != len(node.hosts) or not self._look_at_open(machine, found):
+            for seen in self._gather(machine, node, found):
+                self._look_at_host(machine, seen)
+        if modes.markers:
+            modes.judge_markers()
+
+    def _look_at_open(self, machine: "Machine", found: list[_Seen]) -> bool:
+        """False if one of them was closed: those that come after it have not been looked at."""
         leader = Role.LEADER
-        for seen in self._hosts_of(machine, node):
-            in_term = seen.in_term
+        for seen in found:
+            in_term, state = seen.in_term, seen.state
             if (
                 seen.log.settled != seen.settled
                 or in_term.members is not seen.members
                 or (in_term.role is leader and in_term.term != seen.ready_term)
-                or seen.state.failed is not None
+                or state.closed
+                or state.failed is not None
             ):
+                if state.closed:
+                    return False
                 self._look_at_host(machine, seen)
-        if modes.markers:
-            modes.judge_markers()
+        return True
 
     def _look_at_host(self, machine: "Machine", seen: _Seen) -> None:
         host, replica = seen.host, seen.replica
@@ -248,20 +262,13 @@ class Watch:
             seen.members = replica.members
             self.modes.members_changed(machine, host)
 
-    def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
-        """The hosts of a node that have one writer; gathered anew when one was opened or closed."""
+    def _gather(self, machine: "Machine", node: "Node", before: list[_Seen]) -> list[_Seen]:
+        """The hosts of a node that have one writer, when one was opened or closed."""
         hosts = node.hosts
-        count, found = self._gathered.get(machine.node_id) or (-1, [])
-        if count == len(hosts):
-            for known in found:
-                if known.state.closed:
-                    break
-            else:
-                return found
-        for was in found:  # one that was closed in this step may have committed, and answered, in it before
+        for was in before:  # one that was closed in this step may have committed, and answered, in it before
             if hosts.get(was.host.shard_id) is not was.host and was.replica.settled != was.settled:
                 self._look_at_commit(machine, was.host, was, was.replica.settled)
-        found = []
+        found: list[_Seen] = []
         for shard_id, host in hosts.items():
             if isinstance(host, SingleWriterPartition):
                 seen = self._seen.get((machine.node_id, shard_id))

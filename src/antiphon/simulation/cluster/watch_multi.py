@@ -116,6 +116,9 @@ class _Seen:
             self.changed[key] = None
 
 
+NOBODY: Final[tuple[int, list[_Seen]]] = (-1, [])
+
+
 class MultiWatch:
     """See the module's text."""
 
@@ -178,7 +181,9 @@ class MultiWatch:
 
     def look(self, machine: "Machine", node: "Node") -> None:
         """A step of this node is over."""
-        found = self._hosts_of(machine, node)
+        count, found = self._gathered.get(machine.node_id, NOBODY)
+        if count != len(node.hosts) or (found and any(seen.state.closed for seen in found)):
+            found = self._gather(machine, node)
         for seen in found:
             if seen.state.failed is not None:
                 self._look_at_failed(machine, seen.host)
@@ -196,15 +201,8 @@ class MultiWatch:
             if seen.changed:
                 self._look_at_rows(machine, seen)
 
-    def _hosts_of(self, machine: "Machine", node: "Node") -> list[_Seen]:
+    def _gather(self, machine: "Machine", node: "Node") -> list[_Seen]:
         hosts = node.hosts
-        count, found = self._gathered.get(machine.node_id) or (-1, [])
-        if count == len(hosts):
-            for known in found:
-                if known.state.closed:
-                    break
-            else:
-                return found
         found = [
             self._seen_of(machine, host)
             for host in hosts.values()
