@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from antiphon.log import recovery
+from antiphon.log import held_check
 from antiphon.log.inventory import Holding, Inventory
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.records.batch import read_header
@@ -63,7 +63,7 @@ def test_what_a_disk_loses_is_got_back_before_the_replica_counts_again(kind: str
 
 
 def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_loss", lambda *_args, **_facts: None)
+    monkeypatch.setattr(held_check, "_loss", lambda *_args, **_facts: None)
     failures = (run_cluster(_world(seed, "raft", lost_files=2, kill=1)).failure for seed in range(1, 9))
     found = {failure.invariant for failure in failures if failure is not None}
     assert found & {"loss-noticed", "no-false-evidence", "no-crash"}, (
