@@ -26,6 +26,12 @@ settings.load_profile("antiphon")
 ROOT = Path(__file__).parent.parent
 # The groups of files with Spark: those of the one session, and those that start drivers of their own. They take longest.
 SESSION, DRIVERS = "spark session", "spark drivers"
+# Files that take ten seconds and more for a few tests. At the end of a run they would keep one process busy alone.
+LONG = (
+    "tests/simulation/", "tests/node/test_damage", "tests/replication/test_ra", "tests/client/test_write_order",
+    "tests/archive/test_archive.py", "tests/coordination/test_live_faults", "tests/log/test_crashes",
+    "tests/node/test_client_memory", "tests/fuzz/",
+)  # fmt: skip
 
 
 @cache
@@ -79,8 +85,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, bool, int, str]:
-    return group != SESSION, group != DRIVERS, group not in slow, -sizes[group], group
+def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, bool, bool, int, str]:
+    is_long = group.startswith(LONG)
+    return group != SESSION, group != DRIVERS, group not in slow, not is_long, -sizes[group], group
 
 
 @pytest.fixture(scope="session")

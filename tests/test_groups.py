@@ -3,12 +3,12 @@
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import DRIVERS, SESSION, group_of
+from tests.conftest import DRIVERS, LONG, SESSION, _turn, group_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,6 +24,33 @@ ROOT = Path(__file__).parent.parent
 )
 def test_groups(file: str, group: str) -> None:
     assert group_of(f"{file}::test_something[a::b]") == group
+
+
+@pytest.mark.parametrize("prefix", LONG)
+def test_files_that_take_long_are_there(prefix: str) -> None:
+    assert any(ROOT.glob(f"{prefix}*"))
+
+
+def test_what_takes_long_goes_first() -> None:
+    sizes = Counter(
+        {
+            SESSION: 500,
+            DRIVERS: 10,
+            "tests/node/test_cluster.py": 16,
+            "tests/fuzz/test_fuzz.py": 28,
+            "tests/test_tidy.py": 4_000,
+        }
+    )
+    in_order = [
+        SESSION,
+        DRIVERS,
+        "tests/node/test_cluster.py",
+        "tests/fuzz/test_fuzz.py",
+        "tests/test_tidy.py",
+    ]
+    slow = {SESSION, DRIVERS, "tests/node/test_cluster.py"}
+    given = [in_order[i] for i in (3, 1, 4, 0, 2)]
+    assert sorted(given, key=lambda group: _turn(group, slow, sizes)) == in_order
 
 
 def test_a_group_stays_in_one_process() -> None:
