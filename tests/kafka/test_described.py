@@ -9,6 +9,7 @@ from antiphon.kafka.handlers.metadata import CONDITIONAL_APPEND_FEATURE
 from antiphon.kafka.handlers.telemetry import METRICS_BYTES_MAX, PUSH_INTERVAL_MS, SUBSCRIPTION
 from antiphon.kafka.messages import admin, cluster, telemetry
 from antiphon.kafka.messages import described as m
+from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
 from tests.kafka.raw import RawClient, listening
 from tests.node.in_process import eventually, in_virtual_time
 
@@ -194,3 +195,30 @@ async def test_alter_configs_sets_what_is_not_named_back(version: int) -> None:
         await eventually(lambda: config() == {"retention.ms": "5000"})
         assert await replace(retention_ms=None) == code.NONE
         await eventually(lambda: config() == {})
+
+
+@in_virtual_time
+async def test_settings_of_brokers_say_where_they_come_from() -> None:
+    async with listening(2, num_partitions=3) as (served, connect):
+        client = await connect()
+
+        async def described(node: int) -> dict[str, tuple[str, int]]:
+            resource = admin.DescribeConfigsResource(
+                resource_type=4, resource_name=str(node), configuration_keys=None
+            )
+            answer = await client.ask(admin.DescribeConfigsRequest(resources=[resource]), 32, 4)
+            assert all(one.read_only for one in answer.results[0].configs)
+            return {one.name: (one.value, one.config_source) for one in answer.results[0].configs}
+
+        own, other = await described(0), await described(1)
+        assert own["num.partitions"] == ("3", SOURCE_BROKER)
+        assert own["auto.create.topics.enable"] == ("true", SOURCE_DEFAULT)
+        assert own["node.id"] == ("0", SOURCE_BROKER)
+        assert own["log.retention.ms"] == ("-1", SOURCE_DEFAULT)
+        assert "num.partitions" not in other
+        assert await described(7) == {}
+        topic = admin.CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
+        )
+        await client.ask(admin.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 19, 7)
+        assert len(served.first.gateway.topic("t").shards) == 3

@@ -27,8 +27,8 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 class TopicDefaults(NamedTuple):
     """Are topics made that a client asks for the metadata of, and with how many partitions where nobody says?"""
 
-    auto_create: bool
-    shards: int
+    auto_create: bool = True
+    shards: int = 1
 
 
 class TopicSetting(NamedTuple):
@@ -80,6 +80,19 @@ _SETTINGS: Final = (
     TopicSetting("unclean.leader.election.enable", "false", BOOLEAN, "Elect any replica when no live one is left."),
     TopicSetting("writers", "single", STRING, "single: one leader a shard; multi: each replica. Fixed at creation."),
 )  # fmt: skip
+# What a broker says of a setting that its topics may have, by the broker's name for it: the default, which is no node's.
+BROKER_DEFAULTS: Final[dict[str, str]] = {
+    "compression.type": "compression.type",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.roll.ms": "segment.ms",
+    "log.segment.bytes": "segment.bytes",
+    "message.max.bytes": "max.message.bytes",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
 TOPIC_SETTINGS: Final[dict[str, TopicSetting]] = {setting.name: setting for setting in _SETTINGS}
 
 

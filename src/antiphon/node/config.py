@@ -16,6 +16,7 @@ from msgspec import Meta
 from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import InvalidRequestError, NewerFormatError
+from antiphon.model.metadata import SHARDS_MAX
 from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
 from antiphon.records.intake import VALIDATIONS
 from antiphon.security.private_files import FILE_MODE
@@ -144,6 +145,9 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     )
     log_level: str = "info"
     auto_create_topics: bool = True
+    num_partitions: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = (
+        1  # of topics that Kafka's clients make without a number
+    )
     dial: str = "each"  # each | leader | follower: over whose connection a shard's Append and Ack travel (C3)
     ports: Ports = msgspec.field(default_factory=Ports)
     timings: Timings = msgspec.field(default_factory=Timings)

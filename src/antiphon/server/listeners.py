@@ -97,6 +97,7 @@ async def start_kafka(
 
     told = KafkaListenerConfig(
         auto_create_topics=config.auto_create_topics,
+        shards_default=config.num_partitions,
         authenticator=guards.authenticator,
         quotas=guards.quotas,
     )

@@ -19,6 +19,9 @@ from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import described as d
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.topic_config import (
+    BOOLEAN,
+    BROKER_DEFAULTS,
+    INT,
     LIST,
     SOURCE_BROKER,
     SOURCE_DEFAULT,
@@ -78,11 +81,9 @@ class ConfigHandler:
                 described.error_code = code.CLUSTER_AUTHORIZATION_FAILED
                 return described
             described.configs = [
-                m.DescribedSetting(
-                    name=name, value=value, read_only=True, config_source=SOURCE_BROKER, config_type=STRING
-                )
-                for name, value in self._broker_settings(wanted.resource_name).items()
-                if wanted.configuration_keys is None or name in wanted.configuration_keys
+                one
+                for one in self._broker_settings(wanted.resource_name)
+                if wanted.configuration_keys is None or one.name in wanted.configuration_keys
             ]
             return described
         if wanted.resource_type != TOPIC:
@@ -104,16 +105,26 @@ class ConfigHandler:
         ]
         return described
 
-    def _broker_settings(self, name: str) -> dict[str, str]:
+    def _broker_settings(self, name: str) -> list[m.DescribedSetting]:
+        """What tools look for: from the node's file, or the default. Only this node knows what its own file says."""
         node = self._cache.endpoints.get(int(name)) if name.isascii() and name.isdigit() else None
         if node is None:
-            return {}
-        return {
-            "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
-            "auto.create.topics.enable": str(self._defaults.auto_create).lower(),
-            "node.id": str(node.node_id),
-            "num.partitions": str(self._defaults.shards),
-        }
+            return []
+        told, default = self._defaults, TopicDefaults()
+        found = [
+            _of_broker("advertised.listeners", f"PLAINTEXT://{node.host}:{node.port}", SOURCE_BROKER),
+            _of_broker("node.id", str(node.node_id), SOURCE_BROKER),
+        ]
+        if node.node_id == self._gateway.node_id:
+            creates, creates_source = str(told.auto_create).lower(), told.auto_create != default.auto_create
+            found += [
+                _of_broker("auto.create.topics.enable", creates, _SOURCES[creates_source], BOOLEAN),
+                _of_broker("num.partitions", str(told.shards), _SOURCES[told.shards != default.shards], INT),
+            ]
+        for own_name, topic_name in BROKER_DEFAULTS.items():
+            setting = TOPIC_SETTINGS[topic_name]
+            found.append(_of_broker(own_name, setting.default, SOURCE_DEFAULT, setting.kafka_type))
+        return sorted(found, key=lambda one: one.name)
 
     async def alter(
         self, request: m.IncrementalAlterConfigsRequest, context: RequestContext
@@ -215,6 +226,15 @@ class ConfigHandler:
             with config_errors(True):
                 request = AlterTopic(resource.resource_name, changes, validate_only=validate_only)
                 await self._gateway.alter_topic(request)
+
+
+_SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?
+
+
+def _of_broker(name: str, value: str, source: int, kafka_type: int = STRING) -> m.DescribedSetting:
+    return m.DescribedSetting(
+        name=name, value=value, read_only=True, config_source=source, config_type=kafka_type
+    )
 
 
 def _altered(topic: TopicMeta, change: m.AlterableSetting) -> str | None:
