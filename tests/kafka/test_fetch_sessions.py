@@ -1,6 +1,8 @@
 """Fetch sessions (KIP-227): what changed is told, and nothing else; who holds how many; what ends one."""
 
 import asyncio
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,6 +12,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka import fetch_sessions
 from antiphon.kafka.api import FETCH
 from antiphon.kafka.apis import APIS
+from antiphon.kafka.fetch_codec import PartitionFetched, PartitionWanted, TopicWanted
 from antiphon.kafka.schema import decode, encode
 from antiphon.simulation.cluster import kafka_messages as m
 from tests.kafka.kafka_nodes import KafkaNodes, listener_of
@@ -305,3 +308,41 @@ async def test_the_memory_of_a_session_is_counted_and_bounded() -> None:
         assert pool.held_bytes < 10_000
         whole = await ask(client, request((0, 0), *map(partition, range(3000)), max_bytes=1000))
         assert (whole.session_id, len(told(whole))) == (0, 3000)
+
+
+class Following:
+    """Of a gateway what a session uses: who follows which shard, from where, in which isolation."""
+
+    def __init__(self) -> None:
+        self.now: dict[int, tuple[int, int, str]] = {}
+        self._keys = count(1)
+
+    def next_follow_key(self) -> int:
+        return next(self._keys)
+
+    def follow(self, key: int, shard_id: int, offset: int, isolation: str, _: Any) -> bool:
+        self.now[key] = (shard_id, offset, isolation)
+        return True
+
+    def unfollow(self, _: int, key: int) -> None:
+        del self.now[key]
+
+
+@in_virtual_time
+async def test_who_reads_to_another_end_is_told_of_all_anew() -> None:
+    following: Any = Following()
+    connection: Any = SimpleNamespace(account=SimpleNamespace(add=lambda _: None))
+    session = fetch_sessions.FetchSession(following, 1, connection, by_id=False)
+    topic = TopicWanted("t", None, [])
+    session.want(topic, PartitionWanted(0, -1, 5, 100))
+    for isolation, end in (("committed", 5), ("high_watermark", 9)):
+        assert [one.name for one in session.due(isolation)] == ["t"]
+        session.read(topic, PartitionFetched(0, 0, 9, 0, stable_end=5), 7, isolation)
+        assert list(following.now.values()) == [(7, end, isolation)]
+        session.news()
+    session.want(topic, PartitionWanted(0, -1, 9, 100))
+    assert session.due("high_watermark")
+    session.read(topic, PartitionFetched(0, 0, 9, 0, stable_end=5), 7, "high_watermark")
+    assert session.due("high_watermark") == []
+    session.close()
+    assert following.now == {}

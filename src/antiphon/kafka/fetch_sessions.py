@@ -82,6 +82,7 @@ class FetchSession:
         self._due: dict[Place, None] = {}  # to be read, the longest unserved first
         self._found: dict[Place, PartitionFetched] = {}  # for the answer under way
         self._arrived = asyncio.Event()
+        self._isolation = ""  # of what is followed
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -119,8 +120,13 @@ class FetchSession:
         if known is not None:
             known.told(fetched)
 
-    def due(self) -> list[TopicWanted]:
-        """What has to be read, because something may have changed."""
+    def due(self, isolation: str) -> list[TopicWanted]:
+        """What has to be read, because something may have changed: all, where the client reads to another end now."""
+        if isolation != self._isolation:
+            self._isolation = isolation
+            self._looked_s = -LOOK_S
+            for known in self._partitions.values():
+                self._unfollow(known)
         now_s = asyncio.get_running_loop().time()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s

@@ -180,7 +180,7 @@ class _Sweep:
 
     async def read(self, next_turn: Callable[[], Awaitable[None]]) -> None:
         places = count(1)
-        topics = self._request.topics if self._session is None else self._session.due()
+        topics = self._request.topics if self._session is None else self._session.due(self.isolation)
         for wanted in topics:
             fetched = TopicFetched(wanted.name, wanted.topic_id, [])
             self.topics.append(fetched)
