@@ -56,6 +56,7 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.model.transactions import AbortTransaction, ListTransactions
 from antiphon.native.access import ACCESS
 from antiphon.native.session import HANDLERS
 from antiphon.node.config import Ports
@@ -121,6 +122,8 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             Rebalance(),
             SplitShard(table),
             StartScrub(topic),
+            ListTransactions(),
+            AbortTransaction("x"),
             AlterUser("eve", remove=True),
             AlterAcls((eves(R.TOPIC, "*", Op.ALL),)),
             AlterQuota(Quota("eve", request_percentage=1.0)),

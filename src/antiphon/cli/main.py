@@ -22,6 +22,7 @@ from antiphon.cli import (
     simulate,
     spark_support,
     topic_commands,
+    transaction_commands,
     up_command,
     verify,
 )
@@ -67,6 +68,7 @@ bench.mount(app)
 judge.mount(app)
 verify.mount(app)
 scrub_command.mount(app)
+transaction_commands.mount(app)
 archive_commands.mount(app)
 audit_commands.mount(app)
 replay_commands.mount(app)

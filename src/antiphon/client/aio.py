@@ -15,6 +15,7 @@ from antiphon import system
 from antiphon.client import log_reader
 from antiphon.client.account import account_of
 from antiphon.client.cluster import Cluster, default_servers
+from antiphon.client.coordinated import Transactions, all_transactions
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shards_on_their_way
 from antiphon.client.table import AsyncTable
@@ -54,6 +55,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.model.transactions import AbortTransaction
 from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer
 
@@ -320,7 +322,7 @@ class AsyncClient:
             raise ProtocolViolationError(f"asked for a status, got {type(reply).__name__}")
         return reply
 
-    async def _ask_node(self, node_id: int, body: GetStatus | StartScrub, timeout_s: float | None) -> Any:
+    async def _ask_node(self, node_id: int, body: Any, timeout_s: float | None) -> Any:
         if self._cluster.meta is None:
             await self._cluster.refresh()
         address = self._cluster.address_of(node_id)
@@ -334,6 +336,14 @@ class AsyncClient:
     async def start_scrub(self, node_id: int, shard_id: int = -1, *, timeout_s: float | None = None) -> None:
         """Have a node read what is on its disk of a shard, or of all, now; `node_status` shows what it finds."""
         await self._ask_node(node_id, StartScrub(shard_id), timeout_s)
+
+    async def transactions(self, node_id: int, *, timeout_s: float | None = None) -> Transactions:
+        """The transactional ids of Kafka's clients that a node coordinates."""
+        return await all_transactions(lambda body: self._ask_node(node_id, body, timeout_s))
+
+    async def abort_transaction(self, node_id: int, name: str, *, timeout_s: float | None = None) -> None:
+        """Have the node that coordinates a transactional id abort what is open. Raises InvalidTxnStateError."""
+        await self._ask_node(node_id, AbortTransaction(name), timeout_s)
 
     def session(self, *, timeout_s: float = 10.0) -> Any:
         """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""

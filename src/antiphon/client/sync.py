@@ -27,6 +27,7 @@ from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Watch
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.requests import Row, StatusReply, Version
+from antiphon.model.transactions import TransactionState
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
 from antiphon.security.account import Account
@@ -422,6 +423,14 @@ class Client(Closes):
     def start_scrub(self, node_id: int, shard_id: int = -1, *, timeout_s: float | None = None) -> None:
         """Have a node read what is on its disk of a shard, or of all, now. See `AsyncClient.start_scrub`."""
         self.run(self.aio.start_scrub(node_id, shard_id, timeout_s=timeout_s))
+
+    def transactions(self, node_id: int, *, timeout_s: float | None = None) -> tuple[TransactionState, ...]:
+        """The transactional ids of Kafka's clients that a node coordinates."""
+        return self.run(self.aio.transactions(node_id, timeout_s=timeout_s))
+
+    def abort_transaction(self, node_id: int, name: str, *, timeout_s: float | None = None) -> None:
+        """Have the node that coordinates a transactional id abort. See `AsyncClient.abort_transaction`."""
+        self.run(self.aio.abort_transaction(node_id, name, timeout_s=timeout_s))
 
     def session(self, *, timeout_s: float = 10.0) -> Any:
         """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""

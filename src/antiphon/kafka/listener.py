@@ -55,7 +55,8 @@ from antiphon.kafka.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
 )
-from antiphon.model.cluster import AskTransaction
+from antiphon.kafka.transactions.operator import answer_operator
+from antiphon.model.cluster import AskTransaction, EndOffsets
 from antiphon.model.requests import Done
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.listening import Listening, serve
@@ -224,11 +225,13 @@ class KafkaListener:
             self._server = None
 
     async def _answer_node(self, body: Any) -> Any:
-        """What other nodes ask of this one's coordinators."""
+        """What other nodes and operators ask of this one's coordinators."""
+        if isinstance(body, EndOffsets):
+            await self._handlers.transaction_offsets.end(body)
+            return Done()
         if isinstance(body, AskTransaction):
             return await answer_of(self.transactions, body)
-        await self._handlers.transaction_offsets.end(body)
-        return Done()
+        return await answer_operator(self.transactions, body)
 
     # -- what connections call --------------------------------------------------------------------------------------
 

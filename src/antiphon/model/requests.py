@@ -16,6 +16,7 @@ from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
+from antiphon.model.transactions import TransactionRequest, TransactionsReply
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -347,7 +348,6 @@ class Trimmed(Body, frozen=True, array_like=True, tag=True):
 
 # -- tables -------------------------------------------------------------------------------------------------------
 
-
 # Rows and operations refer to bytes and numbers only, so the garbage collector need not look at them: there may be many.
 
 
@@ -492,9 +492,9 @@ AdminRequest = (
 
 Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
-    | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub
+    | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
-    | Fetched | OffsetReply | Trimmed | TableWritten | TableRows
+    | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionsReply
 )  # fmt: skip

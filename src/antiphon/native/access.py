@@ -41,6 +41,7 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.model.transactions import AbortTransaction, ListTransactions
 from antiphon.security.authorizer import Rights
 
 Check = Callable[[Gateway, Rights, Any], None]
@@ -211,6 +212,8 @@ ACCESS: Final[dict[type, Check]] = {
     GetMetadata: _nothing,
     GetStatus: _cluster(Operation.DESCRIBE),
     StartScrub: _cluster(Operation.ALTER),
+    ListTransactions: _cluster(Operation.DESCRIBE),
+    AbortTransaction: _cluster(Operation.ALTER),
     GetAccess: _cluster(Operation.DESCRIBE),
     CreateTopic: _create,
     DeleteTopic: _delete,

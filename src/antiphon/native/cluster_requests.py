@@ -30,10 +30,12 @@ from antiphon.model.requests import (
     SplitShard,
     StartScrub,
 )
+from antiphon.model.transactions import AbortTransaction, ListTransactions
 from antiphon.native.access import shown
 from antiphon.native.exchange import Exchange
 
 WAIT_MS_MAX: Final = 60_000
+TRANSACTIONS_S: Final = 10.0
 
 
 def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payload: memoryview) -> None:
@@ -64,6 +66,14 @@ def start_scrub(exchange: Exchange, request_id: int, body: StartScrub, _payload:
     """Have what is on this node's disk read now."""
     exchange.gateway.start_scrub(body.shard_id)
     exchange.reply(request_id, Done())
+
+
+def of_transactions(
+    exchange: Exchange, request_id: int, body: ListTransactions | AbortTransaction, _payload: memoryview
+) -> None:
+    """Have the coordinator of transactions on this node answer."""
+    gateway = exchange.gateway
+    exchange.later(request_id, gateway.questions.ask(gateway.node_id, body, TRANSACTIONS_S))
 
 
 def get_access(exchange: Exchange, request_id: int, _body: GetAccess, _payload: memoryview) -> None:
@@ -131,6 +141,8 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     GetMetadata: get_metadata,
     GetStatus: get_status,
     StartScrub: start_scrub,
+    ListTransactions: of_transactions,
+    AbortTransaction: of_transactions,
     GetAccess: get_access,
     CreateTopic: create_topic,
     DeleteTopic: delete_topic,

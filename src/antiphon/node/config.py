@@ -115,6 +115,15 @@ class Scrub(msgspec.Struct, forbid_unknown_fields=True):
     interval_s: Annotated[int, Meta(ge=1, le=10 * 365 * 86_400)] = 7 * 86_400  # each shard at least once
 
 
+class Transactions(msgspec.Struct, forbid_unknown_fields=True):
+    """Transactions of Kafka's clients: the longest time-out that a client may ask for, and after how much silence a
+    transactional id is forgotten.
+    """
+
+    timeout_max_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 900_000
+    id_expiration_s: Annotated[int, Meta(ge=60, le=10 * 365 * 86_400)] = 7 * 86_400
+
+
 class LogFiles(msgspec.Struct, forbid_unknown_fields=True):
     """How large node.log becomes before it is put aside, and how many files there are, that one included."""
 
@@ -154,6 +163,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limits: Limits = msgspec.field(default_factory=Limits)
     scrub: Scrub = msgspec.field(default_factory=Scrub)
     log: LogFiles = msgspec.field(default_factory=LogFiles)
+    transactions: Transactions = msgspec.field(default_factory=Transactions)
     security: Security = msgspec.field(default_factory=Security)
 
     @property

@@ -1,12 +1,16 @@
 """A node's memory for clients as its configuration divides it among the listeners, and as its metrics show it."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.gateway.turns import Turns
 from antiphon.model.cluster import MetadataView
 from antiphon.node.config import Limits
+
+if TYPE_CHECKING:
+    from antiphon.kafka.transactions.coordinator import TransactionCoordinator
 
 
 def memory_for_clients(limits: Limits, turns: Turns | None = None) -> Budget:
@@ -52,6 +56,24 @@ def add_capacity_gauges(
     gauges["antiphon_node_replicas_limit"] = (
         "Above so many replicas on a node, no more are placed on it",
         lambda: limits.node_replicas,
+    )
+
+
+def add_transaction_gauges(
+    gauges: dict[str, tuple[str, Callable[[], float]]], coordinator: "TransactionCoordinator"
+) -> None:
+    """Show how many transactions this node coordinates."""
+    gauges["antiphon_transactional_ids"] = (
+        "Transactional ids that this node coordinates",
+        lambda: coordinator.ids,
+    )
+    gauges["antiphon_transactions_open"] = (
+        "Transactions under way, or decided and not told to all that take part, that this node coordinates",
+        lambda: coordinator.open_transactions,
+    )
+    gauges["antiphon_transaction_markers"] = (
+        "Ends of transactions that partitions and groups were told by this node since its start",
+        lambda: coordinator.endings.told,
     )
 
 

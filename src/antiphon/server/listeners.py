@@ -94,12 +94,15 @@ async def start_kafka(
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address. With `faults` it does wrong as they say."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
+    from antiphon.kafka.transactions.coordinator import TransactionConfig
 
+    chosen = config.transactions
     told = KafkaListenerConfig(
         auto_create_topics=config.auto_create_topics,
         shards_default=config.num_partitions,
         authenticator=guards.authenticator,
         quotas=guards.quotas,
+        transactions=TransactionConfig.bounded(chosen.timeout_max_ms, chosen.id_expiration_s * 1000),
     )
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
     place = (gateway, config.listen_host, config.ports.kafka, told, pool)

@@ -15,6 +15,7 @@ from antiphon.server.client_memory import (
     add_capacity_gauges,
     add_memory_gauges,
     add_quota_gauges,
+    add_transaction_gauges,
     memory_for_clients,
 )
 from antiphon.server.epoch_finisher import start_epoch_finisher
@@ -119,6 +120,7 @@ class Server:
                 Guards(self.authenticator, self.quotas),
                 self._faults,
             )
+            add_transaction_gauges(node.metrics.gauges, self.kafka.transactions)
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
                 node.gateway,

@@ -39,6 +39,11 @@ class TransactionConfig(NamedTuple):
     bounds: Bounds = Bounds()
     table_shards: int = SHARDS
 
+    @classmethod
+    def bounded(cls, timeout_ms_max: int, expire_ms: int) -> "TransactionConfig":
+        """What an operator says of time-outs and of ids that are silent."""
+        return cls(Bounds(timeout_ms_max=timeout_ms_max, expire_ms=expire_ms))
+
 
 DEFAULT_TRANSACTION_CONFIG: Final = TransactionConfig()
 

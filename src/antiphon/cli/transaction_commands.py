@@ -1,0 +1,159 @@
+"""`antiphon transactions`: the open transactions of Kafka's clients, and an end for one that nobody ends."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+import antiphon
+from antiphon.cli.cluster_commands import (
+    DEFAULT_DIR,
+    DirOption,
+    JsonOption,
+    ServersOption,
+    server_addresses,
+)
+from antiphon.cli.output import print_json, print_table, reports_errors, usage
+from antiphon.cli.status_page import NODE_TIMEOUT_S
+from antiphon.errors import AntiphonError
+from antiphon.model.metadata import ClusterMeta
+from antiphon.model.transactions import TransactionState
+
+HEADINGS = (
+    "TRANSACTIONAL ID",
+    "STATE",
+    "PRODUCER",
+    "NUMBER",
+    "OPEN_S",
+    "TIMEOUT_S",
+    "SHARDS",
+    "GROUPS",
+    "NODE",
+)
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
+
+app = typer.Typer(no_args_is_help=True, help="Transactions of Kafka's clients: list, describe, abort.")
+
+
+def mount(into: typer.Typer) -> None:
+    """Add this module's commands to the command line."""
+    into.add_typer(app, name="transactions")
+
+
+@app.command("list", epilog="Example: antiphon transactions list --open")
+@reports_errors
+def list_transactions(
+    only_open: Annotated[bool, typer.Option("--open", help="Only those with an open transaction.")] = False,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """List transactional ids with the state of their last transaction."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        found, silent = _all(db)
+    rows = [(node, one) for node, one in found if not only_open or one.began_ms >= 0]
+    for node_id, reason in silent:
+        typer.echo(f"node {node_id} was not asked: {reason}", err=True)
+    if as_json:
+        print_json([_plain(node, one) for node, one in rows])
+    else:
+        print_table(HEADINGS, [_row(node, one) for node, one in rows], as_json=False)
+    if silent:
+        raise typer.Exit(1)
+
+
+@app.command("describe", epilog="Example: antiphon transactions describe orders-1")
+@reports_errors
+def describe(
+    name: IdArgument,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one transactional id and what takes part in its open transaction."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        node, found = _one(db, name)
+        topics = _partitions(db.metadata(), found)
+    told = {**_plain(node, found), "partitions": topics}
+    if as_json:
+        print_json(told)
+        return
+    for key, value in told.items():
+        typer.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+
+
+@app.command("abort", epilog="Example: antiphon transactions abort orders-1")
+@reports_errors
+def abort(name: IdArgument, servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
+    """Abort the open transaction of a transactional id. Its producer is fenced and has to begin anew."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        node, _ = _one(db, name)
+        db.abort_transaction(node, name, timeout_s=NODE_TIMEOUT_S)
+    typer.echo(f"the transaction of {name} is aborted, and its producer is fenced")
+
+
+def _all(
+    db: "antiphon.Client",
+) -> tuple[list[tuple[int, TransactionState]], list[tuple[int, str]]]:
+    """All ids with the nodes that coordinate them; and nodes that do not answer, with the reason."""
+    found: list[tuple[int, TransactionState]] = []
+    silent: list[tuple[int, str]] = []
+    for node in db.metadata().nodes:
+        try:
+            rows = db.transactions(node.node_id, timeout_s=NODE_TIMEOUT_S)
+        except AntiphonError as error:
+            silent.append((node.node_id, error.message))
+        else:
+            found.extend((node.node_id, one) for one in rows)
+    return sorted(found, key=lambda one: one[1].transactional_id), silent
+
+
+def _one(db: "antiphon.Client", name: str) -> tuple[int, TransactionState]:
+    found, silent = _all(db)
+    for node, one in found:
+        if one.transactional_id == name:
+            return node, one
+    unsure = f"; node {silent[0][0]} did not answer: {silent[0][1]}" if silent else ""
+    usage(f"there is no transactional id {name!r}{unsure}")
+    raise AssertionError  # usage() exits
+
+
+def _partitions(meta: ClusterMeta, one: TransactionState) -> list[str]:
+    places = {
+        shard.shard_id: f"{topic.name}/{shard.index}" for topic in meta.topics for shard in topic.shards
+    }
+    return [places.get(shard_id, f"shard {shard_id} (deleted)") for shard_id in one.shards]
+
+
+def _open_s(one: TransactionState) -> float | None:
+    return None if one.began_ms < 0 else round(time.time() - one.began_ms / 1000, 1)
+
+
+def _plain(node: int, one: TransactionState) -> dict[str, Any]:
+    return {
+        "transactional_id": one.transactional_id,
+        "state": one.state,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "number": one.number,
+        "open_s": _open_s(one),
+        "timeout_s": one.timeout_ms / 1000,
+        "shards": list(one.shards),
+        "groups": list(one.groups),
+        "node": node,
+    }
+
+
+def _row(node: int, one: TransactionState) -> tuple[Any, ...]:
+    open_s = _open_s(one)
+    return (
+        one.transactional_id,
+        one.state,
+        f"{one.producer_id}/{one.producer_epoch}",
+        one.number,
+        "-" if open_s is None else open_s,
+        one.timeout_ms / 1000,
+        len(one.shards),
+        len(one.groups),
+        node,
+    )
