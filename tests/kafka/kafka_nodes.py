@@ -72,7 +72,9 @@ class KafkaNodes:
         ports = Ports(NATIVE_PORT, KAFKA_PORT, -1, -1)
         auto_create = config.pop("auto_create_topics", True)
         security = config.pop("security", Security())
-        limits = {name: config.pop(name) for name in ("limits", "num_partitions") if name in config}
+        limits = {
+            name: config.pop(name) for name in ("limits", "num_partitions", "transactions") if name in config
+        }
         with configured(**config):
             async with cluster_of(
                 count, ports=ports, auto_create_topics=auto_create, security=security, **limits

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from antiphon.coordination.transactions import Bounds
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import transactions as m
-from antiphon.kafka.transactions.coordinator import TransactionConfig
+from antiphon.node.config import Transactions
 from antiphon.records.batch import read_header
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.raw import listening, run
@@ -127,8 +126,7 @@ def test_a_transaction_past_its_time_out_is_aborted() -> None:
 
 def test_a_time_out_is_at_most_what_the_operator_allows() -> None:
     async def scenario() -> None:
-        bounded = TransactionConfig(Bounds(timeout_ms_max=5_000))
-        async with listening(transactions=bounded) as (_, connect):
+        async with listening(transactions=Transactions(timeout_max_ms=5_000)) as (_, connect):
             tx = Transactional(await connect())
             await begun(tx, 5_000)
             assert await tx.init(5_001) == code.INVALID_TRANSACTION_TIMEOUT
