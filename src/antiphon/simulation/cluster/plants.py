@@ -15,6 +15,7 @@ from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
 from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
 from antiphon.simulation.cluster.host_plants import HOST_PLANTS
 from antiphon.simulation.cluster.listener_plants import LISTENER_PLANTS
+from antiphon.simulation.cluster.marker_plants import MARKER_PLANTS
 from antiphon.simulation.cluster.mode_plants import MODE_PLANTS
 from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
@@ -48,6 +49,7 @@ _ALL: Final = (
     *SCRUB_PLANTS,
     *ACCESS_PLANTS,
     *TRANSACTION_PLANTS,
+    *MARKER_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

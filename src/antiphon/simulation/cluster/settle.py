@@ -8,6 +8,7 @@ from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.changes import effects_of
+from antiphon.simulation.cluster.marked_logs import check_transactions
 from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_in_multi
 from antiphon.simulation.violation import require
 
@@ -114,6 +115,9 @@ def check_everything(cluster: "SimulatedCluster") -> None:
             elif isinstance(host, SingleWriterPartition) and host.state.failed is None:
                 _check_log(cluster, machine, host)
                 _check_producers(cluster, machine, host)
+                truth = cluster.evidence.truth(shard_id)
+                batches = [(read_header(batch.data), batch.data) for batch in truth.batches]
+                check_transactions(host, batches, machine.node_id, host.log.log_start)
                 if host.table is not None and shard_id in cluster.evidence.truths:
                     _check_table(cluster, machine, host)
     for shard_id, found in sorted(multi.items()):

@@ -39,6 +39,7 @@ from antiphon.simulation.cluster import log_checks
 from antiphon.simulation.cluster.disk_view import promise_of, shard_path
 from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
+from antiphon.simulation.cluster.marked_logs import check_own_log
 from antiphon.simulation.cluster.mode_watch import ModeWatch
 from antiphon.simulation.cluster.shell_watch import check_applied, listen_to_host, listen_to_node
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
@@ -313,6 +314,7 @@ class Watch:
         """Look on when clients are told what is committed, and when the log is cut or taken for whole again."""
         tell, cut, clear = host.clients.committed, host.log.truncate, host.log.clear_damage
         node_id = machine.node_id
+        self._judge(check_own_log, host, node_id)
 
         def told(high_watermark: int) -> None:
             self._judge(check_applied, machine, host, high_watermark, "tells clients of")
@@ -322,6 +324,7 @@ class Watch:
             self._judge(log_checks.check_cut, self._evidence.truth(host.shard_id), host, to_offset, node_id)
             op = cut(to_offset)
             self._judge(self._check_cut, machine, host)
+            self._judge(check_own_log, host, node_id)
             self._judge(self.modes.was_cut, machine, host, to_offset)
             return op
 
