@@ -106,6 +106,8 @@ def _random_scalar(hint: Any, kafka_type: str, rng: random.Random) -> Any:
             return rng.choice(list(ErrorCode))
         case "timedelta_i32" | "timedelta_i64":
             return hint.parse(datetime.timedelta(milliseconds=rng.randrange(1 << 31)))
+        case "datetime_i64":
+            return hint.parse(datetime.datetime.fromtimestamp(rng.randrange(1 << 31), datetime.UTC))
         case _:
             raise AssertionError(f"a type that this generator does not know: {kafka_type} {hint}")
 
@@ -124,6 +126,8 @@ def leaves(value: Any) -> Iterator[Any]:
             yield from leaves(element)
     elif isinstance(value, datetime.timedelta):
         yield round(value / datetime.timedelta(milliseconds=1))
+    elif isinstance(value, datetime.datetime):
+        yield round(value.timestamp() * 1000)
     elif isinstance(value, enum.IntEnum):
         yield int(value)
     elif isinstance(value, uuid.UUID):

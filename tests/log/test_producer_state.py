@@ -68,7 +68,7 @@ def test_the_last_five_are_recognised_older_ones_are_out_of_order() -> None:
     for n in range(7):
         shard.send(7, n * 2, count=2)
     for n in range(2, 7):
-        assert shard.send(7, n * 2, count=2) == Duplicate(n * 2, n * 2 + 2)
+        assert shard.send(7, n * 2, count=2) == Duplicate(n * 2, n * 2 + 2, 0)
     with pytest.raises(OutOfOrderSequenceError):
         shard.send(7, 2, count=2)
     with pytest.raises(OutOfOrderSequenceError):
@@ -86,7 +86,7 @@ def test_sequences_wrap_to_zero() -> None:
     shard = Shard()
     shard.send(7, LAST - 1, count=4)  # LAST-1, LAST, 0, 1
     assert shard.send(7, 2) == 4
-    assert shard.send(7, LAST - 1, count=4) == Duplicate(0, 4)
+    assert shard.send(7, LAST - 1, count=4) == Duplicate(0, 4, 0)
 
 
 def test_epochs_fence() -> None:
@@ -99,7 +99,7 @@ def test_epochs_fence() -> None:
     assert shard.send(7, 0, epoch=4) == 1
     with pytest.raises(ProducerFencedError):
         shard.send(7, 0, epoch=3)  # even a repeat
-    assert shard.send(7, 0, epoch=4) == Duplicate(1, 2)
+    assert shard.send(7, 0, epoch=4) == Duplicate(1, 2, 0)
 
 
 def test_batches_without_a_producer_and_control_batches_do_not_matter() -> None:
@@ -314,7 +314,7 @@ def test_other_producers_never_displace_a_job(monkeypatch: pytest.MonkeyPatch) -
     for number in range(10):
         shard.send(JOB_ID_MIN + 100 + number, 0)
     assert len(shard.state) == 11 + 3
-    assert shard.send(9, 0) == Duplicate(20, 21)
+    assert shard.send(9, 0) == Duplicate(20, 21, 0)
     assert not shard.state.truncate(5)  # who was forgotten by then would be missing
 
 

@@ -24,6 +24,7 @@ from antiphon.records.entry_id import EntryId
 from tests.log.helpers import Runner, batch_at, joined
 from tests.memory import allocated_at_most
 
+TIME = 1000  # ms, of all batches here
 SMALL = LogConfig(segment_bytes=1000, tail_bytes_max=1300)
 
 
@@ -221,7 +222,7 @@ def test_reset_takes_over_the_producers_of_before(log: Log) -> None:
     for _ in range(2):
         log.reopen()
         retry = log.log.producers.check(read_header(batch_at(0, producer_id=9, sequence=4)))
-        assert retry == Duplicate(90, 91)
+        assert retry == Duplicate(90, 91, TIME)
         for _ in range(40):  # several segments, each of which leaves a snapshot
             log.append(1, term=5, size=60)
     save_damage(log.disk, log.path, DamageReport(log.log.log_end, "", 0, "everything is read again"))
@@ -238,7 +239,9 @@ def test_producers_outlive_the_segments_that_hold_their_batches(log: Log) -> Non
     log.runner.run(log.log.trim(1))
     log.reopen()
     assert (log.log.log_start, log.log.damaged) == (1, None)
-    assert log.log.producers.check(read_header(batch_at(1, producer_id=9, sequence=0))) == Duplicate(0, 1)
+    assert log.log.producers.check(read_header(batch_at(1, producer_id=9, sequence=0))) == Duplicate(
+        0, 1, TIME
+    )
 
 
 @pytest.mark.parametrize("was_reset", [False, True], ids=["a segment before", "a snapshot"])
@@ -259,7 +262,9 @@ def test_producers_outlive_a_trim_within_the_first_segment_that_is_left(
         save_damage(log.disk, log.path, DamageReport(4, "", 0, "everything is read again"))
     log.reopen()
     assert (log.log.log_start, log.log.log_end, log.log.segment_count) == (2, 4, 1)
-    assert log.log.producers.check(read_header(batch_at(4, producer_id=9, sequence=0))) == Duplicate(0, 1)
+    assert log.log.producers.check(read_header(batch_at(4, producer_id=9, sequence=0))) == Duplicate(
+        0, 1, TIME
+    )
 
 
 @pytest.mark.parametrize("trimmed", [0, 4], ids=["between segments", "within one"])
@@ -289,12 +294,12 @@ def test_producers_outlive_damage_of_a_log_that_was_trimmed(log: Log, trimmed: i
             bad.base_offset,
             False,
         )
-        assert log.log.producers.check(theirs) == Duplicate(0, 1)
+        assert log.log.producers.check(theirs) == Duplicate(0, 1, TIME)
         assert not log.log.producers.knows(8), "what comes next may be another batch"
     log.runner.run(log.log.truncate(log.log.log_end))  # as its leader has it done before it sends the rest
     for _ in range(2):
         log.reopen()
-        assert log.log.producers.check(theirs) == Duplicate(0, 1)
+        assert log.log.producers.check(theirs) == Duplicate(0, 1, TIME)
         log.append(2)
 
 
@@ -311,7 +316,7 @@ def test_producers_outlive_a_deep_cut_of_a_log_that_was_trimmed(log: Log) -> Non
     log.runner.run(log.log.truncate(start + 8))
     theirs = read_header(batch_at(200, producer_id=9, sequence=0))
     for _ in range(2):
-        assert log.log.producers.check(theirs) == Duplicate(0, 1)
+        assert log.log.producers.check(theirs) == Duplicate(0, 1, 9000)
         assert not log.log.producers.knows(8)
         log.reopen()
         assert (log.log.log_start, log.log.log_end, log.log.damaged) == (start, start + 8, None)
@@ -342,7 +347,7 @@ def test_damage_before_the_start_of_a_log_has_it_begin_earlier_with_its_producer
         assert (log.log.log_start, log.log.log_end) == (first.base_offset, first.base_offset + 2)
         assert log.log.damaged is not None
         theirs = read_header(batch_at(200, producer_id=9, sequence=0))
-        assert log.log.producers.check(theirs) == Duplicate(0, 1)
+        assert log.log.producers.check(theirs) == Duplicate(0, 1, TIME)
 
 
 def test_trim_removes_whole_segments_and_moves_the_start(log: Log) -> None:
@@ -373,7 +378,9 @@ def test_what_is_known_of_producers_outlives_a_trim_of_everything(log: Log) -> N
     for _ in range(2):
         log.reopen()
         assert (log.log.log_start, log.log.log_end, log.log.damaged) == (1, 1, None)
-        assert log.log.producers.check(read_header(batch_at(1, producer_id=9, sequence=0))) == Duplicate(0, 1)
+        assert log.log.producers.check(read_header(batch_at(1, producer_id=9, sequence=0))) == Duplicate(
+            0, 1, TIME
+        )
 
 
 def test_the_batch_that_holds_an_offset(log: Log) -> None:

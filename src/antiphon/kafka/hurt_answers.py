@@ -14,7 +14,18 @@ from antiphon.kafka.fetch_codec import FetchRequest, PartitionFetched, TopicFetc
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.metadata import served_versions
 from antiphon.kafka.handlers.transactions import alike
-from antiphon.kafka.messages import admin, cluster, groups, offsets, quotas, security, transactions
+from antiphon.kafka.messages import (
+    admin,
+    cluster,
+    described,
+    groups,
+    offsets,
+    quotas,
+    reassignments,
+    security,
+    telemetry,
+    transactions,
+)
 from antiphon.kafka.produce_codec import PartitionProduced, ProduceRequest, encode_produce
 from antiphon.kafka.schema import Message
 from antiphon.records.batch import Buffer
@@ -212,6 +223,16 @@ def _alter_users(request: Any, _: int, error: int) -> Message | None:
     return security.AlterUserScramCredentialsResponse(results=results) if results else None
 
 
+def _telemetry(request: Any, _: int, error: int) -> Message:
+    return telemetry.GetTelemetrySubscriptionsResponse(
+        error_code=error,
+        client_instance_id=request.client_instance_id,
+        subscription_id=0,
+        push_interval_ms=0,
+        telemetry_max_bytes=0,
+    )
+
+
 def _resource(kind: type[Message]) -> Callable[[Any, int], Any]:
     def one(asked: Any, error: int) -> Message:
         return kind(
@@ -290,6 +311,27 @@ ANSWERED: Final[dict[str, Answered]] = {
         _resource(admin.AlteredResource),
         "resources",
     ),
+    "AlterConfigs": _each(
+        lambda all_: admin.AlterConfigsResponse(responses=all_),
+        _resource(admin.AlteredResource),
+        "resources",
+    ),
+    "AlterPartitionReassignments": _top(
+        reassignments.AlterPartitionReassignmentsResponse, error_message=REASON
+    ),
+    "ListPartitionReassignments": _top(
+        reassignments.ListPartitionReassignmentsResponse, error_message=REASON
+    ),
+    "DescribeTopicPartitions": _each(
+        lambda all_: described.DescribeTopicPartitionsResponse(topics=all_),
+        lambda topic, error: described.DescribedTopic(name=topic.name, error_code=error),
+        "topics",
+    ),
+    "DescribeQuorum": _top(described.DescribeQuorumResponse, error_message=REASON),
+    "UpdateFeatures": _top(described.UpdateFeaturesResponse, error_message=REASON),
+    "ListConfigResources": _top(described.ListConfigResourcesResponse),
+    "GetTelemetrySubscriptions": _telemetry,
+    "PushTelemetry": _top(telemetry.PushTelemetryResponse),
     "OffsetDelete": _top(groups.OffsetDeleteResponse),
     "DescribeClientQuotas": _top(quotas.DescribeClientQuotasResponse, error_message=REASON),
     "AlterClientQuotas": _each(
