@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Two of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 3
 
-.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks fuzz soak damage simulate-plants prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage simulate-plants prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ campaign: setup ## 5,000 fresh seeds of whole nodes, going on after a failure (4
 
 attacks: setup ## a minute of clients that want to hurt three nodes; prints what they cost the others
 	ATTACK_S=60 $(BIN)/pytest -q -s -p no:cacheprovider tests/security/test_attacks.py
+
+interop: setup ## other projects' own tests and Kafka's own tools against three nodes (3 minutes): make interop ARGS="kafka-python"
+	$(BIN)/python -m tests.interop.run $(ARGS)
 
 fuzz: setup ## half an hour of hostile inputs to every listener and file format: make fuzz FUZZ_S=600 ARGS="kafka http"
 	$(BIN)/python -m tests.fuzz.run $(if $(FUZZ_S),--seconds $(FUZZ_S)) $(ARGS)

@@ -46,6 +46,9 @@ async def test_partitions_come_in_pages() -> None:
         assert end is None
         partition = answer.topics[list(everything).index("b")].partitions[0]
         assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (0, [0], [0])
+        assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], []), (
+            "Java takes no null"
+        )
         unknown = (await page(client, "none", "a"))[2]
         errors = [topic.error_code for topic in unknown.topics]
         assert errors == [code.NONE, code.UNKNOWN_TOPIC_OR_PARTITION]
@@ -164,6 +167,31 @@ async def test_no_metrics_are_wanted_and_what_is_pushed_is_bounded() -> None:
         assert await push(subscription_id=7) == code.UNKNOWN_SUBSCRIPTION_ID
         assert await push(metrics=bytes(METRICS_BYTES_MAX + 1)) == code.TELEMETRY_TOO_LARGE
         assert await push(compression_type=4) == code.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize(("kind", "name"), [(2, "t"), (4, "0")], ids=["topic", "broker"])
+@in_virtual_time
+async def test_throttles_that_nobody_set_can_be_taken_away(kind: int, name: str) -> None:
+    async with listening() as (served, connect):
+        await served.create("t")
+        client = await connect()
+
+        async def change(operation: int, *names: str) -> int:
+            settings = [
+                admin.AlterableSetting(
+                    name=one, config_operation=operation, value="1" if not operation else None
+                )
+                for one in names
+            ]
+            resource = admin.AlterableResource(resource_type=kind, resource_name=name, configs=settings)
+            request = admin.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+            error: int = (await client.ask(request, 44, 1)).responses[0].error_code
+            return error
+
+        rate, replicas = "leader.replication.throttled.rate", "follower.replication.throttled.replicas"
+        assert await change(1, rate, replicas) == code.NONE
+        assert await change(0, rate) in {code.INVALID_CONFIG, code.INVALID_REQUEST}
+        assert await change(1, "nonsense") in {code.INVALID_CONFIG, code.INVALID_REQUEST}
 
 
 @pytest.mark.parametrize("version", [0, 2])

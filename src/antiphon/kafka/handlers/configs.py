@@ -47,6 +47,16 @@ RESET: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
 FIXED: Final = frozenset({"election", "writers", "conflict"})  # when a topic is made
+THROTTLES: Final = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.rate",
+        "leader.replication.throttled.replicas",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Nothing of the kind is ever set here, and tools that moved partitions take it away again."""
 
 
 class ConfigHandler:
@@ -207,6 +217,11 @@ class ConfigHandler:
         )
 
     async def _alter(self, resource: m.AlterableResource, validate_only: bool, rights: Rights) -> None:
+        configs = [one for one in resource.configs if not _is_no_throttle(one)]
+        if resource.resource_type == BROKER and not configs:
+            if not rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
+                raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be altered")
+            return
         if resource.resource_type != TOPIC:
             raise InvalidRequestError(
                 "only topics have settings that can be altered here; a node's are in its file"
@@ -216,7 +231,7 @@ class ConfigHandler:
         topic = self._gateway.topic(resource.resource_name)
         refuse_internal(topic)
         changes: dict[str, str | None] = {}
-        for setting in resource.configs:
+        for setting in configs:
             if setting.name in changes:
                 raise RefusedError(code.INVALID_REQUEST, f"{setting.name} is changed twice by one request")
             value = _altered(topic, setting)
@@ -235,6 +250,10 @@ def _of_broker(name: str, value: str, source: int, kafka_type: int = STRING) -> 
     return m.DescribedSetting(
         name=name, value=value, read_only=True, config_source=source, config_type=kafka_type
     )
+
+
+def _is_no_throttle(change: m.AlterableSetting) -> bool:
+    return change.config_operation == RESET and change.name in THROTTLES
 
 
 def _altered(topic: TopicMeta, change: m.AlterableSetting) -> str | None:

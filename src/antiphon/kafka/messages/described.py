@@ -29,7 +29,7 @@ class DescribeTopicPartitionsRequest(Message, kw_only=True):
 
 
 class DescribedPartition(Message, kw_only=True):
-    """A shard's replicas. The eligible leaders beyond the live ones are not told: None."""
+    """A shard's replicas. There are no eligible leaders beyond the live ones; Java's client cannot read null here."""
 
     error_code: I16 = 0
     partition_index: I32
@@ -37,8 +37,8 @@ class DescribedPartition(Message, kw_only=True):
     leader_epoch: I32 = -1
     replica_nodes: list[I32]
     isr_nodes: list[I32]
-    eligible_leader_replicas: list[I32] | None = None
-    last_known_elr: list[I32] | None = None
+    eligible_leader_replicas: list[I32] | None = []
+    last_known_elr: list[I32] | None = []
     offline_replicas: list[I32] = []
 
 

@@ -1,0 +1,1 @@
+"""Other projects' own tests and tools, unchanged, against real nodes: `make interop`."""

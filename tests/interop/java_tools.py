@@ -1,0 +1,286 @@
+"""Kafka's own command-line tools, and so Java's client, from Maven's jars."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.interop.suite import Outcome, UnavailableError, run_tool
+
+VERSION: Final = "4.3.1"
+RECORDS: Final = 2_000
+TOOL_S: Final = 120.0
+JVM: Final = (
+    "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)  # fmt: skip
+POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>antiphon.interop</groupId>
+  <artifactId>tools</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-tools</artifactId>
+      <version>{version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId>
+      <artifactId>slf4j-simple</artifactId>
+      <version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+Step = Callable[[], str]
+
+
+class UnexpectedError(Exception):
+    """A tool did not do what it does with Kafka; the text has its last words."""
+
+
+class JavaTools:
+    """See the module's text."""
+
+    name = "java-tools"
+    title = f"Kafka's command-line tools {VERSION}"
+    differences: dict[str, str] = {"producers are described": "DescribeProducers is not served"}
+
+    def __init__(self) -> None:
+        self._jars = Path()
+
+    def get(self, folder: Path) -> None:
+        """See Suite."""
+        if shutil.which("java") is None:
+            raise UnavailableError("java is not installed")
+        self._jars = folder / f"kafka-tools-{VERSION}"
+        if self._jars.is_dir():
+            return
+        part = folder / f"kafka-tools-{VERSION}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        (part / "pom.xml").write_text(POM.format(version=VERSION))
+        copy = ("dependency:copy-dependencies", "-DoutputDirectory=.", "-DincludeScope=runtime")
+        run_tool(("mvn", "-q", "-B", *copy), part)
+        part.rename(self._jars)
+
+    def run(self, kafka: str, where: Path) -> list[Outcome]:
+        """See Suite. Each step is told, and the next ones are tried whatever became of it."""
+        outcomes = []
+        for name, step in Steps(Tools(self._jars, kafka), kafka, where).all():
+            try:
+                step()
+            except (UnexpectedError, subprocess.TimeoutExpired) as error:
+                outcomes.append(Outcome(name, "failed", str(error)[-300:]))
+            else:
+                outcomes.append(Outcome(name, "passed"))
+        return outcomes
+
+
+class Tools:
+    """Runs one tool after the other."""
+
+    def __init__(self, jars: Path, kafka: str) -> None:
+        self._jars = jars
+        self._kafka = kafka
+
+    def __call__(self, tool: str, *arguments: str, expect: str = "", given: str = "") -> str:
+        """What the tool prints. Raises UnexpectedError if `expect` (a pattern) is not in it, or the tool failed."""
+        command = (*JVM, "-cp", "*", f"org.apache.kafka.tools.{tool}", *arguments)
+        done = subprocess.run(
+            command,
+            cwd=self._jars,
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TOOL_S,
+        )
+        said = done.stdout + done.stderr
+        if done.returncode or not re.search(expect, said, re.MULTILINE | re.DOTALL):
+            raise UnexpectedError(f"{tool}: {said.strip()[-250:]}")
+        return done.stdout
+
+    def at(self, tool: str, *arguments: str, expect: str = "", given: str = "") -> str:
+        """The same for a tool that takes the nodes as most of them do."""
+        return self(tool, "--bootstrap-server", self._kafka, *arguments, expect=expect, given=given)
+
+
+class Steps:
+    """What is done with the tools, in order."""
+
+    def __init__(self, tools: Tools, kafka: str, where: Path) -> None:
+        self._tools = tools
+        self._kafka = kafka
+        self._where = where
+
+    def all(self) -> Iterator[tuple[str, Step]]:
+        """Steps with their names."""
+        at = self._tools.at
+        yield "a topic is made", lambda: at("TopicCommand", "--create", "--topic", "in", "--partitions", "4")
+        yield "and another", lambda: at("TopicCommand", "--create", "--topic", "out", "--partitions", "4")
+        yield (
+            "it is described",
+            lambda: at("TopicCommand", "--describe", "--topic", "in", expect="Isr: .,.,."),
+        )
+        yield "partitions are added", self._more_partitions
+        yield "records are produced and verified", self._produce
+        yield "records are consumed and verified", self._consume
+        yield "console producer and consumer", self._console
+        yield "transactions with random aborts", self._transactions
+        yield (
+            "transactions are listed",
+            lambda: at("TransactionsCommand", "list", expect="copier.*CompleteCommit"),
+        )
+        yield "a transaction is described", self._describe_transaction
+        yield "producers are described", self._describe_producers
+        yield "offsets are told", lambda: at("GetOffsetShell", "--topic", "in", expect=r"in:0:\d+")
+        yield (
+            "a group is described",
+            lambda: self._groups("--describe", "--group", "verified", expect=r"LAG.*\n"),
+        )
+        yield "a group is reset", self._reset
+        yield (
+            "a group is deleted",
+            lambda: self._groups("--delete", "--group", "verified", expect="successful"),
+        )
+        yield "groups are listed", lambda: at("GroupsCommand", "--list", expect="copying")
+        yield "records are deleted", self._delete_records
+        yield "partitions are reassigned", self._reassign
+        yield "leaders are elected", self._elect
+        yield "directories are described", lambda: at("LogDirsCommand", "--describe", expect="in-0")
+        yield (
+            "the quorum is described",
+            lambda: at("MetadataQuorumCommand", "describe", "--status", expect="LeaderId"),
+        )
+        yield "features are described", lambda: at("FeatureCommand", "describe", expect="Feature:")
+        yield "versions are told", lambda: at("BrokerApiVersionsCommand", expect=r"Produce\(0\): \d+ to \d+")
+        yield "the cluster's id is told", self._cluster_id
+        yield "performance of a producer", self._perf_produce
+        yield "performance of a consumer", self._perf_consume
+        yield "compatibility of Java's client", self._compatible
+        yield "a topic is deleted", lambda: at("TopicCommand", "--delete", "--topic", "console")
+
+    def _groups(self, *arguments: str, expect: str = "") -> str:
+        return self._tools.at("consumer.group.ConsumerGroupCommand", *arguments, expect=expect)
+
+    def _file(self, name: str, value: object) -> str:
+        path = self._where / name
+        path.write_text(json.dumps(value))
+        return str(path)
+
+    def _more_partitions(self) -> str:
+        self._tools.at("TopicCommand", "--create", "--topic", "grown", "--partitions", "1")
+        self._tools.at("TopicCommand", "--alter", "--topic", "grown", "--partitions", "3")
+        return self._tools.at("TopicCommand", "--describe", "--topic", "grown", expect="PartitionCount: 3")
+
+    def _produce(self) -> str:
+        count = ("--max-messages", str(RECORDS), "--acks", "-1")
+        return self._tools.at("VerifiableProducer", "--topic", "in", *count, expect=f'"acked":{RECORDS}')
+
+    def _consume(self) -> str:
+        how = ("--topic", "in", "--group-id", "verified", "--max-messages", str(RECORDS))
+        told = self._tools.at(
+            "VerifiableConsumer", *how, "--reset-policy", "earliest", expect="shutdown_complete"
+        )
+        consumed = sum(
+            event["count"]
+            for event in map(json.loads, told.splitlines())
+            if event["name"] == "records_consumed"
+        )
+        if consumed != RECORDS:
+            raise UnexpectedError(f"{consumed} records were consumed, not {RECORDS}")
+        return told
+
+    def _console(self) -> str:
+        self._tools.at("ConsoleProducer", "--topic", "console", given="one\ntwo\nthree\n")
+        how = ("--topic", "console", "--from-beginning", "--max-messages", "3", "--timeout-ms", "20000")
+        return self._tools.at("consumer.ConsoleConsumer", *how, expect="one\ntwo\nthree")
+
+    def _transactions(self) -> str:
+        """What is copied from a partition in transactions, some of which are aborted and done again, is there once."""
+        partition = max(range(4), key=self._end_of)
+        count = self._end_of(partition)
+        self._tools(
+            "TransactionalMessageCopier", "--broker-list", self._kafka, "--input-topic", "in",
+            "--input-partition", str(partition), "--output-topic", "out", "--max-messages", str(count),
+            "--consumer-group", "copying", "--transactional-id", "copier", "--transaction-size", "100",
+            "--enable-random-aborts", expect=f'"consumed":{count}',
+        )  # fmt: skip
+        how = ("--partition", str(partition), "--offset", "earliest", "--isolation-level", "read_committed")
+        copied = self._tools.at(
+            "consumer.ConsoleConsumer", "--topic", "out", *how, "--max-messages", str(count)
+        )
+        read = self._tools.at("consumer.ConsoleConsumer", "--topic", "in", *how, "--max-messages", str(count))
+        if copied != read or len(copied.splitlines()) != count:
+            raise UnexpectedError(f"{len(copied.splitlines())} records were copied, of {count}")
+        return copied
+
+    def _end_of(self, partition: int) -> int:
+        told = self._tools.at("GetOffsetShell", "--topic", "in", "--partitions", str(partition))
+        return int(told.strip().rpartition(":")[2])
+
+    def _describe_transaction(self) -> str:
+        name = ("--transactional-id", "copier")
+        return self._tools.at("TransactionsCommand", "describe", *name, expect="copier")
+
+    def _describe_producers(self) -> str:
+        where = ("--topic", "out", "--partition", "0")
+        return self._tools.at("TransactionsCommand", "describe-producers", *where, expect="ProducerId")
+
+    def _reset(self) -> str:
+        how = ("--reset-offsets", "--to-earliest", "--topic", "in", "--execute")
+        return self._groups("--group", "verified", *how, expect=r"verified\s+in\s+\d\s+0")
+
+    def _delete_records(self) -> str:
+        wanted = {"version": 1, "partitions": [{"topic": "in", "partition": 0, "offset": -1}]}
+        file = self._file("delete.json", wanted)
+        return self._tools.at(
+            "DeleteRecordsCommand", "--offset-json-file", file, expect="in-0\tlow_watermark"
+        )
+
+    def _reassign(self) -> str:
+        wanted = {"version": 1, "partitions": [{"topic": "in", "partition": 0, "replicas": [1, 2, 0]}]}
+        file = ("--reassignment-json-file", self._file("reassign.json", wanted))
+        tool = "reassign.ReassignPartitionsCommand"
+        self._tools.at(tool, *file, "--execute", expect="Successfully started")
+        return self._tools.at(tool, *file, "--verify", expect="in-0 is (completed|complete)")
+
+    def _cluster_id(self) -> str:
+        where = ("cluster-id", "--bootstrap-server", self._kafka)
+        return self._tools("ClusterTool", *where, expect="Cluster ID: ")
+
+    def _elect(self) -> str:
+        return self._tools.at(
+            "LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions"
+        )
+
+    def _perf_produce(self) -> str:
+        how = ("--num-records", "5000", "--record-size", "100", "--throughput", "-1")
+        return self._tools.at("ProducerPerformance", "--topic", "in", *how, expect="5000 records sent")
+
+    def _perf_consume(self) -> str:
+        how = ("--num-records", "5000", "--group", "perf")
+        return self._tools.at("ConsumerPerformance", "--topic", "in", *how, expect=r", \d{4,}, ")
+
+    def _compatible(self) -> str:
+        yes = [
+            "--offsets-for-times-supported", "--cluster-id-supported",
+            "--create-topics-supported", "--describe-configs-supported", "--idempotent-producer-supported",
+            "--describe-acls-supported",
+        ]  # fmt: skip
+        arguments = [word for option in yes for word in (option, "true")]
+        nodes = (
+            "--num-cluster-nodes",
+            "3",
+            "--expect-record-too-large-exception",
+            "false",
+        )  # true: before 0.10.1
+        return self._tools.at(
+            "ClientCompatibilityTest", "--topic", "compatible", *arguments, *nodes, expect="SUCCESS"
+        )

@@ -1,0 +1,91 @@
+"""What a suite of another project is to the runner, and how its program is fetched."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+FOLDER_VARIABLE: Final = "ANTIPHON_INTEROP"
+FETCH_S: Final = 900.0
+
+
+class UnavailableError(Exception):
+    """A suite cannot be had here; the text says why."""
+
+
+class Outcome(NamedTuple):
+    """What became of one test: `passed`, `failed` or `skipped`, and its last words."""
+
+    test: str
+    result: str
+    said: str = ""
+
+
+class Suite(Protocol):
+    """Tests of another project.
+
+    Attributes:
+        name: how the command line calls it.
+        title: with the version.
+        differences: tests that fail, with the reason; one of them that passes is an error too.
+    """
+
+    name: str
+    title: str
+    differences: dict[str, str]
+
+    def get(self, folder: Path) -> None:
+        """Have its program ready in `folder`. Raises UnavailableError."""
+        ...
+
+    def run(self, kafka: str, where: Path) -> list[Outcome]:
+        """Run all of it against the nodes at `kafka` (`host:port,...`); `where` is for its files."""
+        ...
+
+
+def folder() -> Path:
+    """Where other projects' programs are kept, outside of the repository."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or Path.home() / ".cache" / "antiphon-interop")
+
+
+def run_tool(command: Sequence[str], where: Path, seconds: float = FETCH_S) -> str:
+    """Run a tool that fetches something. Raises UnavailableError with its last words."""
+    if shutil.which(command[0]) is None:
+        raise UnavailableError(f"{command[0]} is not installed")
+    try:
+        done = subprocess.run(
+            list(command), cwd=where, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"{command[0]} did not end within {seconds:.0f} s") from None
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()[-3:]
+        raise UnavailableError(f"{' '.join(command[:4])} failed: {' '.join(words)}")
+    return done.stdout
+
+
+def source_of(package: str, version: str, sha256: str, where: Path) -> Path:
+    """The unpacked source distribution of a Python package, by pip, once."""
+    name = f"{package.replace('-', '_')}-{version}"
+    unpacked = where / name
+    if unpacked.is_dir():
+        return unpacked
+    where.mkdir(parents=True, exist_ok=True)
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check")
+    run_tool((*pip, "--no-deps", "--no-binary", ":all:", f"{package}=={version}"), where)
+    archive = where / f"{name}.tar.gz"
+    found = hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else "nothing"
+    if found != sha256:
+        raise UnavailableError(f"{archive.name} is not what it was: SHA-256 {found}")
+    part = where / f"{name}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    with tarfile.open(archive) as files:
+        files.extractall(part, filter="data")
+    (part / name).rename(unpacked)
+    shutil.rmtree(part)
+    return unpacked
