@@ -132,8 +132,6 @@ def leaves(value: Any) -> Iterator[Any]:
         yield int(value)
     elif isinstance(value, uuid.UUID):
         yield value.bytes
-    elif isinstance(value, bool):
-        yield value
     elif value == bytes(16):
         yield None
     else:

@@ -1,9 +1,11 @@
 """Transactions of Kafka's clients: their coordinator, their parts, their end, and the offsets of groups in them."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from antiphon.errors import TimedOutError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import transactions as m
 from antiphon.node.config import Transactions
@@ -248,6 +250,35 @@ def test_a_successor_goes_on_with_what_was_decided() -> None:
             assert await tx.write(TOPIC, b"y") == code.NONE
             assert await there.end(commit=False) == code.NONE
             await eventually(lambda: markers(nodes) == [False, True, False, True])
+
+    run(scenario)
+
+
+def test_a_decision_whose_write_had_no_known_outcome_is_told() -> None:
+    """The client never asks again."""
+
+    async def scenario() -> None:
+        async with listening() as (nodes, connect):
+            await nodes.create(TOPIC)
+            tx = await begun(Transactional(await connect()))
+            assert await tx.add((TOPIC, 0)) == [code.NONE]
+            assert await tx.write(TOPIC, b"x") == code.NONE
+            listener = nodes.nodes.servers[0].kafka
+            assert listener is not None
+            rows = listener.transactions._rows
+            write, tries = rows.write, 0
+
+            async def lost(*told: Any) -> int:
+                nonlocal tries
+                tries += 1
+                version = await write(*told)
+                if tries == 1:
+                    raise TimedOutError("nobody knows")
+                return version
+
+            rows.write = lost  # type: ignore[method-assign]
+            assert await tx.end(commit=True) != code.NONE
+            await eventually(lambda: markers(nodes) == [False, True])
 
     run(scenario)
 

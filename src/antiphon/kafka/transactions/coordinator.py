@@ -373,10 +373,18 @@ class TransactionCoordinator:
             for shard_id in sorted(led_now | set(self._led)):
                 self._lead(shard_id)
             try:
+                await self._read_unknown()
                 await self._abort_overdue()
                 await self._forget_expired()
             except AntiphonError as error:
                 structlog.get_logger().info("transactions_not_looked_at", reason=error.message)
+
+    async def _read_unknown(self) -> None:
+        """Read rows whose last write has no known outcome: what it decided is to be told, whoever asks again."""
+        for led in list(self._led.values()):
+            for name, held in list(led.held.items()):
+                if held.kept is None and not held.waiting:
+                    await self.describe(name)
 
     async def _abort_overdue(self) -> None:
         now_ms = system.wall_ms()
