@@ -9,7 +9,9 @@ import pytest
 
 from antiphon.errors import UnknownShardError
 from antiphon.http.listener import HttpListener
+from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.simulated_faults import Fault
+from antiphon.model.cluster import EndTransaction
 from antiphon.model.findings import DEGRADED, Finding
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
 from antiphon.model.requests import AlterTopic, CreateTopic, GetStatus, Put, StartScrub, TableWrite
@@ -17,7 +19,8 @@ from antiphon.node.config import Scrub
 from antiphon.node.node import Node
 from antiphon.node.scrub import BOOK_NAME
 from antiphon.partition.partition import Partition
-from antiphon.records.builder import build_batch
+from antiphon.records.batch import TRANSACTIONAL_BIT
+from antiphon.records.builder import build_batch, seal
 from tests.node.in_process import DIRECTORY, NATIVE_PORT, Nodes, ask, cluster_of, eventually, run
 
 ROUNDS = 8
@@ -133,6 +136,57 @@ def test_what_decays_is_found_and_fetched_again_while_the_node_serves_the_rest(
         assert b"antiphon_scrub_errors_total 1.0" in node.metrics.render()
 
     with_nodes(3, test)
+
+
+async def aborted_in(nodes: Nodes, name: str) -> int:
+    """A shard with aborted transactions in closed segments on every node."""
+    topic = await nodes.nodes[0].gateway.create_topic(
+        CreateTopic(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000"})
+    )
+    shard_id = topic.shards[0].shard_id
+    gateway = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].gateway
+    for number in range(ROUNDS):
+        batch = build_batch(
+            [(None, bytes(8_000), [], 1)], producer_id=7, producer_epoch=0, base_sequence=number
+        )
+        batch[22] |= TRANSACTIONAL_BIT
+        seal(batch)
+        await gateway.append(shard_id, batch, transaction_number=number + 1)
+        await gateway.transactions.end(EndTransaction(shard_id, 7, 0, number + 1, number % 3 == 0))
+    await eventually(lambda: all(is_whole(node, shard_id) for node in nodes.nodes.values()))
+    return shard_id
+
+
+@pytest.mark.parametrize("harm", ["flip", "lose", "swap"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_index_of_aborted_transactions_is_made_anew_by_the_node_itself(count: int, harm: str) -> None:
+    async def test(nodes: Nodes) -> None:
+        shard_id = await aborted_in(nodes, "t")
+        host = await nodes.leader(shard_id)
+        node, disk = nodes.nodes[host.services.node_id], nodes.disks[host.services.node_id]
+        names = [name for name in disk.listdir(host.log.path) if name.endswith(ABORTED_SUFFIX)]
+        path, other = (f"{host.log.path}/{name}" for name in names[:2])
+        good = bytes(disk.durable(path) or b"")
+        if harm == "flip":
+            disk.flip_bit(path, 20 * 8 + 3)
+        elif harm == "lose":
+            disk.lose(path)
+        else:
+            disk.restore(path, bytes(disk.durable(other) or b""))
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: node.metrics.scrub_errors == 1)
+        await eventually(lambda: not current(node))
+        (mended,) = node.status().findings
+        assert (mended.kind, mended.level, mended.shard_id) == ("damage_found", DEGRADED, shard_id)
+        assert path in mended.what
+        assert mended.do == "nothing: it is made anew from the log"
+        assert bytes(disk.durable(path) or b"") == good
+        assert node.hosts[shard_id] is host, "it served all the time"
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: not node.care.scrub.status.waiting)
+        assert node.metrics.scrub_errors == 1
+
+    with_nodes(count, test)
 
 
 def test_the_only_replica_serves_what_it_can_and_says_since_when_it_is_damaged() -> None:

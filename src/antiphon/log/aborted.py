@@ -70,6 +70,18 @@ class AbortedIndex:
                 return False
         return True
 
+    def copy(self) -> "AbortedIndex":
+        """The same, as it is now."""
+        return AbortedIndex(self._numbers[:])
+
+    def ended_before(self, offset: int) -> "array[int]":
+        """The producers, then the markers, of those whose marker is before `offset`: which transactions these are.
+
+        How early one began may be known less exactly where a log was read that is trimmed.
+        """
+        numbers = self._numbers[: self._first_from(offset) * _FIELDS]
+        return numbers[::_FIELDS] + numbers[_MARKER::_FIELDS]
+
     def encode(self) -> bytes:
         """The whole file; it counts as written."""
         self.written = len(self)

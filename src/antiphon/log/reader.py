@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from antiphon.errors import AntiphonError, DamagedLogError
 from antiphon.invariants import invariant
+from antiphon.log.aborted import AbortedIndex
 from antiphon.log.disk import Disk
 from antiphon.log.index import SIZE_MASK, IndexEntry, find_entry, iter_entries
 from antiphon.log.recovery import DamageReport
@@ -33,6 +34,15 @@ class SegmentView(NamedTuple):
     data_path: str
     index_path: str
     size_bytes: int
+
+
+class AbortedView(NamedTuple):
+    """What is `known` of the aborted transactions whose marker is in a segment, with the `path` of the file for it."""
+
+    base_offset: int
+    next_offset: int
+    path: str
+    known: AbortedIndex
 
 
 class DiskRead:
@@ -159,6 +169,13 @@ class LogReader:
             for s in self._segments.all
             if s.max_timestamp >= since_ms or not s.max_is_exact
         ]
+
+    def aborted_from(self, offset: int) -> AbortedView | None:
+        """Of the first segment that begins at `offset` or later and has any, as it is now."""
+        for one in self._segments.all:
+            if one.base_offset >= offset and len(one.aborted):
+                return AbortedView(one.base_offset, one.next_offset, one.aborted_path, one.aborted.copy())
+        return None
 
     @property
     def removals(self) -> int:

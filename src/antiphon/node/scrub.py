@@ -1,14 +1,17 @@
 """The scrub: reads what is on the disk of each replica, at a set rate, and tells of what is not as it was written.
 
-Of a log everything that is durable is read: each batch against its checksums and its index entry (`log.log_check`). Of a
-table's store everything (`StoreEngine.check`). One shard is read at a time, the one that has waited longest first, each at
-least once in an interval. The reading is done in a thread, a small piece at a time, with pauses that keep to the rate.
+Of a log everything that is durable is read: each batch against its checksums and its index entry (`log.log_check`), and the
+indexes of aborted transactions (`log.aborted_check`). Of a table's store everything (`StoreEngine.check`). One shard is read
+at a time, the one that has waited longest first, each at least once in an interval. The reading is done in a thread, a small
+piece at a time, with pauses that keep to the rate.
 
-What is found twice in a row is damage, and is mended from the other replicas (`mending`). A disk that refuses to be read is
-a finding for a person. When each shard was read last is kept in the node's directory, over restarts.
+What is found twice in a row is damage, and is mended from the other replicas (`mending`); an index of aborted transactions
+is made anew from what is known here. A disk that refuses to be read is a finding for a person. When each shard was read last
+is kept in the node's directory, over restarts.
 """
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -24,11 +27,13 @@ from antiphon.errors import (
     StorageFailedError,
     UnknownShardError,
 )
+from antiphon.log.aborted_check import AbortedCheck, made_anew
 from antiphon.log.disk import PASSING, read_whole, replace_file
 from antiphon.log.log_check import Checked, LogCheck
 from antiphon.model.findings import OF_NODE, ScrubStatus
 from antiphon.node.findings import Noted
-from antiphon.node.mending import is_over
+from antiphon.node.mending import KIND as DAMAGED
+from antiphon.node.mending import is_over, text_of
 
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk
@@ -45,6 +50,9 @@ BATCH_COST_BYTES: Final = 1024  # what a batch costs besides its bytes
 ON_REQUEST_BYTES_S: Final = 8 * 1024 * 1024  # the rate of what is asked for where none is set
 TRIES: Final = 3  # of a store that cannot be read, which may be in the middle of a change
 TRY_AGAIN_S: Final = 1.0
+TWICE: Final = 2  # in a row: then it is damage
+ANEW_S: Final = 60.0  # for the disk to have a file that is made anew
+ANEW: Final = "nothing: it is made anew from the log"
 KIND: Final = "not_readable"
 _END: Final = -1
 
@@ -145,6 +153,7 @@ class Scrub:
         damage: DamageReport | DamagedStoreError | None = None
         try:
             damage = await self._read_log(host)
+            is_whole = damage is not None or await self._read_aborted(host)
             if damage is None and table is not None:
                 damage = await self._read_store(host, table)
         except (OSError, StorageFailedError) as error:
@@ -156,6 +165,8 @@ class Scrub:
             return
         if damage is None:
             self._findings.take_back(shard_id, KIND)
+            if is_whole:
+                self._findings.take_back(shard_id, DAMAGED)
             await self._note_read(shard_id)
         else:
             self._node.metrics.scrub_errors += 1
@@ -171,6 +182,36 @@ class Scrub:
             check.offset = max(check.offset, found.next_offset)
             await self._keep_to_rate(found.size_bytes, found.batches * BATCH_COST_BYTES)
         return None
+
+    async def _read_aborted(self, host: "Partition") -> bool:
+        """Read the indexes of aborted transactions. What is bad is made anew once; are all whole in the end?"""
+        check, bad, is_whole, is_told = AbortedCheck(host.log), 0, True, False
+        while not is_over(host) and (piece := check.plan()) is not None:
+            found: Checked = await self._in_thread(piece)
+            bad = 0 if found.damage is None else bad + 1
+            if found.damage is not None and bad == TWICE and not is_over(host):
+                is_told = True
+                await self._make_anew(host, found.damage)
+            elif bad > TWICE:
+                bad, is_whole = 0, False  # the finding stays
+                check.offset = found.next_offset + 1
+            check.offset = max(check.offset, found.next_offset)
+            await self._keep_to_rate(found.size_bytes, BATCH_COST_BYTES)
+        if is_told and is_over(host):  # what comes in its place is looked at
+            self._findings.take_back(host.shard_id, DAMAGED)
+            self.read_again(host.shard_id)
+        return is_whole
+
+    async def _make_anew(self, host: "Partition", damage: "DamageReport") -> None:
+        """Tell of the file, and have it written again from what is known here, behind all that is to be written before."""
+        text = text_of(damage)
+        self._node.metrics.scrub_errors += 1
+        structlog.get_logger().error("scrub_found_damage", shard=host.shard_id, reason=text)
+        self._findings.note(Noted(DAMAGED, host.shard_id, text, ANEW))
+        done = asyncio.Event()
+        host.driver.submit(made_anew(host.log, damage.offset), lambda _: done.set())
+        with contextlib.suppress(TimeoutError):  # a full disk: the next look tells
+            await asyncio.wait_for(done.wait(), ANEW_S)
 
     async def _read_store(self, host: "Partition", table: "TableShard") -> DamagedStoreError | None:
         """Read a store. It may be changed meanwhile, or another one be put in its place: then it is read anew."""
