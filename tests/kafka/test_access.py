@@ -297,6 +297,17 @@ async def test_a_table_is_no_topic_and_what_is_the_clusters_is_nobodys() -> None
 
 
 @in_virtual_time
+async def test_to_see_a_topics_producers_takes_more_than_to_see_the_topic() -> None:
+    async with secured() as (served, connect):
+        await served.create("t")
+        eve = await as_user(connect, "eve")
+        for operation, error in ((Op.DESCRIBE, code.TOPIC_AUTHORIZATION_FAILED), (Op.READ, code.NONE)):
+            await give(served, eves(R.TOPIC, "t", operation))
+            told = await ask(eve, "DescribeProducers")
+            assert told.topics[0].partitions[0].error_code == error
+
+
+@in_virtual_time
 async def test_a_transaction_takes_its_id_its_topics_and_its_group() -> None:
     async with secured() as (served, connect):
         await served.create("t")

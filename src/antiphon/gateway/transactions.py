@@ -1,8 +1,10 @@
 """The shards' part of transactions, as the coordinator of transactions and the listeners ask for it."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from antiphon.model.cluster import EndTransaction
+from antiphon.records.known_producer import KnownProducer
 
 
 class ShardTransactions(Protocol):
@@ -17,6 +19,13 @@ class ShardTransactions(Protocol):
 
     def check_taken(self, shard_id: int) -> None:
         """Raise WrongKindError, with the reason, for a shard that takes no parts of transactions; UnknownShardError."""
+        ...
+
+    def producers(self, shard_id: int) -> Iterator[KnownProducer]:
+        """What a shard that this node leads knows of each producer: some 50,000 at most, and each job.
+
+        Whoever asks may let others run between two of them. Raises UnknownShardError, NotLeaderError, NotReadyError.
+        """
         ...
 
     async def end(self, request: EndTransaction) -> int:

@@ -38,6 +38,7 @@ from antiphon.kafka.handlers.logins import LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.producers import ProducersHandler
 from antiphon.kafka.handlers.quorum import QuorumHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
@@ -77,6 +78,7 @@ class Handlers(NamedTuple):
     fetch: FetchHandler
     metadata: MetadataHandler
     log_offsets: LogOffsetsHandler
+    producers: ProducersHandler
     groups: GroupHandler
     transactions: TransactionHandler
     transaction_offsets: TransactionOffsetsHandler
@@ -305,6 +307,11 @@ _APIS: Final = (
     ServedApi(
         60, "DescribeCluster", 0, 2, 0, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse,
         lambda on: on.metadata.describe_cluster, Routing.ANY,
+    ),
+    ServedApi(
+        61, "DescribeProducers", 0, 0, 0,
+        transactions.DescribeProducersRequest, transactions.DescribeProducersResponse,
+        lambda on: on.producers.describe, Routing.LEADER, "the coordinator epoch is the last marker's number",
     ),
     ServedApi(
         65, "DescribeTransactions", 0, 0, 0,

@@ -115,6 +115,14 @@ def _txn_offsets_topic(topic: Any, error: int) -> Any:
     return transactions.TxnOffsetCommitTopicResult(name=topic.name, partitions=partitions)
 
 
+def _producers_topic(topic: Any, error: int) -> Any:
+    partitions = [
+        transactions.DescribedProducers(partition_index=index, error_code=error, error_message=REASON)
+        for index in topic.partition_indexes
+    ]
+    return transactions.DescribedProducersTopic(name=topic.name, partitions=partitions)
+
+
 def _join_group(request: Any, version: int, error: int) -> Message:
     name = None if version >= 7 else ""
     return groups.JoinGroupResponse(error_code=error, protocol_name=name, member_id=request.member_id)
@@ -347,6 +355,9 @@ ANSWERED: Final[dict[str, Answered]] = {
     "EndTxn": _top(transactions.EndTxnResponse),
     "TxnOffsetCommit": _each(
         lambda all_: transactions.TxnOffsetCommitResponse(topics=all_), _txn_offsets_topic, "topics"
+    ),
+    "DescribeProducers": _each(
+        lambda all_: transactions.DescribeProducersResponse(topics=all_), _producers_topic, "topics"
     ),
     "DescribeTransactions": _each(
         lambda all_: transactions.DescribeTransactionsResponse(transaction_states=all_),

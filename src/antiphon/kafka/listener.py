@@ -35,6 +35,7 @@ from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
 from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
+from antiphon.kafka.handlers.producers import ProducersHandler
 from antiphon.kafka.handlers.quorum import QuorumHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
@@ -68,7 +69,7 @@ BACKLOG: Final = 256
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
 THROTTLED_METADATA: Final = (
-    3  # version of Metadata, the one answer that is kept encoded, which begins with the time
+    3  # version of Metadata; the other answer that comes encoded always begins with the time
 )
 _I32: Final = struct.Struct(">i")
 BEFORE_LOGIN: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
@@ -121,6 +122,7 @@ def _handlers(
         fetch=FetchHandler(gateway, cache, config.quotas, config.fetch_sessions_max),
         metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas),
         log_offsets=LogOffsetsHandler(gateway, cache),
+        producers=ProducersHandler(gateway, cache),
         groups=GroupHandler(cache, coordinator, transactions),
         transactions=TransactionHandler(gateway, cache, transactions, coordinator),
         transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
@@ -445,7 +447,7 @@ def encoded(header: RequestHeader, body: Message | bytes, throttle_ms: int = 0) 
     else:
         at = len(out)
         out += body
-        if throttle_ms and header.version >= THROTTLED_METADATA:
+        if throttle_ms and (header.api.name != "Metadata" or header.version >= THROTTLED_METADATA):
             _I32.pack_into(out, at, throttle_ms)
     finish_response(out)
     return out

@@ -26,6 +26,7 @@ alike, so that a fail-over forgets nothing. `truncate` removes batches of uncomm
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -41,6 +42,7 @@ from antiphon.errors import (
 )
 from antiphon.log.transactions import Aborted, Known, TransactionState
 from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer
+from antiphon.records.known_producer import KnownProducer
 
 TABLE_ID_MIN: Final = 1 << 61
 JOB_ID_MIN: Final = 1 << 62
@@ -57,6 +59,7 @@ JOBS_MAX: Final = 100_000  # of a shard
 JOB_KEPT_S: Final = (
     24 * 3600.0
 )  # that a job is remembered in any case, since its last batch or this process took over
+UNKNOWN: Final = -1  # of a producer of whom only something else is known
 _EPOCH_MODULUS: Final = 1 << 15
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 _THREE_PARTS: Final = b"\x93"  # msgpack's first byte of an array of three
@@ -244,6 +247,30 @@ class ProducerState:
         self._heard_s.clear()
         self._exact_from = 0
         self.transactions = TransactionState()
+
+    def known(self) -> Iterator[KnownProducer]:
+        """Each producer, in no order. Others may change the state meanwhile: who is forgotten is left out then."""
+        transactions = self.transactions
+        numbers = {*self._producers, *self._jobs, *transactions.markers, *transactions.open}
+        return (found for number in numbers if (found := self._known(number)) is not None)
+
+    def _known(self, producer_id: int) -> KnownProducer | None:
+        last, transactions = self.last_batch(producer_id), self.transactions
+        marker, opened = transactions.markers.get(producer_id), transactions.open.get(producer_id)
+        if last is None and marker is None and opened is None:
+            return None
+        epochs = [one.epoch for one in (last, opened) if one is not None]
+        epoch = max(epochs, default=UNKNOWN)
+        if marker is not None and marker.epoch > epoch:  # a sequence of an epoch that was ended says nothing
+            epoch, last = marker.epoch, None
+        return KnownProducer(
+            producer_id,
+            epoch,
+            UNKNOWN if last is None else last.last_sequence,
+            UNKNOWN if last is None else last.timestamp,
+            UNKNOWN if marker is None else marker.number,
+            UNKNOWN if opened is None else opened.first_offset,
+        )
 
     def last_batch(self, producer_id: int) -> ProducerBatch | None:
         """The newest batch of a producer."""

@@ -12,11 +12,12 @@ from antiphon.model.cluster import TransactionEnded
 from antiphon.node.topic_settings import check_takes_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from antiphon.model.cluster import EndTransaction
     from antiphon.node.local_replicas import LocalReplicas
     from antiphon.node.peers import PeerLink
+    from antiphon.records.known_producer import KnownProducer
 
 EXTRA_S: Final = 1.0  # beyond what the request itself may take at the leader
 TIMEOUT_MS_MAX: Final = 300_000
@@ -37,6 +38,12 @@ class LocalTransactions:
     def check_taken(self, shard_id: int) -> None:
         """See ShardTransactions."""
         check_takes_transactions(*self._replicas.shard(shard_id))
+
+    def producers(self, shard_id: int) -> "Iterator[KnownProducer]":
+        """See ShardTransactions."""
+        host = self._replicas.host(shard_id)
+        host.state.check_serving()
+        return host.log.producers.known()
 
     async def end(self, request: "EndTransaction") -> int:
         """See ShardTransactions."""

@@ -177,6 +177,53 @@ class DescribeTransactionsResponse(Message, kw_only=True):
     transaction_states: list[DescribedTransaction]
 
 
+class ProducersOfTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partition_indexes: list[I32]
+
+
+class DescribeProducersRequest(Message, kw_only=True):
+    """Ask what leaders know of the producers of partitions."""
+
+    topics: list[ProducersOfTopic]
+
+
+class DescribedProducer(Message, kw_only=True):
+    """One producer. -1: not known; as the start of a transaction: none is under way."""
+
+    producer_id: I64
+    producer_epoch: I32
+    last_sequence: I32 = -1
+    last_timestamp: I64 = -1
+    coordinator_epoch: I32
+    current_txn_start_offset: I64 = -1
+
+
+class DescribedProducers(Message, kw_only=True):
+    """Those of one partition."""
+
+    partition_index: I32
+    error_code: I16
+    error_message: str | None = None
+    active_producers: list[DescribedProducer] = []
+
+
+class DescribedProducersTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[DescribedProducers]
+
+
+class DescribeProducersResponse(Message, kw_only=True):
+    """Each partition that was named, once."""
+
+    throttle_time_ms: I32 = 0
+    topics: list[DescribedProducersTopic]
+
+
 class ListTransactionsRequest(Message, kw_only=True):
     """Which transactional ids are asked for; a filter that is empty (a duration below 0) lets all through."""
 
