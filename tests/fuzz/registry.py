@@ -12,6 +12,7 @@ TARGETS: Final = {
     "compressed": "batches:Compressed",
     "log-entries": "batches:LogEntries",
     "shard-files": "disks:ShardFiles",
+    "aborted-files": "disks:AbortedFiles",
     "node-files": "disks:NodeFiles",
     "producers": "disks:Producers",
     "metadata": "disks:Metadata",

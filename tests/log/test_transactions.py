@@ -9,6 +9,7 @@ import pytest
 from antiphon.errors import NewerFormatError
 from antiphon.log import producer_state, snapshot, transactions
 from antiphon.log.aborted import ABORTED_SUFFIX
+from antiphon.log.aborted_check import AbortedCheck, made_anew
 from antiphon.log.config import LogConfig
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.segment import SNAPSHOT_SUFFIX
@@ -64,6 +65,7 @@ class World:
         self.batches: list[tuple[int, bytes]] = []
         self.numbers: dict[int, int] = {}
         self.sequences: dict[int, int] = {}
+        self.harmed = ""  # a file that is bad until it is written again
 
     def step(self) -> None:
         state, pid = self.log.producers.transactions, self.draw.randrange(4)
@@ -123,14 +125,28 @@ class World:
     def lose_an_index(self) -> None:
         names = [name for name in self.disk.listdir("/shard") if name.endswith(ABORTED_SUFFIX)]
         if names and self.log.log_start == 0:
-            path = os.path.join("/shard", self.draw.choice(names))
+            path = self.harmed = os.path.join("/shard", self.draw.choice(names))
             if self.draw.random() < 0.5:
                 self.disk.remove(path)
             else:
                 self.disk.open(path).pwritev([b"\xff"], 20)
             self.log = ShardLog.open(self.disk, "/shard", SMALL)
 
+    def check_files(self) -> None:
+        """What the scrub reads: nothing that was written by the log itself is found to be bad."""
+        check = AbortedCheck(self.log)
+        while (piece := check.plan()) is not None:
+            if self.draw.random() < 0.1:
+                self.step()
+            found = piece()
+            if found.damage is not None:
+                assert found.damage.path == self.harmed
+                self.runner.run(made_anew(self.log, found.damage.offset))
+                self.harmed = ""
+            check.offset = max(check.offset, found.next_offset)
+
     def check(self) -> None:
+        self.check_files()
         told, state = reading([batch for _, batch in self.batches]), self.log.producers.transactions
         assert {pid: (one.epoch, one.first_offset) for pid, one in state.open.items()} == told.open
         assert [one.first_offset for one in state.open.values()] == sorted(at for _, at in told.open.values())

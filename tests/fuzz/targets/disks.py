@@ -6,11 +6,12 @@ An input is a number (which file), a mode (as it is, or sealed: with the CRC tha
 import os
 import struct
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
 from antiphon.errors import AntiphonError, CorruptBatchError, ForeignDirectoryError, NewerFormatError
+from antiphon.log.aborted import ABORTED_SUFFIX, load_aborted
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import read_whole, write_whole
@@ -26,14 +27,17 @@ from antiphon.model.metadata import Kind
 from antiphon.model.requests import AlterAcls, AlterUser, CreateTopic
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.metrics import NodeMetrics
-from antiphon.records.batch import read_header
-from antiphon.records.builder import build_batch, build_members, seal
+from antiphon.records.batch import TRANSACTIONAL_BIT, read_header
+from antiphon.records.builder import build_batch, build_end_marker, build_members, seal
 from antiphon.records.decode import decode_records
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
 from tests.fuzz.target import Target, check, quiet
 from tests.log.helpers import finish
 from tests.node import in_process
+
+if TYPE_CHECKING:
+    from antiphon.log.transactions import Aborted
 
 SHARD: Final = "/shard"
 NODE: Final = "/node"
@@ -134,8 +138,25 @@ class OneFile(Target):
         self.open(disk_of(self.folder, {**self.files, name: content}))
 
 
+def _aborted(disk: SimulatedDisk, log: ShardLog, term: int, number: int) -> None:
+    """A transaction, and the marker that aborts it."""
+    batch = build_batch(
+        [(None, b"gone", (), 1)],
+        base_offset=log.log_end,
+        leader_epoch=term,
+        producer_id=9,
+        producer_epoch=0,
+        base_sequence=number,
+    )
+    batch[22] |= TRANSACTIONAL_BIT
+    seal(batch)
+    committed(disk, log.stage_append([batch]))
+    said = {"commit": False, "number": number, "producer": (9, 0), "term": term, "timestamp_ms": 1}
+    committed(disk, log.stage_append([build_end_marker(base_offset=log.log_end, **said)]))  # type: ignore[arg-type]
+
+
 def _history(disk: SimulatedDisk) -> None:
-    """A log with several segments, members, producers, a trimmed start, promises, snapshots."""
+    """A log with several segments, members, producers, aborted transactions, a trimmed start, promises, snapshots."""
     log = ShardLog.open(disk, SHARD, CONFIG, clock_ms=lambda: 1000)
     committed(disk, log.hard_state.stage(1, 2))
     term = 1
@@ -150,6 +171,8 @@ def _history(disk: SimulatedDisk) -> None:
             base_sequence=number,
         )
         committed(disk, log.stage_append([batch]))
+        if number % 6 == 2:
+            _aborted(disk, log, term, number)
         if number == 20:
             term = 2
             committed(disk, log.hard_state.stage(term, None))
@@ -213,6 +236,48 @@ class ShardFiles(OneFile):
         batch = build_batch([(None, b"new", (), 1)], base_offset=log.log_end, leader_epoch=term)
         committed(disk, log.stage_append([batch]))
         return log
+
+
+class AbortedFiles(Target):
+    """An index of aborted transactions: the first byte says how it is sealed, the next eight are the snapshot's offset."""
+
+    path = f"{SHARD}/00000000000000000000{ABORTED_SUFFIX}"
+
+    def seeds(self) -> list[bytes]:
+        disk = SimulatedDisk(Random(0), lambda: 0.0)
+        _history(disk)
+        found = [data for name, data in files_under(disk, SHARD).items() if name.endswith(ABORTED_SUFFIX)]
+        check(len(found) > 1, "no index of aborted transactions to begin with")
+        return [
+            bytes([mode]) + struct.pack(">q", before) + data
+            for data in found
+            for mode in (0, SEALED)
+            for before in (0, 20, 1 << 40)
+        ]
+
+    def run(self, data: bytes) -> None:
+        if len(data) < 9:
+            return
+        content = sealed(self.path, data[9:]) if data[0] & SEALED else data[9:]
+        (before,) = struct.unpack_from(">q", data, 1)
+        disk = disk_of(SHARD, {os.path.basename(self.path): content})
+        try:
+            found = load_aborted(disk, self.path, before)
+        except NewerFormatError:
+            return
+        if found is None:
+            return
+        check(len(found) * 32 <= len(content), "it names more than the file has room for")
+        for start, end in ((0, 1 << 62), (before, before + 10), (-5, 0)):
+            told: list[Aborted] = []
+            found.find(start, end, told)
+            check(len(told) <= len(found), "a transaction is told twice")
+            check(all(one.first_offset < end for one in told), "what is told begins behind the end")
+        write_whole(disk, self.path, found.encode())
+        again = load_aborted(disk, self.path, 1 << 62)
+        check(
+            again is not None and again.encode() == found.encode(), "it is another one after it was written"
+        )
 
 
 class NodeFiles(OneFile):
