@@ -11,6 +11,7 @@ from antiphon.errors import AntiphonError, NotReadyError
 from antiphon.log.disk import write_whole
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_tree import Copy
+from antiphon.model.cluster import EndTransaction
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, Put, TableRows, TableScan, TableWrite
 from antiphon.node.config import Scrub
@@ -18,7 +19,8 @@ from antiphon.node.node import Node
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotFile
 from antiphon.node.trimming import trim_replica
 from antiphon.partition.partition import Partition
-from antiphon.records.builder import build_batch
+from antiphon.records.batch import TRANSACTIONAL_BIT
+from antiphon.records.builder import build_batch, end_marker_of, seal
 from antiphon.records.decode import decode_records
 from antiphon.records.entry_id import EntryId
 from antiphon.simulation.rocks_on_disk import RealFiles, RocksOnDiskEngine
@@ -30,9 +32,11 @@ FOLDERS: Final = ("data", "etc")
 ROUNDS: Final = 8
 SEGMENTS: Final = {"segment.bytes": "4096"}
 SCRUB: Final = Scrub(bytes_per_s=64 * 1024 * 1024, interval_s=1000)
+ABORTS: Final = "sales"  # each write there follows a transaction that is aborted
 TOPICS: Final[dict[str, dict[str, Any]]] = {
     "log": {"config": SEGMENTS},
     "other": {"config": SEGMENTS},
+    ABORTS: {"config": SEGMENTS},
     "votes": {"profile": "raft", "config": SEGMENTS},
     "fast": {"config": {"commit": "local"}},
     "rows": {"kind": Kind.TABLE},
@@ -90,7 +94,20 @@ class Cluster(Nodes):
             put = TableWrite(shard_id, (Put(b"%04d" % len(self.wanted[name]), value),))
             await ask(f"node-{leader.node_id}:{NATIVE_PORT}", put)
         else:
+            if name == ABORTS:
+                await self._abort_one(leader, shard_id)
             await leader.gateway.append(shard_id, build_batch([(None, value, [], 1)]), timeout_s=5.0)
+
+    async def _abort_one(self, leader: Node, shard_id: int) -> None:
+        """A transaction of a new producer, which is aborted."""
+        producer_id = self.random.getrandbits(40)
+        batch = build_batch(
+            [(None, b"gone", [], 1)], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+        batch[22] |= TRANSACTIONAL_BIT
+        seal(batch)
+        await leader.gateway.append(shard_id, batch, timeout_s=5.0, transaction_number=1)
+        await leader.gateway.transactions.end(EndTransaction(shard_id, producer_id, 0, 1, commit=False))
 
     async def founded(self) -> None:
         """Make what there is, and write to it, until every kind of file is there."""
@@ -170,10 +187,27 @@ class Cluster(Nodes):
                 found = [row.value for row in rows.rows if row is not None]
             else:
                 found = list(self.in_log(name, host))
+                if name == ABORTS and aborted_in(host) != named_by(host):
+                    return f"{name} on node {node.node_id}: other aborted transactions than in its log"
                 wanted = wanted[-len(found) :] if name in self.early and found else wanted
             if found != (wanted[: len(found)] if may_lag else wanted):
                 return f"{name} on node {node.node_id}: {len(found)} values, {len(wanted)} are right"
         return ""
+
+
+def aborted_in(host: Partition) -> list[tuple[int, int]]:
+    """The aborted transactions that end in a replica's log, by its batches: producers and offsets of the markers."""
+    return [
+        (header.producer_id, header.base_offset)
+        for header, batch in host.log.reader.batches_from(host.log.log_start)
+        if (end_marker_of(batch) or (True, 0))[0] is False
+    ]
+
+
+def named_by(host: Partition) -> list[tuple[int, int]]:
+    """The same, by what the replica tells those who read committed transactions."""
+    found = host.log.aborted(host.log.log_start, host.log.log_end)
+    return [(one.producer_id, one.marker_offset) for one in found]
 
 
 def copies(cluster: Cluster) -> dict[int, Copy]:

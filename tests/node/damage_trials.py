@@ -51,6 +51,7 @@ KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("`__cluster`: hard-state", rf"{DIRECTORY}/shards/0/hard-state"),
     ("segment", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.log"),
     ("index", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.index"),
+    ("aborted transactions", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.aborted"),
     ("snapshot (log)", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.snapshot"),
     ("start", rf"{DIRECTORY}/shards/\d+/start"),
     ("hard-state", rf"{DIRECTORY}/shards/[1-9]\d*/hard-state"),
