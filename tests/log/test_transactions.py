@@ -208,6 +208,26 @@ def test_a_state_as_of_an_offset_and_the_log_from_there_come_to_the_same(seed: i
         assert state.transactions.last_stable(world.log.log_end) == whole.last_stable(world.log.log_end)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_what_took_over_a_state_as_of_an_offset_may_be_cut_to_any_later_one(seed: int) -> None:
+    world = World(SimulatedDisk(random.Random(seed)), random.Random(seed))
+    for _ in range(60):
+        world.step()
+    places = [at for at, _ in world.batches]
+    for before in places[::5]:
+        taken = world.log.producers.encode(before=before)
+        for to in (at for at in places if at >= before):
+            state = ProducerState.decode(taken)
+            for at, batch in world.batches:
+                if at >= before:
+                    for header, one in iter_batches(batch):
+                        state.learn(header, one)
+            assert state.transactions.truncate(to)
+            told, known = reading([batch for at, batch in world.batches if at < to]), state.transactions
+            assert {pid: (one.epoch, one.first_offset) for pid, one in known.open.items()} == told.open
+            assert {pid: one[:3] for pid, one in known.markers.items()} == told.markers
+
+
 def test_the_last_stable_offset_waits_for_the_marker_to_be_committed() -> None:
     world = World(SimulatedDisk(random.Random(1)), random.Random(1))
     while len(world.log.producers.transactions.markers) < 2:

@@ -232,10 +232,14 @@ class TransactionState:
     def known(self, before: int | None = None) -> Known | None:
         """What a snapshot says; `before`: as of that offset. None where there is nothing to say.
 
-        Whoever takes this over and then the log from `before` on knows what is known here. A transaction that ended behind
-        `before`, and after it another one of its producer, may be missing: its batches behind `before` open it again. If the
-        last marker of a producer is cut off again, what is known of the one before is only that its number was lower.
+        Whoever takes this over and then the log from `before` on knows what is known here, and may cut the log to any offset
+        from `before` on. Where the changes that are kept do not reach back to `before`, less is known: a transaction that
+        ended behind it, and after it another one of its producer, may be missing (its batches behind `before` open it
+        again). If the last marker of a producer is cut off then, what is known of the one before is only that its number
+        was lower.
         """
+        if before is not None and before >= self._exact_from:
+            return self._as_of(before).known()
         exact_from = max([self._exact_from, *(change.offset + 1 for change in list(self._changes)[-1:])])
         opened, markers = dict(self.open), dict(self.markers)
         if before is not None:
@@ -251,6 +255,14 @@ class TransactionState:
                     opened[producer_id] = OpenTransaction(marker.epoch, marker.first_offset, 0)
             opened = dict(sorted(opened.items(), key=lambda item: item[1].first_offset))
         return Known(exact_from, list(opened.items()), list(markers.items())) if opened or markers else None
+
+    def _as_of(self, before: int) -> "TransactionState":
+        """A copy without what changed from this offset on, to which the changes reach back."""
+        state = TransactionState()
+        state.open, state.markers = dict(self.open), dict(self.markers)
+        state._exact_from, state._changes = self._exact_from, self._changes.copy()
+        state.truncate(before)
+        return state
 
     @classmethod
     def of(cls, known: Known) -> "TransactionState":
