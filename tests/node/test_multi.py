@@ -268,6 +268,33 @@ async def test_logs_are_trimmed_when_everybody_has_them_and_the_clocks_stay() ->
         assert sum(status_of(nodes, 0, shard_id).vclock) == 32
 
 
+@in_virtual_time
+async def test_s4_28_what_stands_behind_damage_and_on_no_other_disk_is_not_lost() -> None:
+    async with cluster_of(3) as nodes:
+        shard_id = await new_shard(nodes, "log")
+        for number in range(6):
+            await append(nodes, 0, shard_id, b"shared %d" % number)
+        await converged(nodes, shard_id)
+        await nodes.stop(1)
+        await nodes.stop(2)
+        for number in range(3):
+            await append(nodes, 0, shard_id, b"alone %d" % number)
+        wanted = values(nodes, 0, shard_id)
+        await nodes.stop(0)
+        disk, directory = nodes.shard_path(0, shard_id)
+        disk.flip_bit(f"{directory}/{0:020d}.log", 8 * 80)  # in the first entry, which the others have
+        for node_id in range(3):
+            await nodes.start(node_id)
+        await eventually(lambda: all(shard_id in node.hosts for node in nodes.nodes.values()))
+        await eventually(lambda: sum(status_of(nodes, 2, shard_id).vclock) == 9)
+        await converged(nodes, shard_id)
+        assert [sorted(values(nodes, node, shard_id)) for node in range(3)] == [sorted(wanted)] * 3  # type: ignore[type-var]
+        await eventually(lambda: status_of(nodes, 0, shard_id).state == "ok")
+        await append(nodes, 0, shard_id, b"after")
+        await converged(nodes, shard_id)
+        assert values(nodes, 1, shard_id)[-1] == b"after"
+
+
 def is_trimmed(nodes: Nodes, node_id: int, shard_id: int) -> bool:
     """Is it, after a look at what everybody is known to have?"""
     host(nodes, node_id, shard_id).upkeep.apply_retention(0)

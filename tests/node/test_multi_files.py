@@ -14,6 +14,7 @@ from antiphon.log.wal_thread import WalThread
 from antiphon.node.peer_wire import decode_peer, encode_replica_message, with_payload
 from antiphon.partition.multi_batches import checked_entries, entry_of, identity, number_batch
 from antiphon.partition.multi_files import ORIGINS_FILE, load_marks, recover_origins, save_marks
+from antiphon.partition.multi_salvage import SALVAGE_FILE, salvage
 from antiphon.records.batch import read_header, stamp, validate_batch
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
@@ -137,3 +138,45 @@ def test_entries_that_do_not_follow_the_file_cannot_be_placed(tmp_path: Path) ->
     log = filled(tmp_path / "log", 10)
     carry_out(save_marks(DISK, log, [Mark(0, (0, 3), (0, 99))]))
     assert recover_origins(DISK, log) is None
+
+
+def test_entries_behind_damage_outlive_the_cut(tmp_path: Path) -> None:
+    """A bit flips in the fourth of ten entries; all that are whole behind it are kept until the log is whole again."""
+    path = tmp_path / "log"
+    log = filled(path, 10)
+    size_bytes = len(batch(1, 1))
+    (segment,) = path.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[4 * size_bytes - 1] ^= 1
+    segment.write_bytes(data)
+    for file in path.glob("*.snapshot"):
+        file.unlink()
+
+    def opened() -> tuple[ShardLog, list[tuple[int, int]]]:
+        log = ShardLog.open(DISK, str(path), LogConfig())
+        found = recover_origins(DISK, log)
+        assert found is not None
+        kept = salvage(DISK, log, found[1].clock)
+        assert all(entry.crc == read_header(batch(entry.origin, entry.lsn)).crc for entry in kept)
+        return log, [(entry.origin, entry.lsn) for entry in kept]
+
+    behind = [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
+    log, kept = opened()
+    assert log.damaged is not None
+    assert log.log_end == 3
+    assert kept == behind
+
+    async def write_on() -> None:
+        wal = WalThread(DISK)
+        wal.start(asyncio.get_running_loop())
+        wal.submit(log.stage_append([batch(2, 2, 3)]))  # from another replica; this cuts the rest
+        await wal.stop()
+
+    asyncio.run(write_on())
+    assert segment.read_bytes().rstrip(b"\0").count(b"v5") == 0
+    log, kept = opened()
+    assert log.log_end == 4
+    assert kept == behind
+    carry_out(log.clear_damage())
+    assert opened()[1] == []
+    assert not (path / SALVAGE_FILE).exists()

@@ -44,6 +44,7 @@ class Site:
         self.up = False
         self.committed = 0
         self.damaged = False
+        self.kept: list[OriginEntry] = []  # what stands behind the damage of its log
 
     def start(self) -> None:
         self.life += 1
@@ -62,6 +63,7 @@ class Site:
             damaged=self.damaged,
         )
         self.damaged = False
+        self.replica.kept.extend(self.kept)
         self.run(self.replica.start())
 
     def crash(self) -> None:

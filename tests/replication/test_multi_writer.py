@@ -1,5 +1,6 @@
 """Replicas of a shard that all of them write: what the claims of the document do not name."""
 
+import dataclasses
 from collections import deque
 from zlib import crc32
 
@@ -215,6 +216,73 @@ def test_a_damaged_log_writes_nothing_before_everybody_has_answered() -> None:
     sites.settle()
     assert sites.vclocks() == [[4, 0, 0]] * 3
     assert sites.agree()
+
+
+@pytest.mark.parametrize("feed_bytes_max", [1, 1 << 20])
+def test_what_stands_behind_damage_and_was_never_relayed_is_appended_again(feed_bytes_max: int) -> None:
+    sites = Sites()
+    sites.config = dataclasses.replace(sites.config, feed_bytes_max=feed_bytes_max)  # from the next start on
+    sites[1].write("a", "b", "c")
+    sites[2].write("x")
+    sites.settle()
+    for node in (2, 3):
+        sites[node].crash()
+    sites[1].write("d", "e")  # nobody hears of these
+    sites.mail.clear()
+    sites[1].crash()
+    sites[1].kept = [one for one in sites[1].disk if (one.origin, one.lsn) not in ((1, 1), (1, 2))]
+    sites[1].kept.sort(key=lambda one: (one.origin, one.lsn))
+    sites[1].disk = sites[1].disk[:1]
+    sites[1].damaged = True
+    sites.restart(1)
+    sites.settle()
+    assert sites[1].of_origin(1) == ["a"], "others may have what lies between"
+    for node in (2, 3):
+        sites.restart(node)
+    sites.settle()
+    assert sites[1].repaired == 1
+    assert [sites[node].of_origin(1) for node in (1, 2, 3)] == [["a", "b", "c", "d", "e"]] * 3
+    sites[1].write("f")
+    sites.settle()
+    assert sites.vclocks() == [[6, 1, 0]] * 3
+    assert sites.agree()
+
+
+def test_what_stands_behind_a_gap_is_not_appended_and_the_replica_writes_on() -> None:
+    sites = Sites(2)
+    sites[2].crash()
+    sites[1].write("a", "b", "c")
+    sites.mail.clear()
+    sites[1].crash()
+    sites[1].kept = [one for one in sites[1].disk if one.lsn == 3]
+    sites[1].disk = sites[1].disk[:1]
+    sites[1].damaged = True
+    sites.restart(1)
+    sites.restart(2)
+    sites.settle()
+    assert sites[1].repaired == 1
+    sites[1].write("d")
+    sites.settle()
+    assert sites[2].of_origin(1) == ["a", "d"]
+    assert sites.agree()
+
+
+def test_it_is_whole_when_what_was_kept_is_durable() -> None:
+    sites = Sites(2, sync_at_once=False)
+    sites[2].crash()
+    sites[1].write("a", "b")
+    sites[1].sync()
+    sites.mail.clear()
+    sites[1].crash()
+    sites[1].kept, sites[1].disk = sites[1].disk[1:], sites[1].disk[:1]
+    sites[1].damaged = True
+    sites.restart(1)
+    sites.restart(2)
+    sites.settle(2)
+    assert sites[1].of_origin(1) == ["a", "b"]
+    assert sites[1].repaired == 0
+    sites[1].sync()
+    assert sites[1].repaired == 1
 
 
 def test_an_answer_is_given_when_what_it_rests_on_is_durable() -> None:

@@ -12,12 +12,13 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
 from antiphon.partition.multi_files import recover_origins, save_marks
 from antiphon.partition.multi_members import member_origins
+from antiphon.partition.multi_salvage import salvage
 from antiphon.partition.multi_table import MergedShard
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.table_files import destroy_state, open_or_rebuild, restore_aside
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.replication.multi_writer_config import MultiWriterConfig
-from antiphon.replication.origin_history import Mark
+from antiphon.replication.origin_history import Mark, OriginEntry
 from antiphon.replication.origin_index import OriginIndex
 from antiphon.table.merge import ConflictRule, rule_named
 
@@ -47,12 +48,14 @@ class Place(NamedTuple):
 class RecoveredOrigins(NamedTuple):
     """What the files of a replica say: its `origins`, up to `end`.
 
-    `is_new`: whose entries they are was not known, and is to be written down anew.
+    `is_new`: whose entries they are was not known, and is to be written down anew. `behind_damage`: entries that a damaged
+    log no longer has, and the disk has.
     """
 
     origins: OriginIndex
     end: Mark
     is_new: bool
+    behind_damage: tuple[OriginEntry, ...]
     table: MergedShard | None
 
 
@@ -66,8 +69,9 @@ def recover_multi_writer(
     rule = rule_named(conflict)
     found = recover_origins(disk, log)
     index, end = found or _begin_anew(log)
+    behind = salvage(disk, log, end.clock)
     if topic.kind is not Kind.TABLE:
-        return RecoveredOrigins(index, end, found is None, None)
+        return RecoveredOrigins(index, end, found is None, behind, None)
     make_directory(disk, os.path.dirname(store))
     table = _open_table(disk, store, log, stores, rule)
     try:
@@ -75,7 +79,7 @@ def recover_multi_writer(
     except Exception as error:
         table.let_go(error)
         raise
-    return RecoveredOrigins(index, end, found is None, table)
+    return RecoveredOrigins(index, end, found is None, behind, table)
 
 
 def open_multi_writer(
@@ -102,6 +106,7 @@ def open_multi_writer(
         ),
         damaged=log.damaged is not None,
     )
+    replica.kept.extend(found.behind_damage)
     for peer in place.lost_peers:
         replica.peer_lost(peer)
     host = MultiWriterPartition(

@@ -41,7 +41,7 @@ from antiphon.replication.multi_writer_relay import TERM, RelaySide, Split
 from antiphon.replication.origin_history import Mark, OriginEntry
 from antiphon.replication.origin_index import OriginIndex
 from antiphon.replication.origin_log import OriginLog
-from antiphon.replication.origin_regain import Regain
+from antiphon.replication.origin_regain import Regain, take_kept
 from antiphon.replication.origins import NONE
 from antiphon.replication.progress import FollowerStatus, ProgressState
 from antiphon.replication.replica_state import Role
@@ -66,6 +66,8 @@ class MultiWriterReplica:
 
     Attributes:
         log: how far each origin has come in it, its marks, and what of it is durable; to be read.
+        kept: entries that stood whole behind the log's damage, by origin and LSN; to be filled before `start`. Those of this
+            replica's own origin that nobody else has are appended again, once it has got back all others.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class MultiWriterReplica:
         self._relays = RelaySide(shard, self.log, self._config)
         self._intake = IntakeSide(shard, self.log, self._config, life)
         self._regain = Regain(shard, self.log, life) if damaged else None
+        self.kept: deque[OriginEntry] = deque()
         self._origins: dict[NodeId, int] = {}
         self._held: deque[tuple[int, NodeId, int]] = deque()  # answers to AskOrigin: (write id, who, nonce)
         self._own_lsn = 0  # the last entry of this replica's own origin that others are known to have
@@ -329,7 +332,12 @@ class MultiWriterReplica:
             self._check_regained(out)
 
     def _check_regained(self, out: list[MultiAction]) -> None:
-        if self._regain is not None and self._regain.is_done(self.origin):
+        if self._regain is None or not self._regain.is_done(self.origin):
+            return
+        kept = take_kept(self.kept, self.log, self.origin, self._config.feed_bytes_max)
+        if kept:
+            out.append(self.log.append(kept))
+        elif self.log.durable_lsn(self.origin) == self.log.history.lsns[self.origin]:
             self._regain = None
             out.append(Repaired())
 

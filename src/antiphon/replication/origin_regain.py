@@ -7,10 +7,13 @@ its subscriptions for new ones: so what is still on its way from any earlier sel
 names in the answers can never turn up later.
 
 One member that does not answer is enough to wait, for it may be the one that has the newest entry. A member that named an
-entry and lost it before it passed it on makes everybody be asked again. Where a whole disk was lost there is no need to
-wait: the coordinator gives the new disk a new origin id, and the old one's entries come back as anybody's do.
+entry and lost it before it passed it on makes everybody be asked again. What no member has may still stand whole behind the
+damage of the replica's own log: it is appended again then, under the numbers that it has, before anything new. Where a
+whole disk was lost there is no need to wait: the coordinator gives the new disk a new origin id, and the old one's entries
+come back as anybody's do.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,6 +22,7 @@ from antiphon.replication.multi_messages import AskOrigin, OriginAnswer
 from antiphon.replication.multi_writer_actions import MultiAction, Tell
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_relay import TERM
+from antiphon.replication.origin_history import OriginEntry
 from antiphon.replication.origin_log import OriginLog
 from antiphon.replication.vclock import Vclock, component, join
 
@@ -82,3 +86,18 @@ class Regain:
             self.ask_all(out)
         elif self._ticks % config.resend_ticks == 0:
             self.ask_all(out)
+
+
+def take_kept(kept: deque[OriginEntry], log: OriginLog, origin: int, max_bytes: int) -> list[OriginEntry]:
+    """Entries of `origin` that follow what the log has, taken from those that were `kept`; a part of bounded size.
+
+    The others before them go too. Nothing follows a gap: what stood in it is nowhere any more.
+    """
+    found: list[OriginEntry] = []
+    have, size_bytes = log.history.lsns[origin], 0
+    while kept and size_bytes < max_bytes:
+        entry = kept.popleft()
+        if (entry.origin, entry.lsn) == (origin, have + 1):
+            found.append(entry)
+            have, size_bytes = entry.lsn, size_bytes + entry.size_bytes
+    return found
