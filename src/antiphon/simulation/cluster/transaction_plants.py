@@ -25,16 +25,24 @@ TRANSACTION_PLANTS: Final = (
     ),
     ClusterPlant(
         "transactions-marker-before-decision",
-        "participants are told of a decision before it is written, which takes a while",
+        "participants are told of a decision before it is written, which fails now and then",
         (
             Edit(
                 TransactionCoordinator,
                 "_write",
                 "held.kept = None",
-                "self._note(led, name, held, Kept(row, kept.version)); await asyncio.sleep(0.2)",
+                "self._note(led, name, held, Kept(row, kept.version)); await asyncio.sleep(0.2)\n"
+                "    if system.rng().random() < 0.1:\n"
+                "        raise NotReadyError('it was not written')",
             ),
         ),
         options={**CRASHES, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-marker-turned",
+        "a partition is told the opposite of what was decided",
+        (Edit(Endings, "_tell_shard", "ending.commit,", "not ending.commit,"),),
+        options={**CALM, **_WORK},
     ),
     ClusterPlant(
         "transactions-epoch-stays",

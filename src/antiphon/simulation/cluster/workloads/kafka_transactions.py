@@ -2,6 +2,7 @@
 
 - `transaction-half`: of a transaction every record is committed, in each of its partitions, in order and once, or none is.
 - `transaction-lost`: one whose commit was answered is committed.
+- `transaction-undecided`: every marker says what its transaction's row said first.
 - `transaction-risen`: one whose abort was answered, or whose commit was refused, or that was abandoned, is not committed.
 - `transaction-open`: after the faults every transaction ends, within its time-out and the time that it takes to tell all.
 - `transaction-offsets`: an offset that was sent with a transaction is the group's if and only if it was committed.
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from antiphon.coordination.transactions import PREPARED, Row, State
 from antiphon.kafka.groups.offsets import Committed, shard_of_group
-from antiphon.model.internal import GROUPS_TABLE
+from antiphon.model.internal import GROUPS_TABLE, TRANSACTIONS_TABLE
 from antiphon.records.batch import HEADER_BYTES, iter_batches, read_header
+from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import effects_of
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Asked, Book, Transactor
@@ -26,6 +29,7 @@ from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
+    from antiphon.model.metadata import ShardMeta
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -41,6 +45,7 @@ class TransactionalWorkload(KafkaWorkload):
         super().__init__(cluster, name)
         self._book = Book()
         self.outcomes = self._book.outcomes
+        self._rested = 0  # transactors that begin nothing any more
         self._read: dict[int, list[str]] = {}  # by partition: what a reader of committed records was given
 
     def begin(self) -> None:
@@ -55,6 +60,7 @@ class TransactionalWorkload(KafkaWorkload):
                 await transactor.one()
                 await self.think(process, 10)
             await transactor.rest()
+            self._rested += 1
             if not number:
                 await self._read_all(transactor)
 
@@ -62,7 +68,8 @@ class TransactionalWorkload(KafkaWorkload):
 
     async def _read_all(self, reader: Transactor) -> None:
         """What a consumer with read_committed is given, once nothing is under way any more."""
-        while any(not asked.at_rest for asked in self._book.asked.values()):  # noqa: ASYNC110 (nobody says when)
+        count = self.cluster.options.kafka_transactors
+        while self._rested < count or any(not asked.at_rest for asked in self._book.asked.values()):  # noqa: ASYNC110 (nobody says when)
             await asyncio.sleep(0.2)
         for partition in self.shard_ids:
             self._read[partition] = await reader.read_committed(partition)
@@ -73,6 +80,9 @@ class TransactionalWorkload(KafkaWorkload):
         """See `Workload`."""
         found = {partition: self._decided(partition) for partition in self.shard_ids}
         offsets = self._offsets()
+        decisions = self._decisions()
+        for shard_id in self.shard_ids.values():
+            self._check_markers(shard_id, decisions)
         for asked in self._book.asked.values():
             self._check_one(asked, found, offsets)
         for partition, texts in self._read.items():
@@ -102,6 +112,37 @@ class TransactionalWorkload(KafkaWorkload):
         left = sorted(found[at][0] for places in open_.values() for at in places)
         require(not left, "transaction-open", shard_id, f"{left[:5]} belong to transactions that never ended")
         return found
+
+    def _decisions(self) -> dict[tuple[int, int], set[State]]:
+        """What was decided of each transaction, by producer id and number, as the rows ever said."""
+        found: dict[tuple[int, int], set[State]] = {}
+        for shard in self._shards(TRANSACTIONS_TABLE):
+            for _, value in self._effects(shard.shard_id):
+                row = None if value is None else msgspec.msgpack.decode(value, type=Row)
+                if row is not None and row.state in PREPARED:
+                    found.setdefault((row.producer_id, row.number), set()).add(row.state)
+        return found
+
+    def _check_markers(self, shard_id: int, decisions: dict[tuple[int, int], set[State]]) -> None:
+        for batch in self.cluster.evidence.truth(shard_id).batches:
+            header = read_header(batch.data)
+            if header.is_control and header.is_transactional:
+                said = end_marker_of(batch.data)
+                if said is None:
+                    continue
+                commit, number = said
+                decided = decisions.get((header.producer_id, number), set())
+                require(
+                    decided == {State.PREPARE_COMMIT if commit else State.PREPARE_ABORT},
+                    "transaction-undecided",
+                    shard_id,
+                    f"a marker {'commits' if commit else 'aborts'} number {number} of producer {header.producer_id}, whose "
+                    f"row said {sorted(decided)}",
+                )
+
+    def _shards(self, table: str) -> "tuple[ShardMeta, ...]":
+        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
+        return next((topic.shards for topic in node.gateway.metadata.topics if topic.name == table), ())
 
     def _check_one(
         self, asked: Asked, found: dict[int, list[tuple[str, bool]]], offsets: dict[str, int]

@@ -123,6 +123,8 @@ class Transactor:
             await self._zombie(producer, asked)
         elif draw.random() < 0.1:
             self._abandon(asked)
+        elif draw.random() < 0.2:
+            await self._ask_once(producer, asked)
         else:
             await self._end(producer, asked, commit=draw.random() < 0.7)
 
@@ -142,9 +144,25 @@ class Transactor:
         if self._draw.random() < 0.5:
             await self._offset(producer, asked)
 
+    async def _ask_once(self, producer: _Producer, asked: Asked) -> None:
+        """Ask for the commit once, and vanish if no answer says that it stands."""
+        try:
+            told = await self._asked(END, 3, producer.name, self._end_request(producer, commit=True))
+        except NoAnswerError:
+            self._vanish()
+            return
+        if told.error_code:
+            self._vanish()
+            return
+        asked.outcome = "committed"
+
     def _abandon(self, asked: Asked) -> None:
-        """Nobody comes back for it, and its id is used no more: it has to end by its time-out."""
+        """Nobody comes back for it: it has to end by its time-out."""
         asked.outcome = "not"
+        self._vanish()
+
+    def _vanish(self) -> None:
+        """Its id is used no more."""
         self._producer = None
         self._names.insert(0, f"tx-{self._number}-{self._count}")
 
