@@ -49,7 +49,7 @@ class JavaTools:
 
     name = "java-tools"
     title = f"Kafka's command-line tools {VERSION}"
-    differences: dict[str, str] = {"producers are described": "DescribeProducers is not served"}
+    differences: dict[str, str] = {}
 
     def __init__(self) -> None:
         self._jars = Path()

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -265,8 +266,7 @@ def test_a_decision_whose_write_had_no_known_outcome_is_told() -> None:
             assert await tx.write(TOPIC, b"x") == code.NONE
             listener = nodes.nodes.servers[0].kafka
             assert listener is not None
-            rows = listener.transactions._rows
-            write, tries = rows.write, 0
+            write, tries = listener.transactions._rows.write, 0
 
             async def lost(*told: Any) -> int:
                 nonlocal tries
@@ -276,9 +276,9 @@ def test_a_decision_whose_write_had_no_known_outcome_is_told() -> None:
                     raise TimedOutError("nobody knows")
                 return version
 
-            rows.write = lost  # type: ignore[method-assign]
-            assert await tx.end(commit=True) != code.NONE
-            await eventually(lambda: markers(nodes) == [False, True])
+            with patch.object(listener.transactions._rows, "write", lost):
+                assert await tx.end(commit=True) != code.NONE
+                await eventually(lambda: markers(nodes) == [False, True])
 
     run(scenario)
 
