@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,10 @@ def bring_back(processes: Processes, node_id: int) -> None:
         processes.resume(node_id)
     else:
         processes.start(node_id)
+    deadline_s = time.monotonic() + 20
+    while not all(node.alive for node in processes.metadata(node_id).nodes):
+        assert time.monotonic() < deadline_s, "the cluster does not see the node again"
+        time.sleep(0.05)
 
 
 def test_surface(processes: Processes) -> None:
