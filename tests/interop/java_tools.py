@@ -2,13 +2,13 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.interop.suite import Outcome, UnavailableError, run_tool
+from tests.interop.suite import Outcome
+from tests.peers.servers.maven import kafka_jars
 
 VERSION: Final = "4.3.1"
 RECORDS: Final = 2_000
@@ -17,26 +17,6 @@ JVM: Final = (
     "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
-POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>antiphon.interop</groupId>
-  <artifactId>tools</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-tools</artifactId>
-      <version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>slf4j-simple</artifactId>
-      <version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 Step = Callable[[], str]
 
 
@@ -56,18 +36,7 @@ class JavaTools:
 
     def get(self, folder: Path) -> None:
         """See Suite."""
-        if shutil.which("java") is None:
-            raise UnavailableError("java is not installed")
-        self._jars = folder / f"kafka-tools-{VERSION}"
-        if self._jars.is_dir():
-            return
-        part = folder / f"kafka-tools-{VERSION}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        (part / "pom.xml").write_text(POM.format(version=VERSION))
-        copy = ("dependency:copy-dependencies", "-DoutputDirectory=.", "-DincludeScope=runtime")
-        run_tool(("mvn", "-q", "-B", *copy), part)
-        part.rename(self._jars)
+        self._jars = kafka_jars("kafka-tools", VERSION, folder / f"kafka-tools-{VERSION}")
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite. Each step is told, and the next ones are tried whatever became of it."""

@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final
 
-from tests.interop.suite import Outcome, UnavailableError, source_of
+from tests.interop.suite import Outcome, source_of
+from tests.peers.servers.peer import UnavailableError
 
 VERSION: Final = "3.0.12"
 SHA256: Final = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"

@@ -19,7 +19,8 @@ from typing import Any, Final
 from antiphon.tools.local_cluster import LocalCluster
 from tests.interop.java_tools import JavaTools
 from tests.interop.kafka_python import KafkaPython
-from tests.interop.suite import Outcome, Suite, UnavailableError, folder
+from tests.interop.suite import Outcome, Suite, folder
+from tests.peers.servers.peer import UnavailableError
 
 SUITES: Final[tuple[Suite, ...]] = (KafkaPython(), JavaTools())
 PARTITIONS: Final = 4  # of a topic that is made on demand, as the suites expect of Kafka

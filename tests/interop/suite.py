@@ -3,19 +3,14 @@
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from tests.peers.servers.peer import UnavailableError, run_tool
+
 FOLDER_VARIABLE: Final = "ANTIPHON_INTEROP"
-FETCH_S: Final = 900.0
-
-
-class UnavailableError(Exception):
-    """A suite cannot be had here; the text says why."""
 
 
 class Outcome(NamedTuple):
@@ -51,22 +46,6 @@ class Suite(Protocol):
 def folder() -> Path:
     """Where other projects' programs are kept, outside of the repository."""
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.home() / ".cache" / "antiphon-interop")
-
-
-def run_tool(command: Sequence[str], where: Path, seconds: float = FETCH_S) -> str:
-    """Run a tool that fetches something. Raises UnavailableError with its last words."""
-    if shutil.which(command[0]) is None:
-        raise UnavailableError(f"{command[0]} is not installed")
-    try:
-        done = subprocess.run(
-            list(command), cwd=where, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{command[0]} did not end within {seconds:.0f} s") from None
-    if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines()[-3:]
-        raise UnavailableError(f"{' '.join(command[:4])} failed: {' '.join(words)}")
-    return done.stdout
 
 
 def source_of(package: str, version: str, sha256: str, where: Path) -> Path:

@@ -1,17 +1,16 @@
 """Apache Kafka from its jars: three processes, each a broker and a controller (KRaft)."""
 
 import base64
-import shutil
 import sys
 import uuid
 from pathlib import Path
 from typing import Final
 
+from tests.peers.servers.maven import kafka_jars
 from tests.peers.servers.peer import (
     KAFKA,
     NODES,
     Processes,
-    UnavailableError,
     free_ports,
     listening,
     run_tool,
@@ -24,26 +23,6 @@ JVM: Final = (
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
-POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>antiphon.peers</groupId>
-  <artifactId>kafka</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>slf4j-simple</artifactId>
-      <version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 
 
 class Kafka:
@@ -63,27 +42,7 @@ class Kafka:
 
     def get(self, cache: Path) -> None:
         """Kafka's jars, by Maven, once."""
-        if shutil.which("java") is None:
-            raise UnavailableError("java is not installed")
-        self._jars = cache / f"kafka-{VERSION}"
-        if self._jars.is_dir():
-            return
-        part = cache / f"kafka-{VERSION}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        (part / "pom.xml").write_text(POM.format(version=VERSION))
-        run_tool(
-            (
-                "mvn",
-                "-q",
-                "-B",
-                "dependency:copy-dependencies",
-                "-DoutputDirectory=.",
-                "-DincludeScope=runtime",
-            ),
-            part,
-        )
-        part.rename(self._jars)
+        self._jars = kafka_jars("kafka_2.13", VERSION, cache / f"kafka-{VERSION}")
 
     def start(self) -> Processes:
         """Three nodes, each of which knows of the three."""
