@@ -11,14 +11,11 @@ from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES
 from antiphon.kafka import fetch_sessions
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
-from antiphon.kafka.groups.pending import PENDING_BYTES_MAX, PENDING_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
-from antiphon.kafka.transactions.coordinator import IDS_MAX, PARTICIPANTS_MAX
-from antiphon.kafka.transactions.endings import MARKERS_AT_ONCE, WORKERS
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, OPS_MAX
@@ -30,6 +27,9 @@ from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
 from antiphon.table.evaluator import RANGE_KEYS_MAX
 from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
+from antiphon.transactions.coordinator import IDS_MAX, PARTICIPANTS_MAX
+from antiphon.transactions.endings import MARKERS_AT_ONCE, WORKERS
+from antiphon.transactions.pending_offsets import PENDING_BYTES_MAX, PENDING_MAX
 
 PAGE = " ".join((Path(__file__).parent.parent / "docs" / "limits.md").read_text().split())
 

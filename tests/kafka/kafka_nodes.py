@@ -29,7 +29,9 @@ def configured(**config: Any) -> Iterator[None]:
     made = partial(KafkaListenerConfig, **{"groups": FAST_GROUPS, **config})
     with (
         patch("antiphon.kafka.listener.KafkaListenerConfig", made),
-        patch("antiphon.kafka.groups.offsets.SCAN_ROWS", 7),  # small pages, so that readers must turn them
+        patch(
+            "antiphon.transactions.group_offsets.SCAN_ROWS", 7
+        ),  # small pages, so that readers must turn them
     ):
         yield
 

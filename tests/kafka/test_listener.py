@@ -18,6 +18,7 @@ from antiphon.kafka.messages import admin, cluster, groups, offsets
 from antiphon.kafka.schema import decode, encode
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite
+from antiphon.transactions.service import TransactionService
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
 from tests.kafka.raw import batch, fetch, fetch_body, listening, produce, produce_body, run
 from tests.node.in_process import KAFKA_PORT, eventually, in_virtual_time
@@ -450,7 +451,9 @@ async def test_the_number_of_connections_is_bounded() -> None:
 @in_virtual_time
 async def test_a_taken_port_is_told() -> None:
     async with listening() as (served, _):
-        second = KafkaListener(served.first.gateway, "node-0", KAFKA_PORT)
+        second = KafkaListener(
+            served.first.gateway, "node-0", KAFKA_PORT, TransactionService(served.first.gateway)
+        )
         with pytest.raises(PortInUseError, match=str(KAFKA_PORT)):
             await served.nodes.processes[0].run(second.start())
 

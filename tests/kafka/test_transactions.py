@@ -230,13 +230,13 @@ def test_a_successor_goes_on_with_what_was_decided() -> None:
             await begun(tx)
             await tx.add((TOPIC, 0))
             assert await tx.write(TOPIC, b"x") == code.NONE
-            listener = nodes.nodes.servers[0].kafka
-            assert listener is not None
+            server = nodes.nodes.servers[0]
+            assert server is not None
 
             async def forgets(*_: object) -> None:
                 await asyncio.Event().wait()
 
-            listener.transactions.endings.carry_out = forgets  # type: ignore[method-assign,assignment]
+            server.transactions.coordinator.endings.carry_out = forgets  # type: ignore[method-assign,assignment]
             assert await tx.end(commit=True) == code.NONE
             await asyncio.sleep(3)
             assert markers(nodes) == [False]
@@ -264,9 +264,9 @@ def test_a_decision_whose_write_had_no_known_outcome_is_told() -> None:
             tx = await begun(Transactional(await connect()))
             assert await tx.add((TOPIC, 0)) == [code.NONE]
             assert await tx.write(TOPIC, b"x") == code.NONE
-            listener = nodes.nodes.servers[0].kafka
-            assert listener is not None
-            write, tries = listener.transactions._rows.write, 0
+            server = nodes.nodes.servers[0]
+            assert server is not None
+            write, tries = server.transactions.coordinator._rows.write, 0
 
             async def lost(*told: Any) -> int:
                 nonlocal tries
@@ -276,7 +276,7 @@ def test_a_decision_whose_write_had_no_known_outcome_is_told() -> None:
                     raise TimedOutError("nobody knows")
                 return version
 
-            with patch.object(listener.transactions._rows, "write", lost):
+            with patch.object(server.transactions.coordinator._rows, "write", lost):
                 assert await tx.end(commit=True) != code.NONE
                 await eventually(lambda: markers(nodes) == [False, True])
 

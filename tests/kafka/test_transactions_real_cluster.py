@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from antiphon.kafka.internal_table import shard_of_name
 from antiphon.kafka.topic_config import TRANSACTIONS_TABLE
+from antiphon.transactions.internal_table import shard_of_name
 from tests.kafka.transactional_clients import CLIENTS
 from tests.node.processes import Processes, eventually
 

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -20,8 +20,6 @@ from antiphon.kafka.connection import Answer, Connection, Inbox
 from antiphon.kafka.fetch_sessions import SESSIONS_MAX
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, finish_response, read_header, start_response
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.groups.offsets import GroupOffsets
-from antiphon.kafka.groups.pending import PendingOffsets
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
 from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
@@ -49,19 +47,10 @@ from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import Reader, TooManyElementsError
 from antiphon.kafka.schema import Message, codec, encode
 from antiphon.kafka.topic_config import TopicDefaults
-from antiphon.kafka.transactions.asking import TransactionAsker
-from antiphon.kafka.transactions.asking import answer as answer_of
-from antiphon.kafka.transactions.coordinator import (
-    DEFAULT_TRANSACTION_CONFIG,
-    TransactionConfig,
-    TransactionCoordinator,
-)
-from antiphon.kafka.transactions.operator import answer_operator
-from antiphon.model.cluster import AskTransaction, EndOffsets
-from antiphon.model.requests import Done
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
+from antiphon.transactions.service import GROUP_SHARDS, TransactionService
 
 LARGE_REQUEST_BYTES: Final = 16 * 1024
 INLINE_ELEMENTS: Final = 256  # of a Produce or Fetch request that is decoded in the turn in which it arrives
@@ -80,9 +69,8 @@ class KafkaListenerConfig(NamedTuple):
 
     auto_create_topics: bool = True  # a client that asks for a missing topic's metadata creates it
     shards_default: int = 1  # partitions of a topic that is created without a number
-    group_table_shards: int = 4
+    group_table_shards: int = GROUP_SHARDS
     groups: GroupConfig = DEFAULT_GROUP_CONFIG
-    transactions: TransactionConfig = DEFAULT_TRANSACTION_CONFIG
     connections_max: int = 2_000
     fetch_sessions_max: int = SESSIONS_MAX
     idle_s: float = 600.0  # a connection without a request for so long is closed
@@ -109,12 +97,10 @@ def _handlers(
     gateway: Gateway,
     config: KafkaListenerConfig,
     coordinator: GroupCoordinator,
-    transactions: TransactionCoordinator,
+    service: TransactionService,
 ) -> Handlers:
     cache = MetadataCache(gateway)
-    offsets = GroupOffsets(gateway)
-    pending = PendingOffsets(gateway, offsets)
-    asker = TransactionAsker(gateway, transactions)
+    offsets, pending, asker = service.offsets, service.pending, service.asker
     group_offsets = GroupOffsetsHandler(gateway, coordinator, offsets, pending)
     defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
     return Handlers(
@@ -123,8 +109,8 @@ def _handlers(
         metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas),
         log_offsets=LogOffsetsHandler(gateway, cache),
         producers=ProducersHandler(gateway, cache),
-        groups=GroupHandler(cache, coordinator, transactions),
-        transactions=TransactionHandler(gateway, cache, transactions, coordinator),
+        groups=GroupHandler(cache, coordinator, service.coordinator),
+        transactions=TransactionHandler(gateway, cache, service.coordinator, coordinator),
         transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
         group_offsets=group_offsets,
         group_admin=GroupAdminHandler(coordinator, offsets, pending),
@@ -146,7 +132,7 @@ class KafkaListener:
 
     Clients are told the addresses in the cluster's metadata (`NodeMeta.kafka`), not this one: the node decides what it
     advertises. `address` is where this listens. `pool` is the listener's part of the node's memory for clients.
-    `transactions` coordinates those of the transactional ids whose shard this node leads.
+    `transactions` is the node's part in them, which somebody else starts and stops.
     """
 
     def __init__(
@@ -154,6 +140,7 @@ class KafkaListener:
         gateway: Gateway,
         host: str,
         port: int,
+        transactions: TransactionService,
         config: KafkaListenerConfig = _DEFAULT_CONFIG,
         pool: Pool | None = None,
     ) -> None:
@@ -162,8 +149,7 @@ class KafkaListener:
         self._wanted_port = port
         self._config = config
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
-        self.transactions = TransactionCoordinator(gateway, config.transactions)
-        self._handlers = _handlers(gateway, config, self._coordinator, self.transactions)
+        self._handlers = _handlers(gateway, config, self._coordinator, transactions)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
         self._aside = OneThread()
@@ -199,8 +185,6 @@ class KafkaListener:
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._coordinator.start()
-        self.transactions.start()
-        self._gateway.questions.serve(self._answer_node)
         self._look = loop.call_later(LOOK_S, self._look_around)
 
     def _made(self) -> Connection:
@@ -213,8 +197,6 @@ class KafkaListener:
         if self._look is not None:
             self._look.cancel()
         await self._handlers.metadata.stop()
-        self._gateway.questions.serve(None)
-        await self.transactions.stop()
         await self._coordinator.stop()
         for connection in list(self._connections):
             connection.close()
@@ -225,15 +207,6 @@ class KafkaListener:
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
-
-    async def _answer_node(self, body: Any) -> Any:
-        """What other nodes and operators ask of this one's coordinators."""
-        if isinstance(body, EndOffsets):
-            await self._handlers.transaction_offsets.end(body)
-            return Done()
-        if isinstance(body, AskTransaction):
-            return await answer_of(self.transactions, body)
-        return await answer_operator(self.transactions, body)
 
     # -- what connections call --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from antiphon.model.cluster import MetadataView
 from antiphon.node.config import Limits
 
 if TYPE_CHECKING:
-    from antiphon.kafka.transactions.coordinator import TransactionCoordinator
+    from antiphon.transactions.coordinator import TransactionCoordinator
 
 
 def memory_for_clients(limits: Limits, turns: Turns | None = None) -> Budget:

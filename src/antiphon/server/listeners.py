@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from antiphon.node.metrics import NodeMetrics
     from antiphon.security.authenticator import Authenticator
     from antiphon.security.tls import ServerTls
+    from antiphon.transactions.service import TransactionService
 
 
 class Guards(NamedTuple):
@@ -90,22 +91,20 @@ async def start_kafka(
     tls: "ServerTls | None",
     pool: "Pool",
     guards: Guards,
+    transactions: "TransactionService",
     faults: "InjectedFaults | None" = None,
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address. With `faults` it does wrong as they say."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
-    from antiphon.kafka.transactions.coordinator import TransactionConfig
 
-    chosen = config.transactions
     told = KafkaListenerConfig(
         auto_create_topics=config.auto_create_topics,
         shards_default=config.num_partitions,
         authenticator=guards.authenticator,
         quotas=guards.quotas,
-        transactions=TransactionConfig.bounded(chosen.timeout_max_ms, chosen.id_expiration_s * 1000),
     )
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
-    place = (gateway, config.listen_host, config.ports.kafka, told, pool)
+    place = (gateway, config.listen_host, config.ports.kafka, transactions, told, pool)
     listener = KafkaListener(*place) if faults is None else _hurt_listener(faults, *place)
     await listener.start(sock, tls)
     return listener, _told(config, listener.port)

@@ -23,6 +23,8 @@ from antiphon.server.first_user import make_first_user
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import settings_of, shared_secret
+from antiphon.transactions.coordinator import TransactionConfig
+from antiphon.transactions.service import TransactionService
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +57,7 @@ class Server:
         authenticator: who its clients are, and what they may do.
         memory: what clients hold of the node's memory.
         quotas: what they have used of what they may.
+        transactions: this node's part in transactions, whichever listeners it has.
         native, kafka, http: its listeners; the last two are None where the config wants none, and before `start()`.
         peers: its listener for other nodes, where they prove that they are nodes.
     """
@@ -82,6 +85,11 @@ class Server:
         self.native = clients_listener(node, self.memory.pools["native"])
         self.native.authenticator = self.authenticator
         self.native.quotas = self.quotas
+        chosen = config.transactions
+        self.transactions = TransactionService(
+            node.gateway, TransactionConfig.bounded(chosen.timeout_max_ms, chosen.id_expiration_s * 1000)
+        )
+        add_transaction_gauges(node.metrics.gauges, self.transactions.coordinator)
         self.peers = nodes_listener(node, self.memory.pools["native"])
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
@@ -99,6 +107,7 @@ class Server:
         config, node, ports = self._config, self.node, self._config.ports
         tls = clients_tls(config, node.metrics)
         node.open()
+        self.transactions.start()
         native = self.native
         node.metrics.gauges["antiphon_connections"] = ("Native connections", lambda: len(native.sessions))
         addresses = {
@@ -118,9 +127,9 @@ class Server:
                 tls,
                 self.memory.pools["kafka"],
                 Guards(self.authenticator, self.quotas),
+                self.transactions,
                 self._faults,
             )
-            add_transaction_gauges(node.metrics.gauges, self.kafka.transactions)
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
                 node.gateway,
@@ -153,6 +162,7 @@ class Server:
         for listener in (self.kafka, self.http):
             if listener is not None:
                 await listener.stop()
+        await self.transactions.stop()
         node.close_shards()
         for native in natives:
             await native.hang_up()

@@ -19,9 +19,9 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
-from antiphon.kafka.internal_table import InternalTable
 from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta
+from antiphon.transactions.internal_table import InternalTable
 
 GROUPS_MAX: Final = 20_000
 WATCH_S: Final = 60.0

@@ -8,12 +8,12 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.groups.offsets import GroupOffsets
-from antiphon.kafka.groups.pending import PendingOffsets
 from antiphon.kafka.groups.types import GroupState
 from antiphon.kafka.handlers.operations import with_group
 from antiphon.kafka.messages import groups as m
 from antiphon.model.access import Operation, Resource
+from antiphon.transactions.group_offsets import GroupOffsets
+from antiphon.transactions.pending_offsets import PendingOffsets
 
 FIRST_ID_NOT_FOUND: Final = 6  # DescribeGroups version that says GROUP_ID_NOT_FOUND instead of Dead alone
 CONSUMER: Final = "consumer"

@@ -9,8 +9,6 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.groups.offsets import Committed, GroupOffsets, OffsetAt
-from antiphon.kafka.groups.pending import PendingOffsets
 from antiphon.kafka.groups.subscription import CONSUMER, subscribed_topics
 from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import groups as m
@@ -18,6 +16,8 @@ from antiphon.kafka.messages.transactions import TxnOffsetCommitPartition, TxnOf
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
 from antiphon.security.authorizer import Rights
+from antiphon.transactions.group_offsets import Committed, GroupOffsets, OffsetAt
+from antiphon.transactions.pending_offsets import PendingOffsets
 
 METADATA_BYTES_MAX: Final = 4096
 

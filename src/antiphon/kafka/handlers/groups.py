@@ -11,9 +11,9 @@ from antiphon.kafka.groups.types import Join, Sync
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.kafka.metadata_cache import MetadataCache
-from antiphon.kafka.transactions.coordinator import TransactionCoordinator
 from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
+from antiphon.transactions.coordinator import TransactionCoordinator
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1

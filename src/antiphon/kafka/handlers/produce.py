@@ -33,11 +33,12 @@ from antiphon.kafka.produce_codec import (
     ProduceRequest,
     encode_produce,
 )
-from antiphon.kafka.transactions.asking import Numbered, TransactionAsker, produce_code_of
+from antiphon.kafka.transaction_codes import produce_code_of
 from antiphon.model.access import Operation
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.batch import HEADER_BYTES, MAGIC, Buffer, read_header
+from antiphon.transactions.asking import Numbered, TransactionAsker
 
 if TYPE_CHECKING:
     from antiphon.model.results import AppendResult

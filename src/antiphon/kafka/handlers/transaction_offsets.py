@@ -1,19 +1,19 @@
-"""TxnOffsetCommit: offsets that become a group's with a transaction; and what a group's coordinator does at its end."""
+"""TxnOffsetCommit: offsets that become a group's with a transaction."""
 
 from antiphon.coordination.transactions import Producer
 from antiphon.errors import AntiphonError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.groups.offsets import OffsetAt
-from antiphon.kafka.groups.pending import PendingOffsets
 from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
 from antiphon.kafka.handlers.transactions import may_transact
 from antiphon.kafka.messages import groups as gm
 from antiphon.kafka.messages import transactions as m
-from antiphon.kafka.transactions.asking import TransactionAsker, produce_code_of
+from antiphon.kafka.transaction_codes import produce_code_of
 from antiphon.model.access import Operation, Resource
-from antiphon.model.cluster import EndOffsets
+from antiphon.transactions.asking import TransactionAsker
+from antiphon.transactions.group_offsets import OffsetAt
+from antiphon.transactions.pending_offsets import PendingOffsets
 
 
 class TransactionOffsetsHandler:
@@ -74,12 +74,6 @@ class TransactionOffsetsHandler:
             return code.NONE
         failed = produce_code_of(refused)
         return code.COORDINATOR_LOAD_IN_PROGRESS if failed == code.NOT_ENOUGH_REPLICAS else failed
-
-    async def end(self, asked: EndOffsets) -> None:
-        """The transaction has ended. Raises what the table's calls raise, NotLeaderError where another node coordinates."""
-        self._groups.home(asked.group)
-        producer = Producer(asked.producer_id, asked.epoch)
-        await self._pending.end(asked.group, producer, asked.number, commit=asked.commit)
 
 
 def _told(topic: gm.CommittedTopic) -> m.TxnOffsetCommitTopicResult:

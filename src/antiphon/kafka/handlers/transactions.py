@@ -13,11 +13,11 @@ from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
 from antiphon.kafka.metadata_cache import MetadataCache
-from antiphon.kafka.transactions.asking import code_of_refusal
-from antiphon.kafka.transactions.coordinator import TransactionCoordinator
+from antiphon.kafka.transaction_codes import code_of_refusal
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
 from antiphon.security.authorizer import Rights
+from antiphon.transactions.coordinator import TransactionCoordinator
 
 ID_BYTES_MAX: Final = 1024
 INIT_KNOWS_FENCED: Final = 4  # versions from which clients know PRODUCER_FENCED

@@ -7,7 +7,6 @@ from typing import Any, Final
 from antiphon.http.listener import HttpListener
 from antiphon.kafka.fetch_sessions import FetchSession
 from antiphon.kafka.groups.classic_group import ClassicGroup
-from antiphon.kafka.groups.offsets import GroupOffsets, OffsetAt
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.handlers.transactions import TransactionHandler
@@ -18,6 +17,7 @@ from antiphon.records.intake import RecordWalker
 from antiphon.security.peer_key import Acceptor
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
+from antiphon.transactions.group_offsets import GroupOffsets, OffsetAt
 
 _LISTENERS: Final[dict[str, Any]] = {"appenders": 1, "putters": 1, "operations_per_s": 200}
 _PRODUCERS: Final[dict[str, Any]] = {**RESETS, **_LISTENERS, "fault_ms": 2_000, "kafka_producers": 2}

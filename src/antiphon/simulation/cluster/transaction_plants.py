@@ -3,11 +3,11 @@
 from typing import Any, Final
 
 from antiphon.coordination import transactions
-from antiphon.kafka.groups.pending import PendingOffsets
-from antiphon.kafka.transactions.coordinator import TransactionCoordinator
-from antiphon.kafka.transactions.endings import Endings
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES
+from antiphon.transactions.coordinator import TransactionCoordinator
+from antiphon.transactions.endings import Endings
+from antiphon.transactions.pending_offsets import PendingOffsets
 
 _WORK: Final[dict[str, Any]] = {
     "appenders": 0,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from antiphon.kafka.groups.offsets import Committed, shard_of_group
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.workloads.kafka_history import Found, History, Round
@@ -23,6 +22,7 @@ from antiphon.simulation.cluster.workloads.kafka_member import GROUP, Membership
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
+from antiphon.transactions.group_offsets import Committed, shard_of_group
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from antiphon.coordination.transactions import PREPARED, Row, State
-from antiphon.kafka.groups.offsets import Committed, shard_of_group
 from antiphon.model.internal import GROUPS_TABLE, TRANSACTIONS_TABLE
 from antiphon.records.batch import HEADER_BYTES, iter_batches, read_header
 from antiphon.records.builder import end_marker_of
@@ -27,6 +26,7 @@ from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Asked, Book, Transactor
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.violation import require
+from antiphon.transactions.group_offsets import Committed, shard_of_group
 
 if TYPE_CHECKING:
     from antiphon.model.metadata import ShardMeta

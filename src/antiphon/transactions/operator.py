@@ -3,7 +3,6 @@
 from typing import Any
 
 from antiphon.errors import InternalError, InvalidTxnStateError
-from antiphon.kafka.transactions.coordinator import TransactionCoordinator
 from antiphon.model.requests import Done
 from antiphon.model.transactions import (
     AbortTransaction,
@@ -11,6 +10,7 @@ from antiphon.model.transactions import (
     TransactionsReply,
     TransactionState,
 )
+from antiphon.transactions.coordinator import TransactionCoordinator
 
 
 async def answer_operator(coordinator: TransactionCoordinator, asked: Any) -> TransactionsReply | Done:

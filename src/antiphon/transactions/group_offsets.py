@@ -18,10 +18,10 @@ import structlog
 
 from antiphon.errors import UNDECODABLE, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka.internal_table import shard_of_name
-from antiphon.kafka.topic_config import GROUPS_TABLE
+from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta
 from antiphon.model.requests import DeleteRange, OpStatus, Put, Row, TableGet, TableOp, TableScan, TableWrite
+from antiphon.transactions.internal_table import shard_of_name
 
 OPS_MAX: Final = 500  # operations in one write or read of the table
 SCAN_ROWS: Final = 1_000

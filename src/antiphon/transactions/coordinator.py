@@ -17,11 +17,11 @@ from antiphon.coordination import transactions as t
 from antiphon.coordination.transactions import Bounds, Producer, Refused, Row, State, Step
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka.internal_table import InternalTable
-from antiphon.kafka.topic_config import TRANSACTIONS_TABLE
-from antiphon.kafka.transactions.endings import Endings
-from antiphon.kafka.transactions.rows import ABSENT, Kept, RowChangedError, TransactionRows
+from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.metadata import ShardMeta
+from antiphon.transactions.endings import Endings
+from antiphon.transactions.internal_table import InternalTable
+from antiphon.transactions.rows import ABSENT, Kept, RowChangedError, TransactionRows
 
 IDS_MAX: Final = 20_000  # transactional ids of one node
 PARTICIPANTS_MAX: Final = 500_000  # partitions and groups in all transactions of one node

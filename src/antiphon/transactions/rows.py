@@ -12,7 +12,7 @@ import structlog
 from antiphon.coordination.transactions import EPOCH_MAX, NUMBER_MAX, Row
 from antiphon.errors import UNDECODABLE, UnavailableError
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka.topic_config import TRANSACTIONS_TABLE
+from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
 from antiphon.model.requests import Row as TableRow
 

@@ -16,9 +16,9 @@ from antiphon import system
 from antiphon.coordination.transactions import Ending
 from antiphon.errors import AntiphonError, UnknownShardError, UnknownTopicError, WrongKindError
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka.internal_table import shard_of_name
-from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.cluster import EndOffsets, EndTransaction
+from antiphon.model.internal import GROUPS_TABLE
+from antiphon.transactions.internal_table import shard_of_name
 
 MARKERS_AT_ONCE: Final = 128  # of this node, under way
 WORKERS: Final = 16  # markers of one transaction at the same time

@@ -15,16 +15,6 @@ from antiphon import system
 from antiphon.coordination.transactions import Producer, Refused
 from antiphon.errors import UNDECODABLE, OverloadedError, UnavailableError
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka.groups.offsets import (
-    OPS_MAX,
-    GroupOffsets,
-    OffsetAt,
-    committed_of,
-    escaped,
-    row_key,
-    row_value,
-    shard_of_group,
-)
 from antiphon.model.requests import (
     Delete,
     DeleteRange,
@@ -35,6 +25,16 @@ from antiphon.model.requests import (
     TableOp,
     TableScan,
     TableWrite,
+)
+from antiphon.transactions.group_offsets import (
+    OPS_MAX,
+    GroupOffsets,
+    OffsetAt,
+    committed_of,
+    escaped,
+    row_key,
+    row_value,
+    shard_of_group,
 )
 
 TRIES: Final = 16  # of a write whose condition does not hold any more
