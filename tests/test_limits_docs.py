@@ -10,9 +10,12 @@ from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES
 from antiphon.kafka import fetch_sessions
+from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
+from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
+from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
@@ -72,6 +75,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"of a consumer group | {groups.metadata_bytes_max >> 10} KiB |" in PAGE
     assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE
     assert f"a node coordinates | {groups.kept_bytes_max >> 20} MiB |" in PAGE
+    assert f"{groups.metadata_bytes_max >> 10} KiB; {REGEX_BYTES_MAX:,} bytes; {ID_BYTES_MAX} bytes |" in PAGE
+    assert f"wait in one group | {KEPT_BYTES_MAX >> 20} MiB; {WAITING_MAX:,} |" in PAGE
     assert f"forgotten after {groups.abandoned_ms // 1000} s" in PAGE
     sessions, each = fetch_sessions.SESSIONS_MAX, fetch_sessions.OF_CONNECTION_MAX
     assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE

@@ -11,7 +11,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, Routing, ServedApi
 from antiphon.kafka.framing import read_header
-from antiphon.kafka.messages import admin, cluster, groups, offsets, transactions
+from antiphon.kafka.messages import admin, cluster, consumer_groups, groups, offsets, transactions
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.schema import Message
 from antiphon.model.metadata import Kind
@@ -107,6 +107,15 @@ TO_COORDINATOR: dict[str, Message] = {
     "LeaveGroup": groups.LeaveGroupRequest(group_id="g", members=[groups.LeavingMember(member_id="m")]),
     "SyncGroup": groups.SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[]),
     "DescribeGroups": groups.DescribeGroupsRequest(groups=["g"]),
+    "ConsumerGroupHeartbeat": consumer_groups.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    ),
+    "ConsumerGroupDescribe": consumer_groups.ConsumerGroupDescribeRequest(group_ids=["g"]),
     "DeleteGroups": groups.DeleteGroupsRequest(groups_names=["g"]),
     "OffsetDelete": groups.OffsetDeleteRequest(
         group_id="g",

@@ -352,3 +352,49 @@ def test_delete_records_moves_the_low_watermark(served: Served) -> None:
     reader.assign([TopicPartition("trimmed", 0, OFFSET_BEGINNING)])
     assert [m.value() for m in consume(reader, 2)] == [b"10", b"11"]
     reader.close()
+
+
+def test_consumer_protocol_members_come_and_go(served: Served) -> None:
+    """KIP-848: join, leave, a topic that grows, a regular expression, and what the administration client is told."""
+    served.create("new-protocol", shards=4)
+    group = f"new-{uuid.uuid4()}"
+
+    def member(topic: str) -> Any:
+        found = Consumer({
+            "bootstrap.servers": served.address,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 500,
+        })  # fmt: skip
+        found.subscribe([topic])
+        return found
+
+    def settle(members: list[Any], shares: list[int], polls: int = 400) -> list[int]:
+        for _ in range(polls):
+            for reader in members:
+                reader.poll(0.02)
+            if sorted(len(reader.assignment()) for reader in members) == shares:
+                break
+        return sorted(len(reader.assignment()) for reader in members)
+
+    fast = served.listener._coordinator.consumers
+    fast.bounds = fast.bounds._replace(heartbeat_interval_ms=200)
+    both = [member("new-protocol"), member("^new-prot.*")]
+    assert settle(both, [2, 2]) == [2, 2]
+    send(producer(served), "new-protocol", range(100), partition=1)
+    found = [message for reader in both for message in consume(reader, 100, polls=20)]
+    assert [message.value() for message in found] == [str(value).encode() for value in range(100)]
+    reader = next(one for one in both if any(place.partition == 1 for place in one.assignment()))
+    reader.commit(asynchronous=False)
+    admin = AdminClient({"bootstrap.servers": served.address})
+    described = admin.describe_consumer_groups([group])[group].result(10)
+    assert (described.state.name, described.type.name, len(described.members)) == ("STABLE", "CONSUMER", 2)
+    admin.create_partitions([NewPartitions("new-protocol", 6)])["new-protocol"].result(10)
+    assert settle(both, [3, 3]) == [3, 3]
+    both.pop(0).close()
+    assert settle(both, [6]) == [6]
+    assert both[0].committed([TopicPartition("new-protocol", 1)], timeout=10)[0].offset == 100
+    both[0].close()
+    assert admin.delete_consumer_groups([group])[group].result(10) is None

@@ -11,6 +11,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupConfig, Join, Sync
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.model.requests import TableRows, TableScan
 from tests.coroutines import on_a_loop
 
 HERE, SHARD, TERM = 1, 7, 5
@@ -29,6 +30,9 @@ class StaleNode:
     def topic(self, name: str) -> TopicMeta:
         shard = ShardMeta(SHARD, 0, (0, 1, 2), leader=HERE, term=TERM)
         return TopicMeta(name, b"t" * 16, Kind.TABLE, 3, "oxia", (shard,), internal=True)
+
+    async def table_scan(self, _request: TableScan) -> TableRows:
+        return TableRows((), False)
 
     def term_led(self, shard_id: int) -> int | None:
         return self.leads_in if shard_id == SHARD else None
@@ -50,6 +54,7 @@ async def test_a_generation_of_an_earlier_term_commits_nothing_though_the_metada
     node = StaleNode()
     groups, generation = await with_a_member(node)
     node.leads_in = TERM + 2  # another node led in between, and may have had members of a later generation
+    await groups.ready("g")
     assert groups.check_commit("g", "m", None, generation) == code.ILLEGAL_GENERATION
     assert groups.heartbeat("g", "m", None, generation) == code.UNKNOWN_MEMBER_ID
 

@@ -28,6 +28,7 @@ from antiphon.kafka.fetch_codec import decode_fetch
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
+from antiphon.kafka.handlers.consumer_groups import ConsumerGroupHandler
 from antiphon.kafka.handlers.elections import ElectionHandler
 from antiphon.kafka.handlers.fetch import FetchHandler
 from antiphon.kafka.handlers.group_admin import GroupAdminHandler
@@ -49,6 +50,7 @@ from antiphon.kafka.handlers.transactions import TransactionHandler
 from antiphon.kafka.messages import (
     admin,
     cluster,
+    consumer_groups,
     described,
     groups,
     offsets,
@@ -84,6 +86,7 @@ class Handlers(NamedTuple):
     transaction_offsets: TransactionOffsetsHandler
     group_offsets: GroupOffsetsHandler
     group_admin: GroupAdminHandler
+    consumer_groups: ConsumerGroupHandler
     topics: TopicHandler
     configs: ConfigHandler
     elections: ElectionHandler
@@ -322,6 +325,16 @@ _APIS: Final = (
         66, "ListTransactions", 0, 1, 0,
         transactions.ListTransactionsRequest, transactions.ListTransactionsResponse,
         lambda on: on.transactions.list_transactions, Routing.EACH, "those that it coordinates",
+    ),
+    ServedApi(
+        68, "ConsumerGroupHeartbeat", 0, 1, 0,
+        consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse,
+        lambda on: on.consumer_groups.heartbeat, Routing.COORDINATOR, "answered when what it changes is replicated",
+    ),
+    ServedApi(
+        69, "ConsumerGroupDescribe", 0, 1, 0,
+        consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse,
+        lambda on: on.consumer_groups.describe, Routing.COORDINATOR,
     ),
     ServedApi(
         71, "GetTelemetrySubscriptions", 0, 0, 0,

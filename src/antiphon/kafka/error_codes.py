@@ -77,9 +77,14 @@ INVALID_UPDATE_VERSION: Final = 95
 UNKNOWN_TOPIC_ID: Final = 100
 TRANSACTIONAL_ID_NOT_FOUND: Final = 105
 FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
+FENCED_MEMBER_EPOCH: Final = 110
+UNRELEASED_INSTANCE_ID: Final = 111
+UNSUPPORTED_ASSIGNOR: Final = 112
+STALE_MEMBER_EPOCH: Final = 113
 UNKNOWN_SUBSCRIPTION_ID: Final = 117
 TELEMETRY_TOO_LARGE: Final = 118
 TRANSACTION_ABORTABLE: Final = 120
+INVALID_REGULAR_EXPRESSION: Final = 128
 
 # What a client does with a code matters more than its name: these choices make clients retry what can be retried
 # (6, 7, 5, 56 and 19 are retriable everywhere) and give up on what cannot (87, 42).

@@ -23,6 +23,7 @@ from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
 from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
+from antiphon.kafka.handlers.consumer_groups import ConsumerGroupHandler
 from antiphon.kafka.handlers.elections import ElectionHandler
 from antiphon.kafka.handlers.fetch import FetchHandler
 from antiphon.kafka.handlers.group_admin import GroupAdminHandler
@@ -114,8 +115,9 @@ def _handlers(
         transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
         group_offsets=group_offsets,
         group_admin=GroupAdminHandler(coordinator, offsets, pending),
+        consumer_groups=ConsumerGroupHandler(gateway, coordinator, config.groups.metadata_bytes_max),
         topics=TopicHandler(gateway, cache, defaults, config.quotas),
-        configs=ConfigHandler(gateway, cache, defaults),
+        configs=ConfigHandler(gateway, cache, defaults, config.groups),
         elections=ElectionHandler(gateway, cache),
         reassignments=ReassignmentHandler(gateway, cache),
         topic_partitions=TopicPartitionsHandler(gateway, cache),

@@ -18,6 +18,8 @@ from antiphon.errors import AntiphonError, OverloadedError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
+from antiphon.kafka.groups.consumer_groups import ConsumerGroups
+from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
 from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta
@@ -40,6 +42,7 @@ class GroupCoordinator:
         self._gateway = gateway
         self._config = config
         self._table = InternalTable(gateway, GROUPS_TABLE, table_shards, "group")
+        self.consumers = ConsumerGroups(gateway, self._table, config.consumer)
         self._hosted: dict[str, _Hosted] = {}
         self._kept_bytes: dict[str, int] = {}  # metadata and assignments, by group
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
@@ -49,6 +52,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Begin to watch who leads the shards of the table."""
         self._watch = asyncio.get_running_loop().create_task(self._watch_leaders(), name="group leaders")
+        self.consumers.start()
 
     async def stop(self) -> None:
         """Stop all timers; whoever waits is told to look for another coordinator."""
@@ -56,6 +60,7 @@ class GroupCoordinator:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
+        await self.consumers.stop()
         await self._table.stop()
         for group_id in list(self._hosted):
             self._drop(group_id)
@@ -97,6 +102,8 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, request: Join) -> Joined:
         """JoinGroup."""
+        if self.find(group_id) is None and not await self._may_be_classic(group_id):
+            return Joined(code.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         group = self.find(group_id)
         if group is None:
             if request.member_id:
@@ -129,21 +136,39 @@ class GroupCoordinator:
             return code.UNKNOWN_MEMBER_ID
         return group.heartbeat(_now_ms(), member_id, instance_id, generation)
 
-    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
-        """LeaveGroup of one member."""
+    async def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
+        """LeaveGroup of one member, in a group of either protocol."""
         group = self.find(group_id)
         if group is None:
-            return code.UNKNOWN_MEMBER_ID
+            await self.consumers.ready(group_id)
+            return code_of_refused(await self.consumers.leave(group_id, member_id, instance_id))
         error = group.leave(_now_ms(), member_id, instance_id)
         self._settle(group)
         return error
 
     def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """May this member commit offsets?"""
+        """May this member commit offsets? The group is one of either protocol, and read (`ready`)."""
         group = self.find(group_id)
         if group is None:
+            consumers = self.consumers.find(group_id)
+            if consumers is not None:
+                return code_of_refused(consumers.check_offsets(member_id, generation))
             return code.NONE if generation < 0 else code.ILLEGAL_GENERATION
         return group.check_commit(_now_ms(), member_id, instance_id, generation)
+
+    async def ready(self, group_id: str) -> None:
+        """Wait until it is known whether the group is one of the consumer protocol."""
+        await self.consumers.ready(group_id)
+
+    async def _may_be_classic(self, group_id: str) -> bool:
+        """Has the group no members of the consumer protocol? Then it is of the classic one from now on."""
+        await self.ready(group_id)
+        found = self.consumers.find(group_id)
+        return found is None or (not found.members and await self.consumers.forget(group_id))
+
+    def is_classic(self, group_id: str) -> bool:
+        """Has the group members of the classic protocol?"""
+        return self._found(group_id) is not None
 
     def _check_room(self, request: Join) -> None:
         """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from antiphon.coordination.consumer_terms import GroupBounds
+
 Token = object
 
 
@@ -39,6 +41,7 @@ class GroupConfig(NamedTuple):
     assignment_bytes_max: int = 16 * 1024 * 1024  # of all members of a group
     kept_bytes_max: int = 32 * 1024 * 1024  # metadata and assignments of all groups of a node
     abandoned_ms: int = 10_000  # how long a member is kept whose connection ended while it waited to join
+    consumer: GroupBounds = GroupBounds()  # of groups of the consumer protocol
 
 
 DEFAULT_GROUP_CONFIG: Final = GroupConfig()

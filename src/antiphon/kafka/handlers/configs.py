@@ -7,6 +7,7 @@ from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.refusals import (
     RefusedError,
     check_setting,
@@ -62,10 +63,13 @@ THROTTLES: Final = frozenset(
 class ConfigHandler:
     """Settings of topics; of nodes those that tools look for."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults) -> None:
+    def __init__(
+        self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults, groups: GroupConfig
+    ) -> None:
         self._gateway = gateway
         self._cache = cache
         self._defaults = defaults
+        self._groups = groups
 
     async def describe(
         self, request: m.DescribeConfigsRequest, context: RequestContext
@@ -131,6 +135,7 @@ class ConfigHandler:
                 _of_broker("auto.create.topics.enable", creates, _SOURCES[creates_source], BOOLEAN),
                 _of_broker("num.partitions", str(told.shards), _SOURCES[told.shards != default.shards], INT),
             ]
+            found += group_settings(self._groups)
         for own_name, topic_name in BROKER_DEFAULTS.items():
             setting = TOPIC_SETTINGS[topic_name]
             found.append(_of_broker(own_name, setting.default, SOURCE_DEFAULT, setting.kafka_type))
@@ -241,6 +246,35 @@ class ConfigHandler:
             with config_errors(True):
                 request = AlterTopic(resource.resource_name, changes, validate_only=validate_only)
                 await self._gateway.alter_topic(request)
+
+
+def group_settings(config: GroupConfig) -> list[m.DescribedSetting]:
+    """Kafka's settings of groups, as they are here."""
+    now, default = config.consumer, GroupConfig().consumer
+    consumer = [
+        ("assignors", ",".join(now.assignors), now.assignors != default.assignors, LIST),
+        (
+            "heartbeat.interval.ms",
+            str(now.heartbeat_interval_ms),
+            now.heartbeat_interval_ms != default.heartbeat_interval_ms,
+            INT,
+        ),
+        ("max.size", str(now.max_size), now.max_size != default.max_size, INT),
+        ("migration.policy", "disabled", False, STRING),
+        (
+            "session.timeout.ms",
+            str(now.session_timeout_ms),
+            now.session_timeout_ms != default.session_timeout_ms,
+            INT,
+        ),
+    ]
+    return [
+        _of_broker("group.coordinator.rebalance.protocols", "classic,consumer", SOURCE_DEFAULT, LIST),
+        *(
+            _of_broker(f"group.consumer.{name}", value, _SOURCES[told], kafka_type)
+            for name, value, told, kafka_type in consumer
+        ),
+    ]
 
 
 _SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?

@@ -49,7 +49,9 @@ class GroupAdminHandler:
             group = self._coordinator.find(group_id)
             if group is not None:
                 return _described(group)
-            if await self._offsets.fetch_all(group_id):
+            await self._coordinator.ready(group_id)
+            is_classic = self._coordinator.consumers.find(group_id) is None
+            if is_classic and await self._offsets.fetch_all(group_id):
                 state = str(GroupState.EMPTY)
                 return m.DescribedGroup(
                     error_code=code.NONE, group_id=group_id, group_state=state, protocol_type=CONSUMER
@@ -71,29 +73,29 @@ class GroupAdminHandler:
     ) -> m.ListGroupsResponse:
         """ListGroups: groups with members here, and those that have left offsets in shards that this node leads."""
         states = {
-            group.group_id: (str(group.state), group.protocol_type or "")
+            group.group_id: (str(group.state), group.protocol_type or "", CLASSIC)
             for group in self._coordinator.hosted()
         }
+        for name, found in self._coordinator.consumers.found().items():
+            states.setdefault(name, (str(found.state), CONSUMER, CONSUMER))
         error = code.NONE
         try:
             for shard in self._coordinator.led_shards():
                 for group_id in await self._offsets.groups_of(shard.shard_id):
-                    states.setdefault(group_id, (str(GroupState.EMPTY), CONSUMER))
+                    states.setdefault(group_id, (str(GroupState.EMPTY), CONSUMER, CLASSIC))
         except AntiphonError as refused:
             error = code.coordinator_code_of(refused)
         everything = context.rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
         wanted_states = {state.lower() for state in request.states_filter}
-        wanted_types = {kind.lower() for kind in request.types_filter}
+        wanted_types = {wanted.lower() for wanted in request.types_filter}
         return m.ListGroupsResponse(
             error_code=error,
             groups=[
-                m.ListedGroup(
-                    group_id=group_id, protocol_type=protocol, group_state=state, group_type=CLASSIC
-                )
-                for group_id, (state, protocol) in sorted(states.items())
+                m.ListedGroup(group_id=group_id, protocol_type=protocol, group_state=state, group_type=kind)
+                for group_id, (state, protocol, kind) in sorted(states.items())
                 if (everything or context.rights.sees(Operation.DESCRIBE, Resource.GROUP, group_id))
                 and (not wanted_states or state.lower() in wanted_states)
-                and (not wanted_types or CLASSIC in wanted_types)
+                and (not wanted_types or kind in wanted_types)
             ],
         )
 
@@ -115,8 +117,12 @@ class GroupAdminHandler:
         try:
             if self._coordinator.find(group_id) is not None:
                 return code.NON_EMPTY_GROUP
+            await self._coordinator.ready(group_id)
+            of_consumers = self._coordinator.consumers.find(group_id) is not None
+            if of_consumers and not await self._coordinator.consumers.forget(group_id):
+                return code.NON_EMPTY_GROUP
             if not await self._offsets.fetch_all(group_id):
-                return code.GROUP_ID_NOT_FOUND
+                return code.NONE if of_consumers else code.GROUP_ID_NOT_FOUND
             await self._pending.forget(group_id)
             await self._offsets.delete(group_id)
         except UnknownTopicError:

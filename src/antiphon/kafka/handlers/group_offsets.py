@@ -9,6 +9,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.groups.subscription import CONSUMER, subscribed_topics
 from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import groups as m
@@ -20,6 +21,7 @@ from antiphon.transactions.group_offsets import Committed, GroupOffsets, OffsetA
 from antiphon.transactions.pending_offsets import PendingOffsets
 
 METADATA_BYTES_MAX: Final = 4096
+FIRST_MEMBER_EPOCH: Final = 9  # version of OffsetCommit from which its generation may be a member epoch
 
 AnyCommitTopic = m.CommitTopic | TxnOffsetCommitTopic
 AnyCommitPartition = m.CommitPartition | TxnOffsetCommitPartition
@@ -44,12 +46,15 @@ class GroupOffsetsHandler:
     async def commit(self, request: m.OffsetCommitRequest, context: RequestContext) -> m.OffsetCommitResponse:
         """OffsetCommit: durable when it is answered."""
         try:
+            await self._coordinator.ready(request.group_id)
             error = self._coordinator.check_commit(
                 request.group_id,
                 request.member_id,
                 request.group_instance_id,
                 request.generation_id_or_member_epoch,
             )
+            if context.version < FIRST_MEMBER_EPOCH and self._has_epochs(request.group_id):
+                error = code.UNSUPPORTED_VERSION
         except AntiphonError as refused:
             error = code.coordinator_code_of(refused)
         rights = context.rights
@@ -65,6 +70,11 @@ class GroupOffsetsHandler:
                     for partition in topic.partitions:
                         partition.error_code = partition.error_code or failed
         return m.OffsetCommitResponse(topics=outcomes)
+
+    def _has_epochs(self, group_id: str) -> bool:
+        """Has the group members of the consumer protocol?"""
+        group = self._coordinator.consumers.find(group_id)
+        return group is not None and bool(group.members)
 
     def checked(
         self, topics: Sequence[AnyCommitTopic], error: int, rights: Rights
@@ -106,15 +116,12 @@ class GroupOffsetsHandler:
         if context.version >= 8:
             return m.OffsetFetchResponse(
                 groups=[
-                    await self._fetch_group(
-                        each.group_id, each.topics, context.rights, request.require_stable
-                    )
+                    await self._fetch_group(each, context.rights, request.require_stable)
                     for each in request.groups
                 ]
             )
-        found = await self._fetch_group(
-            request.group_id, request.topics, context.rights, request.require_stable
-        )
+        asked = m.FetchOffsetsGroup(group_id=request.group_id, topics=request.topics)
+        found = await self._fetch_group(asked, context.rights, request.require_stable)
         if found.error_code and context.version < 2:
             for topic in request.topics or []:
                 partitions = [
@@ -124,16 +131,27 @@ class GroupOffsetsHandler:
                 found.topics.append(m.FetchedOffsetsTopic(name=topic.name, partitions=partitions))
         return m.OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
+    async def _fetch_refusal(self, asked: m.FetchOffsetsGroup) -> int:
+        """May a member that names itself, and its epoch, fetch offsets? Others may."""
+        await self._coordinator.ready(asked.group_id)
+        group = self._coordinator.consumers.find(asked.group_id)
+        if group is None or (asked.member_id is None and asked.member_epoch < 0):
+            return code.NONE
+        return code_of_refused(group.check_offsets(asked.member_id or "", asked.member_epoch))
+
     async def _fetch_group(
-        self, group_id: str, topics: list[m.FetchOffsetsTopic] | None, rights: Rights, stable: bool
+        self, asked: m.FetchOffsetsGroup, rights: Rights, stable: bool
     ) -> m.FetchedOffsetsGroup:
+        group_id, topics = asked.group_id, asked.topics
         if not rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
             return m.FetchedOffsetsGroup(
                 group_id=group_id, topics=[], error_code=code.GROUP_AUTHORIZATION_FAILED
             )
         denied: list[m.FetchOffsetsTopic] = []
         try:
-            self._coordinator.home(group_id)
+            refused_as = await self._fetch_refusal(asked)
+            if refused_as:
+                return m.FetchedOffsetsGroup(group_id=group_id, topics=[], error_code=refused_as)
             # Asked first: what is not pending any more by now is among the offsets that are read next.
             unstable = await self._pending.unstable(group_id) if stable else set()
             if topics is None:
@@ -180,10 +198,14 @@ class GroupOffsetsHandler:
             group = self._coordinator.find(request.group_id)
             if group is not None and group.protocol_type != CONSUMER:
                 return m.OffsetDeleteResponse(error_code=code.NON_EMPTY_GROUP)
+            await self._coordinator.ready(request.group_id)
+            consumers = self._coordinator.consumers.find(request.group_id)
             read = (
-                frozenset[str]()
-                if group is None
-                else subscribed_topics(group.members.values(), group.protocol_name)
+                subscribed_topics(group.members.values(), group.protocol_name)
+                if group is not None
+                else frozenset[str]()
+                if consumers is None
+                else consumers.subscribed
             )
             refusals = {
                 topic.name: self._delete_refusal(topic.name, read, rights) for topic in request.topics

@@ -174,7 +174,9 @@ class GroupHandler:
         left = []
         try:
             for each in leaving:
-                error = self._coordinator.leave(request.group_id, each.member_id, each.group_instance_id)
+                error = await self._coordinator.leave(
+                    request.group_id, each.member_id, each.group_instance_id
+                )
                 left.append(
                     m.LeftMember(
                         member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error

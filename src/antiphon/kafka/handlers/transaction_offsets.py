@@ -36,7 +36,7 @@ class TransactionOffsetsHandler:
     ) -> m.TxnOffsetCommitResponse:
         """TxnOffsetCommit: pending, and durable as that, when it is answered."""
         outcomes, offsets = self._checks.checked(
-            request.topics, self._refusal(request, context), context.rights
+            request.topics, await self._refusal(request, context), context.rights
         )
         if offsets:
             failed = await self._add(request, offsets)
@@ -45,7 +45,7 @@ class TransactionOffsetsHandler:
                     partition.error_code = partition.error_code or failed
         return m.TxnOffsetCommitResponse(topics=[_told(topic) for topic in outcomes])
 
-    def _refusal(self, request: m.TxnOffsetCommitRequest, context: RequestContext) -> int:
+    async def _refusal(self, request: m.TxnOffsetCommitRequest, context: RequestContext) -> int:
         """What is wrong with the request as a whole."""
         rights = context.rights
         if not may_transact(rights, request.transactional_id):
@@ -56,9 +56,12 @@ class TransactionOffsetsHandler:
             self._groups.home(request.group_id)
             if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
                 return code.NONE
-            return self._groups.check_commit(
+            await self._groups.ready(request.group_id)
+            error = self._groups.check_commit(
                 request.group_id, request.member_id, request.group_instance_id, request.generation_id
             )
+            # Producers know of generations only.
+            return code.ILLEGAL_GENERATION if error == code.STALE_MEMBER_EPOCH else error
         except AntiphonError as error:
             return code.coordinator_code_of(error)
 

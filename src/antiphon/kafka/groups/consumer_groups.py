@@ -1,0 +1,434 @@
+"""Groups of the consumer protocol that this node coordinates: those whose shard of `__groups` it leads.
+
+All groups of a shard are read when this node begins to lead it in a term. So members whose clients are gone time out, and
+those whose clients are there go on with the epochs that they have.
+
+Each group takes requests in order. A step changes the group in memory; the rows that it changed are written, and only then
+it is answered, together with all that was asked until the write began. While a write is under way, requests wait for the
+next one. When a write fails, nobody knows whether it took effect: all that waits is refused, and the group is read again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from antiphon.coordination.consumer_group import ConsumerGroup
+from antiphon.coordination.consumer_terms import (
+    JOIN_EPOCH,
+    Beat,
+    Beaten,
+    Catalog,
+    GroupBounds,
+    Refused,
+    RowName,
+)
+from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError, UnavailableError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka.groups.consumer_rows import ABSENT, ConsumerRows, GroupChangedError, StoredGroup
+from antiphon.kafka.topic_config import GROUPS_TABLE
+from antiphon.transactions.internal_table import InternalTable
+
+GROUPS_MAX: Final = 20_000
+KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # rows of all groups of a node
+WAITING_MAX: Final = 4_000  # requests of one group
+STEPS_MAX: Final = 64  # requests that one write answers
+LOAD_WAIT_S: Final = 3.0
+LOOK_S: Final = 1.0  # between two looks at who leads
+IDLE_S: Final = 60.0  # between looks while there is no table
+
+Step = Callable[[ConsumerGroup, int], Any]
+
+
+class _Hosted:
+    """One group: as it is in memory, and who waits for it."""
+
+    def __init__(self, group_id: str, shard_id: int, term: int) -> None:
+        self.group_id = group_id
+        self.shard_id = shard_id
+        self.term = term
+        self.group = ConsumerGroup()
+        self.version = ABSENT
+        self.sizes: dict[RowName, int] = {}
+        self.queue: deque[tuple[Step, asyncio.Future[Any]]] = deque()
+        self.work: asyncio.Task[None] | None = None  # a write, or a read of it all
+        self.is_read = True
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Is there such a group, other than one that somebody just asked for?"""
+        return self.version != ABSENT or bool(self.group.members)
+
+
+class _Led:
+    """A shard in one term."""
+
+    def __init__(self, shard_id: int, term: int) -> None:
+        self.shard_id = shard_id
+        self.term = term
+        self.hosted: dict[str, _Hosted] = {}
+        self.loaded = asyncio.Event()
+        self.loading: asyncio.Task[None] | None = None
+
+
+class ConsumerGroups:
+    """See the module's text. Methods raise NotLeaderError where another node coordinates, NotReadyError while it reads."""
+
+    def __init__(self, gateway: Gateway, table: InternalTable, bounds: GroupBounds) -> None:
+        self.bounds = bounds
+        self._gateway = gateway
+        self._table = table
+        self._rows = ConsumerRows(gateway)
+        self._led: dict[int, _Led] = {}
+        self._kept_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to follow who leads."""
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="consumer groups")
+
+    async def stop(self) -> None:
+        """Coordinate nothing any more."""
+        self._stopping = True
+        for led in list(self._led.values()):
+            self._drop(led)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def ready(self, group_id: str) -> None:
+        """Wait until the groups of the shard that has this one are read."""
+        shard_id, _ = self._table.home(group_id)
+        led = self._lead(shard_id)
+        if led is not None and not led.loaded.is_set():
+            try:
+                await asyncio.wait_for(led.loaded.wait(), LOAD_WAIT_S)
+            except TimeoutError:
+                raise NotReadyError("the groups of this shard are still being read; ask again") from None
+
+    def find(self, group_id: str) -> ConsumerGroup | None:
+        """The group, with members or without; None where there is no such group of the consumer protocol."""
+        hosted = self._led_of(group_id).hosted.get(group_id)
+        if hosted is None:
+            return None
+        if not hosted.is_read:
+            raise NotReadyError(f"group {group_id!r} is being read; ask again")
+        return hosted.group if hosted.is_known else None
+
+    def found(self) -> dict[str, ConsumerGroup]:
+        """All groups here, by name."""
+        return {
+            hosted.group_id: hosted.group
+            for led in self._led.values()
+            if self._leads(led)
+            for hosted in led.hosted.values()
+            if hosted.is_read and hosted.is_known
+        }
+
+    async def heartbeat(
+        self, group_id: str, asked: Beat, catalog: Catalog, is_classic: Callable[[], bool]
+    ) -> Beaten | Refused:
+        """ConsumerGroupHeartbeat. `is_classic`: does the group have members of the classic protocol?"""
+        led = self._led_of(group_id)
+        hosted = led.hosted.get(group_id)
+        if hosted is None:
+            if asked.epoch != JOIN_EPOCH:
+                return Refused.UNKNOWN_GROUP if is_classic() else Refused.UNKNOWN_MEMBER
+            hosted = self._host(led, group_id)
+        if asked.epoch == JOIN_EPOCH and self._kept_bytes > KEPT_BYTES_MAX:
+            raise OverloadedError(f"this node keeps {self._kept_bytes} bytes about groups already")
+
+        def step(group: ConsumerGroup, now_ms: int) -> Beaten | Refused:
+            if not group.members and is_classic():
+                return Refused.UNKNOWN_GROUP
+            return group.heartbeat(now_ms, asked, catalog)
+
+        answer: Beaten | Refused = await self._take(hosted, step)
+        return answer
+
+    async def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Refused | None:
+        """LeaveGroup of one member, as operators have it."""
+        hosted = self._led_of(group_id).hosted.get(group_id)
+        if hosted is None:
+            return Refused.UNKNOWN_MEMBER
+        answer: Refused | None = await self._take(
+            hosted, lambda group, _: group.leave(member_id, instance_id)
+        )
+        return answer
+
+    async def forget(self, group_id: str) -> bool:
+        """Remove the group; False where it has members."""
+        led = self._led_of(group_id)
+        hosted = led.hosted.get(group_id)
+        if hosted is None:
+            return True
+        await self._take(hosted, lambda _group, _: None)  # what was asked before is done, and stored
+        if hosted.group.members:
+            return False
+        if hosted.work is not None or not self._holds(hosted):
+            raise NotReadyError(f"group {group_id!r} is changing; ask again")
+        hosted.is_read = False  # until it is known to be gone
+        hosted.work = asyncio.get_running_loop().create_task(
+            self._forget(hosted), name="forget consumer group"
+        )
+        await asyncio.shield(hosted.work)
+        if hosted.group.epoch:
+            raise NotReadyError(f"group {group_id!r} is not known to be gone; ask again")
+        return True
+
+    async def _forget(self, hosted: _Hosted) -> None:
+        failed: AntiphonError | None = None
+        try:
+            if hosted.version != ABSENT:
+                await self._rows.forget(hosted.shard_id, hosted.group_id, hosted.version, list(hosted.sizes))
+        except GroupChangedError:
+            failed = NotReadyError(f"group {hosted.group_id!r} changed; ask again")
+        except AntiphonError as error:
+            failed = error
+        hosted.work = None
+        self._refuse(
+            hosted, failed or NotReadyError(f"group {hosted.group_id!r} was removed just now; ask again")
+        )
+        if failed is not None:
+            self._read_again(hosted)
+            return
+        hosted.group = ConsumerGroup(self.bounds)
+        self._let_go(hosted)
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    async def _take(self, hosted: _Hosted, step: Step) -> Any:
+        if len(hosted.queue) >= WAITING_MAX:
+            raise OverloadedError(f"{WAITING_MAX} requests of group {hosted.group_id!r} wait already")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        hosted.queue.append((step, answer))
+        self._go_on(hosted)
+        return await answer
+
+    def _go_on(self, hosted: _Hosted) -> None:
+        """Take what waits, as much as one write answers."""
+        while hosted.queue and hosted.work is None:
+            answers: list[tuple[asyncio.Future[Any], Any]] = []
+            try:
+                while hosted.queue and len(answers) < STEPS_MAX:
+                    step, answer = hosted.queue[0]
+                    answers.append((answer, step(hosted.group, _now_ms())))
+                    hosted.queue.popleft()
+            except BaseException:  # a fault of ours: what is in memory is worth nothing
+                self._give_up(hosted, answers, UnavailableError("the group's coordinator failed; ask again"))
+                raise
+            changes = hosted.group.take_changes()
+            if changes:
+                work = self._write(hosted, changes, answers)
+                hosted.work = asyncio.get_running_loop().create_task(work, name="write consumer group")
+            else:
+                _tell(answers)
+        if hosted.work is None and not hosted.is_known:
+            self._let_go(hosted)
+        else:
+            self._arm(hosted)
+
+    def _give_up(
+        self, hosted: _Hosted, answers: list[tuple[asyncio.Future[Any], Any]], error: AntiphonError
+    ) -> None:
+        for answer, _ in answers:
+            _fail(answer, error)
+        self._refuse(hosted, error)
+        self._read_again(hosted)
+
+    async def _write(
+        self, hosted: _Hosted, changes: Any, answers: list[tuple[asyncio.Future[Any], Any]]
+    ) -> None:
+        failed: AntiphonError | None = None
+        try:
+            hosted.version, sizes = await self._rows.write(
+                hosted.shard_id, hosted.group_id, hosted.version, hosted.group.row, changes
+            )
+            self._note_sizes(hosted, sizes)
+        except GroupChangedError:
+            failed = NotReadyError(f"group {hosted.group_id!r} changed; ask again")
+        except AntiphonError as error:
+            failed = error
+        hosted.work = None
+        if not self._holds(hosted):
+            failed = NotLeaderError(f"another node coordinates group {hosted.group_id!r}", leader=None)
+        if failed is None:
+            _tell(answers)
+            self._go_on(hosted)
+            return
+        self._give_up(hosted, answers, failed)
+
+    def _note_sizes(self, hosted: _Hosted, sizes: dict[RowName, int]) -> None:
+        for name, size in sizes.items():
+            self._kept_bytes += size - hosted.sizes.pop(name, 0)
+            if size:
+                hosted.sizes[name] = size
+
+    def _refuse(self, hosted: _Hosted, error: AntiphonError) -> None:
+        while hosted.queue:
+            _fail(hosted.queue.popleft()[1], error)
+
+    def _read_again(self, hosted: _Hosted) -> None:
+        """What stands in the table is not known: read it before anything else."""
+        if self._holds(hosted) and not self._stopping:
+            hosted.is_read = False
+            hosted.work = asyncio.get_running_loop().create_task(
+                self._read(hosted), name="read consumer group"
+            )
+
+    async def _read(self, hosted: _Hosted) -> None:
+        while self._holds(hosted):
+            try:
+                stored = await self._rows.load_one(hosted.shard_id, hosted.group_id)
+            except AntiphonError as error:
+                structlog.get_logger().warning(
+                    "consumer_group_not_read", group=hosted.group_id, reason=error.message
+                )
+                await asyncio.sleep(LOOK_S)
+                continue
+            self._restore(hosted, stored or StoredGroup({}, ABSENT, {}))
+            hosted.work = None
+            self._go_on(hosted)
+            return
+
+    def _restore(self, hosted: _Hosted, stored: StoredGroup) -> None:
+        hosted.group = ConsumerGroup.restored(_now_ms(), self.bounds, stored.rows)
+        hosted.version = stored.version
+        self._kept_bytes += sum(stored.sizes.values()) - sum(hosted.sizes.values())
+        hosted.sizes = dict(stored.sizes)
+        hosted.is_read = True
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _arm(self, hosted: _Hosted) -> None:
+        """Wake up when the group wants to."""
+        if hosted.timer is not None:
+            hosted.timer.cancel()
+            hosted.timer = None
+        deadline_ms = hosted.group.deadline_ms()
+        if deadline_ms is not None and self._holds(hosted):
+            delay_s = max(0, deadline_ms - _now_ms()) / 1000
+            hosted.timer = asyncio.get_running_loop().call_later(delay_s, self._tick, hosted)
+
+    def _tick(self, hosted: _Hosted) -> None:
+        hosted.timer = None
+        if not self._holds(hosted) or hosted.work is not None:
+            return  # the timer is set again when the work is done
+
+        def step(group: ConsumerGroup, now_ms: int) -> None:
+            for member_id in group.tick(now_ms):
+                structlog.get_logger().info(
+                    "consumer_group_member_timed_out", group=hosted.group_id, member=member_id
+                )
+
+        hosted.queue.append((step, asyncio.get_running_loop().create_future()))
+        self._go_on(hosted)
+
+    # -- who leads ------------------------------------------------------------------------------------------------
+
+    def _host(self, led: _Led, group_id: str) -> _Hosted:
+        if sum(len(each.hosted) for each in self._led.values()) >= GROUPS_MAX:
+            raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
+        hosted = led.hosted[group_id] = _Hosted(group_id, led.shard_id, led.term)
+        hosted.group = ConsumerGroup(self.bounds)
+        return hosted
+
+    def _let_go(self, hosted: _Hosted, led: _Led | None = None) -> None:
+        led = led or self._led.get(hosted.shard_id)
+        if led is not None and led.hosted.get(hosted.group_id) is hosted:
+            del led.hosted[hosted.group_id]
+            self._kept_bytes -= sum(hosted.sizes.values())
+        if hosted.timer is not None:
+            hosted.timer.cancel()
+
+    def _holds(self, hosted: _Hosted) -> bool:
+        led = self._led.get(hosted.shard_id)
+        return led is not None and led.hosted.get(hosted.group_id) is hosted and self._leads(led)
+
+    def _led_of(self, group_id: str) -> _Led:
+        """The shard of a group, in the term in which this node leads it, once its groups are read."""
+        shard_id, _ = self._table.home(group_id)
+        led = self._lead(shard_id)
+        if led is None:
+            raise NotLeaderError(f"node {self._gateway.node_id} leads shard {shard_id} no more", leader=None)
+        if not led.loaded.is_set():
+            raise NotReadyError("the groups of this shard are still being read; ask again")
+        return led
+
+    def _lead(self, shard_id: int) -> _Led | None:
+        """What is held of a shard in its term of now; begins to read it, if that is new."""
+        term = self._gateway.term_led(shard_id)
+        led = self._led.get(shard_id)
+        if led is not None and led.term != term:
+            self._drop(led)
+            led = None
+        if led is None and term is not None and not self._stopping:
+            led = self._led[shard_id] = _Led(shard_id, term)
+            led.loading = asyncio.get_running_loop().create_task(self._load(led), name="read consumer groups")
+        return led
+
+    def _leads(self, led: _Led) -> bool:
+        return self._led.get(led.shard_id) is led and self._gateway.term_led(led.shard_id) == led.term
+
+    async def _load(self, led: _Led) -> None:
+        while self._leads(led):
+            try:
+                groups = await self._rows.load(led.shard_id)
+            except AntiphonError as error:
+                structlog.get_logger().warning(
+                    "consumer_groups_not_read", shard=led.shard_id, reason=error.message
+                )
+                await asyncio.sleep(LOOK_S)
+                continue
+            if not self._leads(led):
+                return
+            for group_id, stored in groups.items():
+                hosted = led.hosted[group_id] = _Hosted(group_id, led.shard_id, led.term)
+                self._restore(hosted, stored)
+                self._arm(hosted)
+            led.loaded.set()
+            return
+
+    def _drop(self, led: _Led) -> None:
+        """This node leads the shard no more in that term: whoever does goes on."""
+        if self._led.get(led.shard_id) is led:
+            del self._led[led.shard_id]
+        if led.loading is not None and led.loading is not asyncio.current_task():
+            led.loading.cancel()
+        gone = NotLeaderError(f"node {self._gateway.node_id} leads shard {led.shard_id} no more", leader=None)
+        for hosted in list(led.hosted.values()):
+            self._refuse(hosted, gone)
+            self._let_go(hosted, led)
+        led.loaded.set()  # whoever waits finds that it is not led
+
+    async def _watch(self) -> None:
+        """Begin to lead, and stop to lead."""
+        gateway = self._gateway
+        while not self._stopping:
+            has_table = any(topic.name == GROUPS_TABLE for topic in gateway.metadata.topics)
+            await gateway.wait_metadata(gateway.metadata.version, LOOK_S if has_table else IDLE_S)
+            led_now = {shard.shard_id for shard in self._table.led_shards()}
+            for shard_id in sorted(led_now | set(self._led)):
+                self._lead(shard_id)
+
+
+def _tell(answers: list[tuple["asyncio.Future[Any]", Any]]) -> None:
+    for answer, result in answers:
+        if not answer.done():
+            answer.set_result(result)
+
+
+def _fail(answer: "asyncio.Future[Any]", error: AntiphonError) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # it is no fault where nobody waits any more
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

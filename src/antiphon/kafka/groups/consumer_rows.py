@@ -1,0 +1,232 @@
+"""Rows of groups of the consumer protocol, in the group's shard of `__groups`.
+
+`consumer/<group>/<kind>/<name>`: the group itself (no name), its members and their targets by member id, and what regular
+expressions matched. Every write of a group rests on the version of the group's own row, and puts a new one. So whoever
+holds a group as it was reads it again before it changes anything.
+
+A row that is none of ours is passed over, with a line in the node's log.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from antiphon.coordination.consumer_terms import (
+    Changes,
+    GroupRow,
+    Kind,
+    Member,
+    Place,
+    Places,
+    RowBody,
+    RowName,
+)
+from antiphon.errors import UNDECODABLE, UnavailableError
+from antiphon.gateway.interface import Gateway
+from antiphon.model.requests import Delete, OpStatus, Put, Row, TableOp, TableScan, TableWrite
+from antiphon.transactions.group_offsets import escaped
+
+ABSENT: Final = -1  # version of a row that is not there
+SCAN_ROWS: Final = 500
+TOLD_MAX: Final = 1_000  # bad rows that are told of, each once
+WRITE_MS: Final = 10_000
+WRITE_BYTES_MAX: Final = (
+    512 * 1024
+)  # of targets that are written beside the rows that have to be written together
+_PREFIX: Final = b"consumer/"
+_AFTER_PREFIX: Final = b"consumer0"  # "0" is the byte after "/"
+_INT32_MAX: Final = 2**31 - 1
+
+_Packed = dict[bytes, tuple[int, ...]]  # partitions by topic id
+
+
+class _PackedMember(msgspec.Struct, frozen=True):
+    member: Member
+    assigned: _Packed
+    revoking: _Packed
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODERS: Final[dict[Kind, msgspec.msgpack.Decoder[Any]]] = {
+    Kind.GROUP: msgspec.msgpack.Decoder(GroupRow),
+    Kind.MEMBER: msgspec.msgpack.Decoder(_PackedMember),
+    Kind.TARGET: msgspec.msgpack.Decoder(_Packed),
+    Kind.REGEX: msgspec.msgpack.Decoder(tuple[str, ...]),
+}
+
+
+class StoredGroup(NamedTuple):
+    """A group as the table has it. `version`: of its own row. `sizes`: bytes of each row."""
+
+    rows: dict[RowName, RowBody]
+    version: int
+    sizes: dict[RowName, int]
+
+
+class GroupChangedError(Exception):
+    """The group was written by somebody else since it was read, or by a write of ours that was thought lost."""
+
+
+class ConsumerRows:
+    """Reads and writes rows in shards that this node leads. Methods raise what the gateway's table calls raise."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._told: set[bytes] = set()
+
+    async def load(self, shard_id: int) -> dict[str, StoredGroup]:
+        """Every group of a shard, by name."""
+        return await self._read(shard_id, _PREFIX, _AFTER_PREFIX)
+
+    async def load_one(self, shard_id: int, group: str) -> StoredGroup | None:
+        """One group; None where there is none."""
+        return (await self._read(shard_id, *_range(group))).get(group)
+
+    async def write(
+        self, shard_id: int, group: str, version: int, row: GroupRow, changes: Changes
+    ) -> tuple[int, dict[RowName, int]]:
+        """Write rows, and `row` as the group's own; returns its version, and the sizes of the rows, when all is committed.
+
+        What members have is written at once. Targets that are too many for that go before it, while the group's own row
+        says that its target is yet to be made. Raises GroupChangedError.
+        """
+        sizes: dict[RowName, int] = {}
+        together: list[TableOp] = []
+        waiting: list[TableOp] = []
+        held = 0
+        for name, body in changes.items():
+            if name[0] is Kind.GROUP:
+                continue
+            op = _op(group, name, body)
+            sizes[name] = len(op.value) if isinstance(op, Put) else 0
+            if name[0] is not Kind.TARGET:
+                together.append(op)
+                continue
+            waiting.append(op)
+            held += sizes[name]
+            if held > WRITE_BYTES_MAX:
+                unmade = msgspec.structs.replace(row, target_epoch=min(row.target_epoch, row.epoch - 1))
+                version = await self._write(shard_id, group, version, unmade, waiting)
+                waiting, held = [], 0
+        sizes[Kind.GROUP, ""] = len(_ENCODER.encode(row))
+        return await self._write(shard_id, group, version, row, [*waiting, *together]), sizes
+
+    async def forget(self, shard_id: int, group: str, version: int, names: Iterable[RowName]) -> None:
+        """Remove a group without members. Raises GroupChangedError."""
+        ops: list[TableOp] = [Delete(_key(group, name)) for name in names if name[0] is not Kind.GROUP]
+        if version != ABSENT:
+            ops.append(Delete(_key(group, (Kind.GROUP, "")), expected_version=version))
+        written = await self._gateway.table_write(
+            TableWrite(shard_id, tuple(ops), atomic=True, timeout_ms=WRITE_MS)
+        )
+        if any(result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND} for result in written.results):
+            raise GroupChangedError
+
+    async def _write(self, shard_id: int, group: str, version: int, row: GroupRow, ops: list[TableOp]) -> int:
+        put = Put(_key(group, (Kind.GROUP, "")), _ENCODER.encode(row), expected_version=version)
+        written = await self._gateway.table_write(
+            TableWrite(shard_id, (put, *ops), atomic=True, timeout_ms=WRITE_MS)
+        )
+        found = written.results[0]
+        if found.status != OpStatus.OK:
+            raise GroupChangedError
+        if found.version is None:
+            raise UnavailableError(f"the row of group {group!r} was written without a version")
+        return found.version.id
+
+    async def _read(self, shard_id: int, start: bytes, end: bytes) -> dict[str, StoredGroup]:
+        found: dict[str, StoredGroup] = {}
+        while True:
+            reply = await self._gateway.table_scan(TableScan(shard_id, start, end, limit=SCAN_ROWS))
+            rows = [row for row in reply.rows if row is not None]
+            for row in rows:
+                self._take(row, found)
+            if not reply.more or not rows:
+                return found
+            start = rows[-1].key + b"\x00"
+
+    def _take(self, row: Row, found: dict[str, StoredGroup]) -> None:
+        try:
+            group, name = _split(row.key)
+            body = _decoded(name, row.value or b"")
+        except (*UNDECODABLE, ValueError) as error:
+            self._tell(row.key, str(error))
+            return
+        stored = found.setdefault(group, StoredGroup({}, ABSENT, {}))
+        stored.rows[name] = body
+        stored.sizes[name] = len(row.value or b"")
+        if name[0] is Kind.GROUP:
+            found[group] = stored._replace(version=row.version.id)
+
+    def _tell(self, key: bytes, reason: str) -> None:
+        if key not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(key)
+            structlog.get_logger().error("group_row_not_readable", key=key[:200], reason=reason)
+
+
+def _op(group: str, name: RowName, body: RowBody | None) -> Put | Delete:
+    key = _key(group, name)
+    return Delete(key) if body is None else Put(key, _encoded(body))
+
+
+def _key(group: str, name: RowName) -> bytes:
+    return f"consumer/{escaped(group)}/{name[0]}/{name[1]}".encode()
+
+
+def _range(group: str) -> tuple[bytes, bytes]:
+    return f"consumer/{escaped(group)}/".encode(), f"consumer/{escaped(group)}0".encode()
+
+
+def _split(key: bytes) -> tuple[str, RowName]:
+    """Group and name of a row, exactly as `_key` makes them; raises ValueError."""
+    _, written, kind, name = key.decode().split("/", 3)
+    group, found = written.replace("%2F", "/").replace("%25", "%"), (Kind(kind), name)
+    if _key(group, found) != key:
+        raise ValueError("not as this node would write it")
+    return group, found
+
+
+def _encoded(body: RowBody) -> bytes:
+    if isinstance(body, Member):
+        bare = msgspec.structs.replace(body, assigned=frozenset(), revoking=frozenset())
+        return _ENCODER.encode(_PackedMember(bare, packed(body.assigned), packed(body.revoking)))
+    return _ENCODER.encode(packed(body) if isinstance(body, frozenset) else body)
+
+
+def _decoded(name: RowName, value: bytes) -> RowBody:
+    """A row's value, within what answers can carry; raises ValueError and what msgspec raises."""
+    found = _DECODERS[name[0]].decode(value)
+    if isinstance(found, _PackedMember):
+        member = msgspec.structs.replace(
+            found.member, assigned=_unpacked(found.assigned), revoking=_unpacked(found.revoking)
+        )
+        if member.member_id != name[1] or not -2 <= member.epoch < _INT32_MAX:
+            raise ValueError("not the member that its key names, or an epoch that is too large")
+        return member
+    if isinstance(found, GroupRow):
+        if not 0 <= found.target_epoch <= found.epoch < _INT32_MAX:
+            raise ValueError(f"epochs {found.epoch} and {found.target_epoch} do not fit together")
+        return found
+    if isinstance(found, dict):
+        return _unpacked(found)
+    topics: tuple[str, ...] = found
+    return topics
+
+
+def packed(places: Places) -> _Packed:
+    """Partitions by topic id, both in order."""
+    by_topic: dict[bytes, list[int]] = {}
+    for topic, partition in sorted(places):
+        by_topic.setdefault(topic, []).append(partition)
+    return {topic: tuple(partitions) for topic, partitions in by_topic.items()}
+
+
+def _unpacked(by_topic: _Packed) -> Places:
+    places: set[Place] = set()
+    for topic, partitions in by_topic.items():
+        if len(topic) != 16 or any(not 0 <= partition <= _INT32_MAX for partition in partitions):
+            raise ValueError("not partitions of a topic")
+        places.update((topic, partition) for partition in partitions)
+    return frozenset(places)

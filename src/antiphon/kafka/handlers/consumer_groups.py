@@ -1,0 +1,252 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the consumer protocol (KIP-848)."""
+
+import asyncio
+from typing import Final
+
+from antiphon import system
+from antiphon.coordination import consumer_terms as t
+from antiphon.coordination.consumer_group import ConsumerGroup
+from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Places, Refused
+from antiphon.errors import AntiphonError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
+from antiphon.kafka.groups.consumer_rows import packed
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.refusals import code_of_refused
+from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX, BadRegexError, GroupTopics
+from antiphon.kafka.handlers.operations import with_group
+from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.kafka.handlers.rights import may, sees
+from antiphon.kafka.messages import consumer_groups as m
+from antiphon.model.access import Operation, Resource
+from antiphon.security.authorizer import Rights
+
+GROUP_ID_BYTES_MAX: Final = 1024
+ID_BYTES_MAX: Final = 256  # of a member, an instance or a rack
+FIRST_OWN_IDS: Final = 1  # version from which a client makes its member id
+
+
+class ConsumerGroupHandler:
+    """Takes requests to the groups' state, and their answers back."""
+
+    def __init__(self, gateway: Gateway, coordinator: GroupCoordinator, subscription_bytes_max: int) -> None:
+        self._gateway = gateway
+        self._coordinator = coordinator
+        self._subscription_bytes_max = subscription_bytes_max
+        self._topics = GroupTopics(gateway)
+
+    # -- heartbeats -----------------------------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, request: m.ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> m.ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat: stored, as far as it changes anything, when it is answered."""
+        try:
+            found = await self._beat(request, context)
+        except RefusedError as refused:
+            return _refusal(refused.error_code, refused.reason)
+        except AntiphonError as error:
+            return _refusal(code.coordinator_code_of(error), error.message)
+        if isinstance(found, Refused):
+            return _refusal(code_of_refused(found), found.value)
+        assigned = None if found.assigned is None else _assignment(found.assigned)
+        return m.ConsumerGroupHeartbeatResponse(
+            error_code=code.NONE,
+            member_id=found.member_id,
+            member_epoch=found.epoch,
+            heartbeat_interval_ms=self._coordinator.consumers.bounds.heartbeat_interval_ms,
+            assignment=assigned,
+        )
+
+    async def _beat(
+        self, request: m.ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> Beaten | Refused:
+        group_id, rights = request.group_id, context.rights
+        if not rights.may(Operation.READ, Resource.GROUP, group_id):
+            raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not read this group")
+        self._check(request, context.version)
+        for name in request.subscribed_topic_names or ():
+            if not may(self._gateway, rights, Operation.DESCRIBE, name):
+                raise RefusedError(
+                    code.TOPIC_AUTHORIZATION_FAILED, f"{rights.principal} may not describe topic {name!r}"
+                )
+        consumers = self._coordinator.consumers
+        await consumers.ready(group_id)
+        member_id = request.member_id or str(system.new_uuid())
+        regex = self._regex_of(request, member_id)
+        owned = request.topic_partitions
+        asked = Beat(
+            member_id,
+            request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            client_id=context.client_id[:ID_BYTES_MAX],
+            client_host=context.client_host,
+            rebalance_ms=request.rebalance_timeout_ms,
+            topics=_optional(request.subscribed_topic_names),
+            regex=request.subscribed_topic_regex,
+            regex_topics=self._matching(regex, rights) if regex else None,
+            assignor=request.server_assignor,
+            owned=None
+            if owned is None
+            else frozenset((each.topic_id, partition) for each in owned for partition in each.partitions),
+        )
+        return await consumers.heartbeat(
+            group_id, asked, self._topics.catalog(), lambda: self._coordinator.is_classic(group_id)
+        )
+
+    def _regex_of(self, request: m.ConsumerGroupHeartbeatRequest, member_id: str) -> str | None:
+        """The expression that the member reads by: what it says now, or said before."""
+        if request.subscribed_topic_regex is not None:
+            return request.subscribed_topic_regex
+        group = self._coordinator.consumers.find(request.group_id)
+        member = None if group is None else group.members.get(member_id)
+        return None if member is None else member.regex
+
+    def _matching(self, regex: str, rights: Rights) -> tuple[str, ...]:
+        try:
+            return self._topics.matching(regex, rights)
+        except BadRegexError as error:
+            raise RefusedError(code.INVALID_REGULAR_EXPRESSION, str(error)) from error
+
+    def _check(self, request: m.ConsumerGroupHeartbeatRequest, version: int) -> None:
+        """Refuse what makes no sense by itself."""
+        problem = _problem(request, version)
+        if problem is None:
+            names = request.subscribed_topic_names or ()
+            size = sum(len(name.encode()) for name in names)
+            if size > self._subscription_bytes_max:
+                problem = f"{size} bytes of names of topics, {self._subscription_bytes_max} at most"
+        if problem is not None:
+            raise RefusedError(code.INVALID_REQUEST, problem)
+        known = self._coordinator.consumers.bounds.assignors
+        if request.server_assignor is not None and request.server_assignor not in known:
+            raise RefusedError(
+                code.UNSUPPORTED_ASSIGNOR,
+                f"assignor {request.server_assignor!r} is not supported; there are {', '.join(known)}",
+            )
+
+    # -- describing -----------------------------------------------------------------------------------------------
+
+    async def describe(
+        self, request: m.ConsumerGroupDescribeRequest, context: RequestContext
+    ) -> m.ConsumerGroupDescribeResponse:
+        """ConsumerGroupDescribe; a group that is named more than once is described once."""
+        groups = []
+        for group_id in dict.fromkeys(request.group_ids):
+            found = await self._describe(group_id, context)
+            if request.include_authorized_operations and found.error_code == code.NONE:
+                found.authorized_operations = with_group(context.rights, group_id)
+            groups.append(found)
+            await asyncio.sleep(0)  # others first
+        return m.ConsumerGroupDescribeResponse(groups=groups)
+
+    async def _describe(self, group_id: str, context: RequestContext) -> m.DescribedConsumerGroup:
+        if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
+            return m.DescribedConsumerGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
+        consumers = self._coordinator.consumers
+        group: ConsumerGroup | None = None
+        try:
+            await consumers.ready(group_id)
+            group = consumers.find(group_id)
+        except UnknownTopicError:
+            pass  # there was no group ever
+        except AntiphonError as error:
+            return m.DescribedConsumerGroup(
+                error_code=code.coordinator_code_of(error), error_message=error.message, group_id=group_id
+            )
+        if group is None:
+            message = f"no group of the consumer protocol is called {group_id!r}"
+            return m.DescribedConsumerGroup(
+                error_code=code.GROUP_ID_NOT_FOUND, error_message=message, group_id=group_id
+            )
+        if not all(sees(self._gateway, context.rights, name) for name in group.subscribed):
+            return m.DescribedConsumerGroup(
+                error_code=code.TOPIC_AUTHORIZATION_FAILED,
+                error_message="the group reads topics that the client may not describe",
+                group_id=group_id,
+            )
+        return m.DescribedConsumerGroup(
+            error_code=code.NONE,
+            group_id=group_id,
+            group_state=str(group.state),
+            group_epoch=group.epoch,
+            assignment_epoch=group.row.target_epoch,
+            assignor_name=group.row.assignor or consumers.bounds.assignors[0],
+            members=[self._described(group, member) for member in group.members.values()],
+        )
+
+    def _described(self, group: ConsumerGroup, member: Member) -> m.DescribedConsumer:
+        return m.DescribedConsumer(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=list(member.topics),
+            subscribed_topic_regex=member.regex,
+            assignment=self._named(member.assigned),
+            target_assignment=self._named(group.targets.get(member.member_id, t.NO_PLACES)),
+        )
+
+    def _named(self, places: Places) -> m.DescribedAssignment:
+        found = []
+        for topic_id, partitions in packed(places).items():
+            try:
+                name = self._gateway.topic_by_id(topic_id).name
+            except UnknownTopicError:
+                continue  # it was deleted
+            found.append(m.NamedPartitions(topic_id=topic_id, topic_name=name, partitions=list(partitions)))
+        return m.DescribedAssignment(topic_partitions=found)
+
+
+def _refusal(error_code: int, message: str) -> m.ConsumerGroupHeartbeatResponse:
+    return m.ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=message)
+
+
+def _assignment(places: Places) -> m.HeartbeatAssignment:
+    return m.HeartbeatAssignment(
+        topic_partitions=[
+            m.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
+            for topic_id, partitions in packed(places).items()
+        ]
+    )
+
+
+def _optional(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+def _problem(request: m.ConsumerGroupHeartbeatRequest, version: int) -> str | None:
+    """What is wrong with a request, whatever the group is."""
+    epoch = request.member_epoch
+    if not 0 < len(request.group_id.encode()) <= GROUP_ID_BYTES_MAX:
+        return f"a group id has 1 to {GROUP_ID_BYTES_MAX} bytes"
+    if not request.member_id and (version >= FIRST_OWN_IDS or epoch != t.JOIN_EPOCH):
+        return "MemberId must not be empty"
+    for what, value in (
+        ("MemberId", request.member_id),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+    ):
+        if value is not None and len(value.encode()) > ID_BYTES_MAX:
+            return f"{what} has {ID_BYTES_MAX} bytes at most"
+    if request.instance_id == "" or request.rack_id == "" or request.server_assignor == "":
+        return "InstanceId, RackId and ServerAssignor are null or not empty"
+    if epoch < t.AWAY_EPOCH or (epoch == t.AWAY_EPOCH and request.instance_id is None):
+        return f"MemberEpoch {epoch} is none that such a member has"
+    if len((request.subscribed_topic_regex or "").encode()) > REGEX_BYTES_MAX:
+        return f"SubscribedTopicRegex has {REGEX_BYTES_MAX} bytes at most"
+    return _join_problem(request) if epoch == t.JOIN_EPOCH else None
+
+
+def _join_problem(request: m.ConsumerGroupHeartbeatRequest) -> str | None:
+    if request.rebalance_timeout_ms == -1:
+        return "RebalanceTimeoutMs must be given to join"
+    if request.topic_partitions:
+        return "TopicPartitions must be empty to join"
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        return "SubscribedTopicNames or SubscribedTopicRegex must be given to join"
+    return None
