@@ -19,6 +19,7 @@ from antiphon.errors import (
     UnavailableError,
     UnknownShardError,
 )
+from antiphon.gateway.access import ACCESS
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.placement import PlaceReplicas
@@ -57,7 +58,6 @@ from antiphon.model.requests import (
     TrimShard,
 )
 from antiphon.model.transactions import AbortTransaction, ListTransactions
-from antiphon.native.access import ACCESS
 from antiphon.native.session import HANDLERS
 from antiphon.node.config import Ports
 from antiphon.security.account import NOBODY, Account

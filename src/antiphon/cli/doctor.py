@@ -27,6 +27,7 @@ EXTRAS: Final = {  # of pyproject.toml, those for users
     "lake": "lake tables, and the formats of values in them",
     "archive": "reading archived topics without Spark",
     "pipelines": "what spark-pipelines needs",
+    "dashboard": "the dashboard on each node's HTTP port",
     "demo": "the demo's data",
 }
 _NEED: Final = re.compile(

@@ -11,12 +11,13 @@ Shards are named by their cluster-wide id. A call for a shard that this node doe
 lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
+from antiphon.model.events import Event
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -61,11 +62,16 @@ class NodeQuestions(Protocol):
         """Ask a node, this one included; raises the error that came instead, UnavailableError, or TimedOutError."""
         ...
 
+    async def ask_bulk(self, node_id: int, body: Any, timeout_s: float) -> tuple[Any, memoryview]:
+        """Ask another node what a client may ask; the reply's body and its bulk bytes. Raises as `ask` does."""
+        ...
+
 
 class Gateway(Protocol):
     """The node, as its listeners see it. All methods run on the node's event loop.
 
     Attributes:
+        events: what happened to nodes, topics and shards lately, as this node heard of it; the oldest first.
         questions: what nodes ask each other.
         quorum_voters: the nodes that vote in `__cluster`.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
@@ -78,6 +84,7 @@ class Gateway(Protocol):
     check_request: Callable[[int], None]
     transactions: ShardTransactions
     questions: NodeQuestions
+    events: Sequence[Event]
 
     @property
     def metadata(self) -> ClusterMeta:
@@ -307,8 +314,8 @@ class Gateway(Protocol):
         """State of every replica on this node, for status pages."""
         ...
 
-    def status(self) -> StatusReply:
-        """State of this node and its replicas, with what is wrong."""
+    def status(self, shards: Collection[int] | None = None) -> StatusReply:
+        """State of this node and its replicas (of those of some shards), with what is wrong."""
         ...
 
     def start_scrub(self, shard_id: int) -> None:

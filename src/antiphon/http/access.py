@@ -1,7 +1,7 @@
 """Who asks over HTTP, and what may be seen: Basic or Bearer (RFC 7617, RFC 6750), with each request.
 
-`/healthz` is open to everybody, for monitors. `/topics` shows the topics that the client may describe. The other pages
-show the whole node, which takes DESCRIBE on the cluster.
+`/healthz` is open to everybody, for monitors. `/topics` shows the topics that the client may describe. Each page of the
+dashboard looks at what it shows. The others show the whole node, which takes DESCRIBE on the cluster.
 """
 
 import base64
@@ -21,6 +21,7 @@ UNAVAILABLE: Final = 503
 FORBIDDEN: Final = 403
 OPEN_PAGES: Final = ("/healthz",)
 TOPICS_PAGE: Final = "/topics"
+DASHBOARD: Final = "/ui/"  # and `/`: each of its pages asks for the rights that it needs
 CHALLENGE: Final = 'WWW-Authenticate: Basic realm="antiphon", charset="UTF-8"\r\nWWW-Authenticate: Bearer\r\n'
 
 Reply = tuple[int, str, bytes]
@@ -44,7 +45,8 @@ def refused(session: Session, path: str, authorization: bytes) -> Reply | None:
             _log_in(session, authorization)
         if not session.is_open:
             return UNAUTHORIZED, _TEXT, b"say who you are\n"
-        may = path == TOPICS_PAGE or session.rights.may(Operation.DESCRIBE, Resource.CLUSTER)
+        asks_itself = path in {TOPICS_PAGE, "/"} or path.startswith(DASHBOARD)
+        may = asks_itself or session.rights.may(Operation.DESCRIBE, Resource.CLUSTER)
     except UnauthenticatedError as error:
         return UNAUTHORIZED, _TEXT, f"{error.message}\n".encode()
     except NotReadyError as error:

@@ -1,6 +1,6 @@
-"""The HTTP listener, for people (`/`) and monitors: `/healthz`, `/metrics` (Prometheus), `/status`, `/topics` (JSON).
+"""The HTTP listener, for people (the dashboard) and monitors: `/healthz`, `/metrics` (Prometheus), `/status`, `/topics`.
 
-It answers GET only.
+It answers GET, and POST for what the dashboard is told to do.
 
 A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
 size, connections in time and number, and nothing that is sent here changes anything. A connection's next request is looked
@@ -33,13 +33,15 @@ from antiphon.http.access import (
     path_of,
     refused,
 )
+from antiphon.http.board import PREFIX, Board
+from antiphon.http.bridge import WebAnswer, WebRequest
 from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.authorizer import EVERYTHING, Rights
 from antiphon.security.listening import Listening, serve
 from antiphon.security.session import Session, session_of
-from antiphon.security.tls import ServerTls
+from antiphon.security.tls import ServerTls, is_encrypted
 
 BACKLOG: Final = 100
 CLIENT_ID: Final = "http"  # of quotas
@@ -55,7 +57,6 @@ KERNEL_BYTES: Final = 64 * 1024  # of answers that the kernel takes for a client
 KEPT_S: Final = 1.0  # a page, for others who have asked for it already
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
-HTML: Final = "text/html; charset=utf-8"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _REASONS: Final = {
@@ -64,7 +65,11 @@ _REASONS: Final = {
     401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
+    303: "See Other",
+    304: "Not Modified",
     405: "Method Not Allowed",
+    409: "Conflict",
+    413: "Content Too Large",
     429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
@@ -102,10 +107,10 @@ class HttpListener:
         self._tell_tls_s = 0.0
         self._moments = 0  # one for each time that requests come in or a page is made
         self._made: dict[str, tuple[int, Reply]] = {}  # pages, with the moment at which each was made
+        self.board = Board(gateway, self._plain_page, self.pool.budget.turns)
         self.authenticator: Authenticator | None = None  # set before `start`, as are the quotas
         self.quotas = FREE
         self._pages: dict[str, Callable[[], Reply]] = {
-            "/": self._index,
             "/healthz": self._health,
             "/metrics": lambda: (200, PROMETHEUS, self._metrics()),
             "/status": lambda: _json(200, self._status()),
@@ -147,7 +152,7 @@ class HttpListener:
         path = words[1].split(b"?", 1)[0].decode("latin-1")
         page = self._pages.get(path)
         if page is None:
-            return 404, TEXT, f"there are: {' '.join(sorted(self._pages))}\n".encode()
+            return 404, TEXT, f"there are: / {' '.join(sorted(self._pages))}\n".encode()
         try:
             if path == TOPICS_PAGE:  # it depends on who asks
                 return self._topics(rights)
@@ -170,16 +175,15 @@ class HttpListener:
         owes = [use for use in (Use.FETCH, Use.REQUEST) if quotas.refuses(use, payer, None)]
         return max((quotas.owed_s(use, payer) for use in owes), default=0.0)
 
-    def charge(self, session: Session, reply: Reply, took_s: float) -> None:
+    def charge(self, session: Session, size_bytes: int, took_s: float) -> None:
         """Charge a page. Nobody is made to wait for it: what is owed is looked at before the next one."""
         payer = payer_of(session.rights.principal, CLIENT_ID)
-        self.quotas.charge(Use.FETCH, payer, len(reply[2]), None)
+        self.quotas.charge(Use.FETCH, payer, size_bytes, None)
         self.quotas.charge(Use.REQUEST, payer, took_s, None)
 
-    def _index(self) -> Reply:
+    def _plain_page(self, note: str) -> bytes:
         gateway = self._gateway
-        page = render(gateway.node_id, gateway.metadata, gateway.replica_statuses(), self._pages)
-        return 200, HTML, page
+        return render(gateway.node_id, gateway.metadata, gateway.replica_statuses(), self._pages, note)
 
     def _health(self) -> Reply:
         """200 when this node is part of the cluster and all of its replicas take part; `state` also tells of less."""
@@ -269,6 +273,7 @@ class _HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
         self._is_queued = False
+        self._page_making: asyncio.Task[None] | None = None  # of the dashboard; the next request waits for it
         self._retry_s = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -313,7 +318,7 @@ class _HttpConnection(asyncio.Protocol):
 
     def _queue(self) -> None:
         """Look at the next request when it is this connection's turn."""
-        if not self._is_queued and self._writable and self._received:
+        if not self._is_queued and self._page_making is None and self._writable and self._received:
             self._is_queued = True
             self._listener.pool.budget.turns.add(self, self._take_turn)
 
@@ -330,10 +335,19 @@ class _HttpConnection(asyncio.Protocol):
                 self._reply((431, TEXT, b"the request is too long\n"), keep=False, body=True)
             return
         lines = bytes(self._received[:end]).split(b"\r\n")
-        del self._received[: end + 4]
-        self._account.add(-end - 4)
-        self._answer(lines)
-        self._next()
+        size_bytes = _body_bytes(lines)
+        if end + size_bytes > REQUEST_BYTES_MAX:
+            self._reply((413, TEXT, b"the form is too long\n"), keep=False, body=True)
+            return
+        whole = end + 4 + size_bytes
+        if len(self._received) < whole:
+            return  # the rest is on its way
+        form = bytes(self._received[end + 4 : whole])
+        del self._received[:whole]
+        self._account.add(-whole)
+        self._answer(lines, form)
+        if self._page_making is None:
+            self._next()
 
     def _next(self) -> None:
         """Go on, if the answer was taken and there is more."""
@@ -343,7 +357,7 @@ class _HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
         self._queue()
 
-    def _answer(self, lines: list[bytes]) -> None:
+    def _answer(self, lines: list[bytes], form: bytes) -> None:
         plain = {name.strip().lower(): value.strip() for name, _, value in map(_halves, lines[1:])}
         headers = {name: value.lower() for name, value in plain.items()}
         session = session_of(self._listener.authenticator, self._transport)
@@ -351,9 +365,21 @@ class _HttpConnection(asyncio.Protocol):
         if refusal is not None and refusal[0] == UNAUTHORIZED and b"authorization" in plain:
             self._refuse_later(refusal, body=not lines[0].startswith(b"HEAD "))
             return
-        reply = refusal or self._page(lines[0], session)
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-        keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close" and not has_body
+        keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close"
+        keep = keep and (not has_body or bool(form))
+        if refusal is None and _is_for_board(lines[0]):
+            request = WebRequest(
+                lines[0].split(b" ")[0].decode("latin-1"),
+                lines[0].split(b" ")[1].decode("latin-1"),
+                tuple((name, value) for name, value in plain.items() if name != b"authorization"),
+                form,
+                is_secure=is_encrypted(self._transport),
+            )
+            made = self._make_page(request, session, keep=keep)
+            self._page_making = asyncio.get_running_loop().create_task(made, name="dashboard page")
+            return
+        reply = refusal or self._page(lines[0], session)
         self._reply(reply, keep=keep and reply[0] != 400, body=not lines[0].startswith(b"HEAD "))
 
     def _page(self, request_line: bytes, session: Session) -> Reply:
@@ -366,20 +392,39 @@ class _HttpConnection(asyncio.Protocol):
             return TOO_MANY, TEXT, b"your quota is used up\n"
         began_s = system.monotonic_s()
         reply = listener.answer(request_line, session.rights, self._came)
-        listener.charge(session, reply, system.monotonic_s() - began_s)
+        listener.charge(session, len(reply[2]), system.monotonic_s() - began_s)
         return reply
 
+    async def _make_page(self, request: WebRequest, session: Session, *, keep: bool) -> None:
+        """Have the dashboard answer, and write that. While this lasts, the connection's next request waits."""
+        listener = self._listener
+        self._retry_s = math.ceil(listener.owed_s(session)) if listener.quotas.on else 0
+        if self._retry_s:
+            text = (("Content-Type", TEXT),)
+            answer = WebAnswer(TOO_MANY, text, b"your quota is used up\n")
+        else:
+            answer = await listener.board.answer(request, session.rights)
+            if listener.quotas.on:
+                listener.charge(session, len(answer.body), answer.busy_s)
+        self._page_making = None
+        headers = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
+        self._write(answer.status, headers, answer.body, keep=keep, body=request.method != "HEAD")
+        self._next()
+
     def _reply(self, reply: Reply, *, keep: bool, body: bool) -> None:
+        status, content_type, content = reply
+        self._write(status, f"Content-Type: {content_type}\r\n", content, keep=keep, body=body)
+
+    def _write(self, status: int, headers: str, content: bytes, *, keep: bool, body: bool) -> None:
         if self._transport is None:
             return
-        status, content_type, content = reply
         asks = CHALLENGE if status == UNAUTHORIZED else ""
         if status == TOO_MANY:
             asks = f"Retry-After: {self._retry_s}\r\n"
         head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\n{asks}Content-Type: {content_type}\r\n"
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Other')}\r\n{asks}{headers}"
             f"Content-Length: {len(content)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
-        ).encode()
+        ).encode("latin-1", "replace")
         self._transport.write(head + content if body else head)
         self._account.outgoing(self._transport.get_write_buffer_size())
         if not keep:
@@ -397,6 +442,8 @@ class _HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self._timer is not None:
             self._timer.cancel()
+        if self._page_making is not None:
+            self._page_making.cancel()
         self._transport = None
         self._account.close()
         self._listener.closed(self)
@@ -415,6 +462,25 @@ class _HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):
                 self._transport.close()
+
+
+def _is_for_board(request_line: bytes) -> bool:
+    """Does the dashboard answer such a request?"""
+    words = request_line.split(b" ")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+        return False
+    path = path_of(request_line)
+    return Board.takes(path) and (words[0] in {b"GET", b"HEAD"} or (words[0], path[:4]) == (b"POST", PREFIX))
+
+
+def _body_bytes(lines: list[bytes]) -> int:
+    """How long the body is of a request whose body is read."""
+    if not lines[0].startswith(b"POST ") or not _is_for_board(lines[0]):
+        return 0
+    said = next(
+        (value for name, _, value in map(_halves, lines[1:]) if name.lower() == b"content-length"), b""
+    )
+    return int(said) if said.strip().isdigit() and len(said) < 12 else 0
 
 
 def _halves(line: bytes) -> tuple[bytes, bytes, bytes]:

@@ -1,4 +1,7 @@
-"""The page that a person sees at `/`: the cluster at a glance, as this node knows it. Plain HTML, which refreshes itself."""
+"""The page at `/` where the dashboard's libraries are missing: the cluster at a glance, as this node knows it.
+
+Plain HTML, which refreshes itself.
+"""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -25,9 +28,9 @@ th { border-color: #3a4452; } td { border-color: #262e39; } .ok { color: #7bd495
 
 
 def render(
-    node_id: int, cluster: ClusterMeta, replicas: Sequence[ReplicaStatus], paths: Iterable[str]
+    node_id: int, cluster: ClusterMeta, replicas: Sequence[ReplicaStatus], paths: Iterable[str], note: str
 ) -> bytes:
-    """The whole page, UTF-8."""
+    """The whole page, UTF-8, with a `note` at the top."""
     topics = sorted(cluster.topics, key=lambda topic: (topic.internal, topic.name))
     own = {replica.shard_id: replica for replica in replicas}
     links = " · ".join(
@@ -36,7 +39,7 @@ def render(
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{REFRESH_S}">',
         f"<title>Antiphon node {node_id}</title><style>{_STYLE}</style>",
-        f"<h1>Antiphon</h1><p>{_health(cluster)}</p>",
+        f"<h1>Antiphon</h1><p>{_health(cluster)}</p><p>{escape(note)}</p>",
         f"<p>cluster {escape(cluster.cluster_id)} · as node {node_id} knows it · metadata version {cluster.version}</p>",
         f"<p>coordinator on node {cluster.controller} · {links}</p>",
         "<h2>Nodes</h2>",

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from antiphon.model.access import ACLS_MAX, Acl, Credential
 from antiphon.model.body import Body
+from antiphon.model.counters import Counters
 from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
@@ -23,7 +24,7 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 # What a request may hold, which is checked before any of it is decoded: decoding holds the event loop.
 OPS_MAX: Final = 100_000  # operations of a TableWrite
 GET_KEYS_MAX: Final = 10_000  # keys of a TableGet
-FIND_KEYS_MAX: Final = 1_000  # the same, where rows next to keys are wanted
+FIND_KEYS_MAX: Final = 1_000  # the same, where rows next to keys are wanted; shards of a GetStatus
 SETTINGS_MAX: Final = 1_000
 HASHES_MAX: Final = 16
 
@@ -202,9 +203,7 @@ class AlterAcls(Body, frozen=True, array_like=True, tag=True):
 
 
 class AlterQuota(Body, frozen=True, array_like=True, tag=True):
-    """Set limits of an entity, and take away those that are `gone` (by name); its others stay. What is not there cannot be
-    taken away, which is no error.
-    """
+    """Set limits of an entity, take away those that are `gone` (by name; no error where one is not there), leave others."""
 
     quota: Quota
     gone: Annotated[tuple[str, ...], Meta(max_length=SETTINGS_MAX)] = ()
@@ -221,7 +220,9 @@ class ProducerId(Body, frozen=True, array_like=True, tag=True):
 
 
 class GetStatus(Body, frozen=True, array_like=True, tag=True):
-    """Ask one node for what it knows of its replicas."""
+    """Ask one node how it is, and for what it knows of its replicas of these shards; None: of all."""
+
+    shards: Annotated[tuple[int, ...], Meta(max_length=FIND_KEYS_MAX)] | None = None
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -237,9 +238,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
     followers: tuple[tuple[int, int], ...] = ()  # (node, acknowledged end)
     state: str = "ok"  # ok, joining (an older shard, not caught up yet), damaged, failed, disk_full
     applied: int = -1  # tables only
-    vclock: tuple[
-        int, ...
-    ] = ()  # where every replica writes: the last LSN here of each origin; the first is local
+    vclock: tuple[int, ...] = ()  # with `writers=multi`: the last LSN of each origin; the first is local
 
 
 class StatusReply(Body, frozen=True, array_like=True, tag=True):
@@ -253,6 +252,7 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
     metadata_unreadable: int = 0
     findings: tuple[Finding, ...] = ()  # what is wrong, then what was and is mended
     scrub: ScrubStatus | None = None  # None: from a version without one
+    counters: Counters | None = None
 
 
 class StartScrub(Body, frozen=True, array_like=True, tag=True):

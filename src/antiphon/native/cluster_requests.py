@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError
+from antiphon.gateway.access import shown
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
@@ -31,7 +32,6 @@ from antiphon.model.requests import (
     StartScrub,
 )
 from antiphon.model.transactions import AbortTransaction, ListTransactions
-from antiphon.native.access import shown
 from antiphon.native.exchange import Exchange
 
 WAIT_MS_MAX: Final = 60_000
@@ -57,9 +57,9 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
     exchange.later(request_id, wait())
 
 
-def get_status(exchange: Exchange, request_id: int, _body: GetStatus, _payload: memoryview) -> None:
+def get_status(exchange: Exchange, request_id: int, body: GetStatus, _payload: memoryview) -> None:
     """Answer with the state of this node and its replicas."""
-    exchange.reply(request_id, exchange.gateway.status())
+    exchange.reply(request_id, exchange.gateway.status(body.shards))
 
 
 def start_scrub(exchange: Exchange, request_id: int, body: StartScrub, _payload: memoryview) -> None:

@@ -20,13 +20,13 @@ from antiphon.errors import (
     NotLeaderError,
     UnauthenticatedError,
 )
+from antiphon.gateway.access import check
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.gateway.quotas import FREE, Mute, Payer, payer_of
 from antiphon.gateway.turns import COUNTED_BYTES
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
-from antiphon.native.access import check
 from antiphon.native.charges import charge_reply
 from antiphon.security.session import OPEN
 from antiphon.wire.frames import Buffer, encode_message

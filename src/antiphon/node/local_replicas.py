@@ -1,6 +1,6 @@
 """The replicas of this node, found by shard; and what is said of a shard that has none here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.errors import NotLeaderError, NotReadyError, UnknownShardError
@@ -54,9 +54,13 @@ class LocalReplicas:
             shard_id=shard_id,
         )
 
-    def statuses(self) -> tuple[ReplicaStatus, ...]:
-        """State of every replica, by shard; those that cannot be opened included."""
-        found = {shard_id: host.status() for shard_id, host in self.hosts.items()}
+    def statuses(self, shards: Collection[int] | None = None) -> tuple[ReplicaStatus, ...]:
+        """State of every replica, or of those of some shards, by shard; those that cannot be opened included."""
+        hosts = self.hosts
+        wanted = hosts if shards is None else [one for one in shards if one in hosts]
+        found = {shard_id: hosts[shard_id].status() for shard_id in wanted}
         for shard_id in self._broken():
+            if shards is not None and shard_id not in shards:
+                continue
             found[shard_id] = ReplicaStatus(shard_id, "not_member", 0, 0, 0, 0, 0, state="failed")
         return tuple(found[shard_id] for shard_id in sorted(found))

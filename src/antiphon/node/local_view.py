@@ -6,8 +6,9 @@ metadata's is ahead of it, and for good where no coordinator is in reach: then c
 
 import msgspec
 
-from antiphon.model.cluster import MetadataView, ShardChange
+from antiphon.model.cluster import MetadataDelta, MetadataView, ShardChange
 from antiphon.model.metadata import ShardMeta, ShardStatus
+from antiphon.node.events import Events
 
 
 class LocalView(MetadataView):
@@ -15,6 +16,7 @@ class LocalView(MetadataView):
 
     def __init__(self, cluster_id: str) -> None:
         super().__init__(cluster_id)
+        self.events = Events(self)
         self._seen: dict[
             int, tuple[int, int]
         ] = {}  # shard id -> (term, leader), where newer than the metadata
@@ -42,12 +44,25 @@ class LocalView(MetadataView):
         if (term, leader) == (recorded.term, recorded.leader):
             return
         self._seen[shard_id] = (term, leader)
-        super()._put_shards((ShardChange(found[0].topic_id, self._patched(recorded)),))
+        change = ShardChange(found[0].topic_id, self._patched(recorded))
+        with self.events.of_change():
+            self.events.shard(change)
+            super()._put_shards((change,))
         self._cluster = None
+
+    def apply(self, delta: MetadataDelta) -> bool:
+        """See MetadataView. What it changes is an event, unless it is all that this node is told at first."""
+        if self.version < 0 or delta.base_version < 0:
+            return super().apply(delta)
+        with self.events.of_change():
+            self.events.delta(delta)
+            return super().apply(delta)
 
     def _put_shards(self, changes: tuple[ShardChange, ...]) -> None:
         if self._seen:
             changes = tuple(ShardChange(one.topic_id, self._patched(one.shard)) for one in changes)
+        for change in changes:
+            self.events.shard(change)
         super()._put_shards(changes)
 
     def _patched(self, shard: ShardMeta) -> ShardMeta:

@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from antiphon.model.counters import Counters
+
 LATENCY_BOUNDS_S: Final = (
     0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 )  # fmt: skip
@@ -29,6 +31,11 @@ class Histogram:
         """Count one duration."""
         self._counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         self._sum += seconds
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many durations there were up to each bound and above the one before it; the last: above all."""
+        return tuple(self._counts)
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
         """Cumulative buckets as Prometheus wants them, and the sum."""
@@ -85,6 +92,21 @@ class NodeMetrics:
                 self.disk_latency.buckets,
             ),
         }
+
+    def counters(self) -> Counters:
+        """What other nodes and dashboards are told."""
+        return Counters(
+            self.appends,
+            self.append_records,
+            self.append_bytes,
+            self.fetches,
+            self.fetch_bytes,
+            self.table_ops,
+            self.table_reads,
+            self.elections,
+            self.commit_latency.counts,
+            self.disk_latency.counts,
+        )
 
     def render(self) -> bytes:
         """The metrics in Prometheus's text format."""

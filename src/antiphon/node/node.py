@@ -7,7 +7,7 @@ per shard (`node.timers`).
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -232,16 +232,17 @@ class Node:
             peer=addresses.get("peer", ""),
         )
 
-    def status(self) -> StatusReply:
-        """State of this node and its replicas."""
+    def status(self, shards: Collection[int] | None = None) -> StatusReply:
+        """State of this node and its replicas, or those of some shards."""
         uptime_ms = int((self.loop.time() - self._started_s) * 1000)
         found = StatusReply(
             self.meta(),
             system.installed_version(),
             uptime_ms,
             system.resident_bytes(),
-            self.replicas.statuses(),
+            self.replicas.statuses(shards),
             self.metrics.metadata_unreadable,
+            counters=self.metrics.counters(),
         )
         return self.care.add_to(found)
 

@@ -1,9 +1,9 @@
 """The node as its listeners see it: `gateway.interface.Gateway`, on top of the shard hosts and the cluster agent."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -48,6 +48,9 @@ from antiphon.node.record_intake import RecordIntake
 from antiphon.node.trimming import Trimming, trim_replica
 from antiphon.records.batch import Buffer
 
+if TYPE_CHECKING:
+    from antiphon.model.events import Event
+
 POSITIONS_A_TURN: Final = 256  # at which is begun to wait
 
 
@@ -90,7 +93,7 @@ class OwnNode(Protocol):
         """See Gateway."""
         ...
 
-    def status(self) -> StatusReply:
+    def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """See Gateway."""
         ...
 
@@ -132,6 +135,7 @@ class NodeGateway:
         made = Questions(config.node_id, own.link)
         self.questions: NodeQuestions = made  # see Gateway
         self.asked = made.asked
+        self.events: Sequence[Event] = cluster.view.events.kept  # see Gateway
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
         self.submit_append = RecordIntake(replicas).append  # see Gateway
@@ -415,9 +419,9 @@ class NodeGateway:
         """See Gateway."""
         return self.replicas.statuses()
 
-    def status(self) -> StatusReply:
+    def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """See Gateway."""
-        return self._own.status()
+        return self._own.status(shards)
 
 
 def _future() -> tuple["asyncio.Future[Any]", Callable[[Any], None]]:

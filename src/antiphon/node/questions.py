@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, InternalError, NotReadyError, OverloadedError, TimedOutError
+from antiphon.errors import (
+    AntiphonError,
+    InternalError,
+    NotReadyError,
+    OverloadedError,
+    TimedOutError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from antiphon.gateway.peers import Answered
@@ -40,6 +47,29 @@ class Questions:
             return await asyncio.wait_for(self._answer(body), timeout_s)
         except TimeoutError:
             raise TimedOutError(f"node {node_id} did not answer itself within {timeout_s:.1f} s") from None
+
+    async def ask_bulk(self, node_id: int, body: Any, timeout_s: float) -> tuple[Any, memoryview]:
+        """See NodeQuestions."""
+        link = self._link(node_id)
+        if not link.up:
+            raise UnavailableError(f"no connection to node {node_id}")
+        answer: asyncio.Future[tuple[Any, memoryview]] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any, bulk: memoryview) -> None:
+            if answer.done():
+                return
+            if isinstance(reply, Exception):
+                answer.set_exception(reply)
+            else:
+                answer.set_result((reply, bulk))
+
+        request_id = link.forward(body, memoryview(b""), answered)
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise TimedOutError(f"node {node_id} did not answer within {timeout_s:.1f} s") from None
+        finally:
+            link.forget(request_id)
 
     def asked(self, body: Any, answered: "Answered") -> None:
         """Another node asks."""

@@ -57,6 +57,7 @@ async def start_http(
 
     def status() -> dict[str, Any]:
         plain = msgspec.structs.asdict(gateway.status())
+        del plain["counters"]  # `/metrics` has them
         plain["node"] = msgspec.structs.asdict(plain["node"])
         plain["scrub"] = msgspec.structs.asdict(plain["scrub"])
         for name in ("replicas", "findings"):

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from antiphon.simulation.runtime.loop import current_process
@@ -34,6 +35,9 @@ _FUNCTIONS: Final[tuple[tuple[Any, str], ...]] = (
 )
 _EVENTS: Final = ("open", "os.", "socket.", "subprocess.", "_thread.", "shutil.", "tempfile.")
 _SOURCES: Final = (".py", ".pyc", ".so")  # imports that are made late read these
+_PACKAGE: Final = (
+    str(Path(__file__).parents[2]) + os.sep
+)  # where pages are made, their templates and files are loaded
 _IN_FOLDERS: Final = ("open", "os.listdir", "os.mkdir")
 allowed_folders: Final[set[str]] = set()
 """Real folders that belong to a simulation: RocksDB's (`simulation.rocks_on_disk`)."""
@@ -99,5 +103,7 @@ def _is_import(args: tuple[Any, ...]) -> bool:
     """Modules are imported where they are needed, also while a simulation runs."""
     path = str(args[0]) if args else ""
     return (
-        path.endswith(_SOURCES) or path.startswith((sys.prefix, sys.base_prefix)) or "site-packages" in path
+        path.endswith(_SOURCES)
+        or path.startswith((sys.prefix, sys.base_prefix, _PACKAGE))
+        or "site-packages" in path
     )

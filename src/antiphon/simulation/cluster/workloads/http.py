@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
-PAGES: Final = ("/healthz", "/metrics", "/topics", "/status", "/")
+DASHBOARD: Final = ("/", "/ui/topics", "/ui/topics?internal=1&sort=shards", "/ui/nope")
+PAGES: Final = ("/healthz", "/metrics", "/topics", "/status", "/ui/sample", *DASHBOARD)
 PATIENCE_S: Final = 5.0
 PAUSE_S: Final = 0.3
-OK, NOT_WELL = 200, 503
+OK, NOT_FOUND, NOT_WELL = 200, 404, 503
 
 
 class HttpWorkload(Workload):
@@ -52,7 +53,7 @@ class HttpWorkload(Workload):
         if not found:
             return  # the node went down in the middle of its answer
         status = int(head.split(b" ", 2)[1])
-        allowed = {OK, NOT_WELL} if page == "/healthz" else {OK}
+        allowed = {OK, NOT_WELL} if page == "/healthz" else {NOT_FOUND} if page == "/ui/nope" else {OK}
         require(status in allowed, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         if len(body) < int(lengths[0].split(b":")[1]):
@@ -60,8 +61,10 @@ class HttpWorkload(Workload):
         if page == "/metrics":
             samples = [line for line in body.decode().splitlines() if line and not line.startswith("#")]
             readable = bool(samples) and all(_is_sample(line) for line in samples)
+        elif page in DASHBOARD:
+            readable = body.startswith(b"<!doctype html>") and body.endswith(b"</html>")
         else:
-            readable = page == "/" or json.loads(body) is not None
+            readable = json.loads(body) is not None
         require(readable, "page", -1, f"{host}{page} cannot be read: {body[:500]!r}")
         if page == "/healthz":
             require(

@@ -1,0 +1,1 @@
+"""The dashboard: an ASGI application. Nothing here is imported before somebody looks at a page."""

@@ -1,0 +1,181 @@
+"""What pages ask nodes: this one by its gateway, others over the connections that nodes have with each other.
+
+A page asks on behalf of a client, so each question is first held against the client's rights, by the table that the native
+protocol's requests are held against. Whatever is asked for is bounded, in bytes or rows and in time.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
+from antiphon.gateway.access import check
+from antiphon.gateway.interface import Gateway
+from antiphon.model.metadata import ABSENT_NODE
+from antiphon.model.requests import (
+    Fetch,
+    Fetched,
+    GetStatus,
+    ListOffset,
+    OffsetReply,
+    StatusReply,
+    TableGet,
+    TableRows,
+    TableScan,
+)
+from antiphon.security.authorizer import Rights
+
+ASK_S: Final = 3.0
+NODES_MAX: Final = 64  # that one page asks
+STATUS_SHARDS: Final = 1_000
+
+
+class Piece(NamedTuple):
+    """Batches of a shard's log, and what stands there. `by_node` read them; `is_stale`: it does not lead the shard."""
+
+    batches: memoryview
+    log_start: int
+    high_watermark: int
+    stable_end: int
+    aborted: tuple[tuple[int, int, int], ...]
+    by_node: int
+    is_stale: bool = False
+
+
+class Asker:
+    """See the module's text."""
+
+    def __init__(self, gateway: Gateway, rights: Rights) -> None:
+        self._gateway = gateway
+        self._rights = rights
+
+    async def node(self, node_id: int, body: Any) -> Any:
+        """What a node says; raises AccessDeniedError, UnavailableError, TimedOutError, and what the node refuses with."""
+        check(self._gateway, self._rights, body)
+        return await self._node(node_id, body)
+
+    async def _node(self, node_id: int, body: Any) -> Any:
+        if node_id == self._gateway.node_id and isinstance(body, GetStatus):
+            return self._gateway.status(body.shards)
+        return await self._gateway.questions.ask(node_id, body, ASK_S)
+
+    async def each_node(self, body: Any) -> dict[int, Any]:
+        """What each node says that is alive; of the others, and of those that do not answer, an AntiphonError."""
+        check(self._gateway, self._rights, body)
+        nodes = self._gateway.metadata.nodes[:NODES_MAX]
+
+        async def ask(node_id: int) -> Any:
+            try:
+                return await self._node(node_id, body)
+            except AntiphonError as error:
+                return error
+
+        alive = [node.node_id for node in nodes if node.alive]
+        answers = await asyncio.gather(*(ask(node_id) for node_id in alive))
+        found: dict[int, Any] = {
+            node.node_id: UnavailableError(f"node {node.node_id} is down") for node in nodes if not node.alive
+        }
+        return found | dict(zip(alive, answers, strict=True))
+
+    async def statuses(self, shards: Sequence[int]) -> dict[int, StatusReply]:
+        """How each node is that answers, and its replicas of these shards (of the first thousand)."""
+        answers = await self.each_node(GetStatus(tuple(shards[:STATUS_SHARDS])))
+        return {node: one for node, one in sorted(answers.items()) if isinstance(one, StatusReply)}
+
+    async def log_piece(self, shard_id: int, offset: int, max_bytes: int) -> Piece:
+        """Batches from an offset on that transactions have committed; from this node's replica where no leader answers."""
+        body = Fetch(shard_id, offset, max_bytes, isolation="committed")
+        check(self._gateway, self._rights, body)
+        try:
+            return await self._read(self._leader(shard_id), body)
+        except (UnavailableError, NotLeaderError):
+            return await self._read_here(body)
+
+    async def _read(self, leader: int, body: Fetch) -> Piece:
+        if leader == self._gateway.node_id:
+            return await self._own(body, is_stale=False)
+        reply, bulk = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
+        if not isinstance(reply, Fetched):
+            raise UnavailableError(f"node {leader} answered a fetch with a {type(reply).__name__}")
+        return Piece(
+            bulk, reply.log_start, reply.high_watermark, reply.stable_end, reply.aborted, by_node=leader
+        )
+
+    async def _read_here(self, body: Fetch) -> Piece:
+        try:
+            return await self._own(
+                Fetch(body.shard_id, body.offset, body.max_bytes, isolation="replica_committed"),
+                is_stale=True,
+            )
+        except NotLeaderError:
+            raise UnavailableError(
+                "nobody leads this shard now, and this node has no replica of it: look at the overview for nodes that are "
+                "down, or open the dashboard of a node that has a replica"
+            ) from None
+
+    async def _own(self, body: Fetch, *, is_stale: bool) -> Piece:
+        found = await self._gateway.fetch(body.shard_id, body.offset, body.max_bytes, body.isolation)
+        return Piece(
+            memoryview(b"".join(bytes(one) for one in found.batches)),
+            found.log_start,
+            found.high_watermark,
+            found.stable_end,
+            found.aborted,
+            self._gateway.node_id,
+            is_stale,
+        )
+
+    async def offset_at(self, shard_id: int, timestamp_ms: int) -> OffsetReply:
+        """The first offset of that time or later (-1: the high watermark, -2: the log's start), as the leader says."""
+        body = ListOffset(shard_id, timestamp_ms)
+        check(self._gateway, self._rights, body)
+        leader = self._leader(shard_id)
+        if leader != self._gateway.node_id:
+            reply = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
+            if not isinstance(reply[0], OffsetReply):
+                raise UnavailableError(f"node {leader} answered with a {type(reply[0]).__name__}")
+            return reply[0]
+        own = self._gateway.list_offset(shard_id, timestamp_ms)
+        return OffsetReply(own.offset, own.timestamp_ms, own.term, own.log_start, own.high_watermark)
+
+    async def rows(self, body: TableGet | TableScan) -> TableRows:
+        """Rows of a table's shard, as its leader has them."""
+        check(self._gateway, self._rights, body)
+        leader = self._leader(body.shard_id)
+        if leader == self._gateway.node_id:
+            if isinstance(body, TableGet):
+                return await self._gateway.table_get(body)
+            return await self._gateway.table_scan(body)
+        reply, _ = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
+        if not isinstance(reply, TableRows):
+            raise UnavailableError(f"node {leader} answered with a {type(reply).__name__}")
+        return reply
+
+    async def ends(self, shards: Collection[int]) -> dict[int, int]:
+        """The high watermark of each of these shards, as its leader says; those of which no leader answers are missing."""
+        by_leader: dict[int, list[int]] = {}
+        for shard_id in list(shards)[:STATUS_SHARDS]:
+            leader = self._gateway.shard(shard_id)[1].leader
+            if leader != ABSENT_NODE:
+                by_leader.setdefault(leader, []).append(shard_id)
+
+        async def ask(leader: int, some: list[int]) -> dict[int, int]:
+            try:
+                status = await self._node(leader, GetStatus(tuple(some)))
+            except AntiphonError:
+                return {}
+            return {one.shard_id: one.high_watermark for one in status.replicas}
+
+        found: dict[int, int] = {}
+        for part in await asyncio.gather(*(ask(leader, some) for leader, some in by_leader.items())):
+            found.update(part)
+        return found
+
+    def _leader(self, shard_id: int) -> int:
+        leader = self._gateway.shard(shard_id)[1].leader
+        if leader == ABSENT_NODE:
+            raise UnavailableError(
+                f"shard {shard_id} has no leader now: the overview says which nodes are down",
+                shard_id=shard_id,
+            )
+        return leader

@@ -1,0 +1,219 @@
+"""The overview: what is wrong, the cluster as a map of shards and nodes, what went on, and the samples that plots are of."""
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from antiphon import system
+from antiphon.http.pages.site import Look, Paged, Site
+from antiphon.model.access import Operation, Resource
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.requests import ReplicaStatus, StatusReply
+
+MAP_ROWS: Final = 30
+EVENTS_SHOWN: Final = 60
+PROBLEMS_SHOWN: Final = 30
+BEHIND: Final = ((0, "even"), (100, "near"), (10_000, "behind"))  # entries that a replica lacks
+
+
+class Problem(NamedTuple):
+    """One line of what is wrong; `level` is bad, warn or mended."""
+
+    level: str
+    what: str
+    do: str
+    since_ms: int = 0
+
+
+class Cell(NamedTuple):
+    """A replica on the map: its role, how it is, how far behind its leader (None: not known), whether it is live."""
+
+    role: str
+    looks: str
+    lag: int | None
+    is_live: bool
+    says: str
+
+
+async def overview(site: Site, look: Look) -> Response:
+    """The page."""
+    look.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    meta = site.gateway.metadata
+    found = _shards_found(meta, look.text("q"), with_internal=look.text("internal") == "1")
+    start = min(max(0, look.whole("start", 0)), max(0, found.total - 1))
+    page = found._replace(start=start, rows=found.rows[start : start + MAP_ROWS])
+    statuses = await look.asker.statuses([shard.shard_id for _, shard in page.rows])
+    problems = _problems(meta, statuses)
+    shown_nodes = [node.node_id for node in meta.nodes]
+    return site.page(
+        look,
+        "overview.html",
+        title="Overview",
+        problems=problems[:PROBLEMS_SHOWN],
+        more_problems=max(0, len(problems) - PROBLEMS_SHOWN),
+        mended=_mended(statuses),
+        counts=_counts(meta),
+        statuses=statuses,
+        node_rows=_node_rows(meta, statuses),
+        page=page,
+        map_nodes=shown_nodes,
+        map_rows=[(topic, shard, _cells(shard, shown_nodes, statuses)) for topic, shard in page.rows],
+        events=[*reversed(site.gateway.events)][:EVENTS_SHOWN],
+    )
+
+
+async def sample(site: Site, request: Request) -> Response:
+    """What the nodes have counted, for the plots; a page asks for it while somebody looks."""
+    look = site.look(request)
+    look.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    statuses = await look.asker.statuses([])
+    nodes = {
+        str(node): {**msgspec.structs.asdict(one.counters), "rss": one.rss_bytes, "uptime": one.uptime_ms}
+        for node, one in statuses.items()
+        if one.counters is not None
+    }
+    return JSONResponse({"at": system.wall_ms(), "nodes": nodes})
+
+
+def _shards_found(meta: ClusterMeta, wanted: str, *, with_internal: bool) -> Paged:
+    topics = [topic for topic in meta.topics if with_internal or not is_internal(topic)]
+    words = wanted.lower().split()
+    if "bad" in words:
+        words.remove("bad")
+        rows = [
+            (topic, shard)
+            for topic in meta.topics
+            for shard in topic.shards
+            if shard.status is not ShardStatus.ONLINE or len(shard.live) < len(shard.ensemble)
+        ]
+    else:
+        rows = [(topic, shard) for topic in topics for shard in topic.shards]
+    for word in words:
+        rows = [row for row in rows if word in f"{row[0].name.lower()}/{row[1].index}"]
+    return Paged(rows, 0, len(rows), MAP_ROWS)
+
+
+def _counts(meta: ClusterMeta) -> dict[str, int]:
+    shards = [shard for topic in meta.topics for shard in topic.shards]
+    return {
+        "nodes": len(meta.nodes),
+        "up": sum(node.alive for node in meta.nodes),
+        "topics": sum(topic.kind == "topic" and not is_internal(topic) for topic in meta.topics),
+        "tables": sum(topic.kind == "table" and not is_internal(topic) for topic in meta.topics),
+        "shards": len(shards),
+        "led": sum(shard.status is ShardStatus.ONLINE for shard in shards),
+        "thin": sum(len(shard.live) < len(shard.ensemble) for shard in shards),
+        "controller": meta.controller,
+        "version": meta.version,
+    }
+
+
+def _problems(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[Problem]:
+    found = []
+    for node in meta.nodes:
+        if not node.alive:
+            do = "start it again: antiphon node start; or drain and replace it (docs/membership.md)"
+            found.append(Problem("bad", f"Node {node.node_id} is down", do))
+        elif node.node_id not in statuses:
+            do = "look at its node.log; it is counted as alive, and this node does not reach it"
+            found.append(Problem("warn", f"Node {node.node_id} does not answer", do))
+    lost = [(topic, shard) for topic, shard in _all(meta) if shard.status is not ShardStatus.ONLINE]
+    for topic, shard in lost[:PROBLEMS_SHOWN]:
+        do = f"it needs a majority of nodes {', '.join(map(str, shard.ensemble))}: start those that are down"
+        found.append(Problem("bad", f"{topic.name}/{shard.index} has no leader ({shard.status})", do))
+    if len(lost) > PROBLEMS_SHOWN:
+        found.append(Problem("bad", f"{len(lost) - PROBLEMS_SHOWN} more shards have no leader", ""))
+    for node_id, status in statuses.items():
+        if status.metadata_unreadable:
+            what = f"Node {node_id} passed over {status.metadata_unreadable} entries of the cluster's own log"
+            found.append(Problem("warn", what, "its node.log says which (metadata_not_readable)"))
+        for one in status.findings:
+            if not one.mended_ms:
+                of = "" if one.shard_id < 0 else f", {name_of(meta, one.shard_id)}"
+                level = "bad" if one.level == "unhealthy" else "warn"
+                found.append(
+                    Problem(level, f"Node {node_id}{of}: {one.kind}: {one.what}", one.do, one.since_ms)
+                )
+    return sorted(found, key=lambda one: one.level != "bad")
+
+
+def _mended(statuses: dict[int, StatusReply]) -> list[Problem]:
+    found = [
+        Problem("mended", f"Node {node_id}: {one.kind}: {one.what}", "", one.mended_ms)
+        for node_id, status in statuses.items()
+        for one in status.findings
+        if one.mended_ms
+    ]
+    return sorted(found, key=lambda one: -one.since_ms)[:5]
+
+
+def _all(meta: ClusterMeta) -> list[tuple[TopicMeta, ShardMeta]]:
+    return [(topic, shard) for topic in meta.topics for shard in topic.shards]
+
+
+def name_of(meta: ClusterMeta, shard_id: int) -> str:
+    """A shard for people: `topic/index`; its number where it is not known."""
+    for topic, shard in _all(meta):
+        if shard.shard_id == shard_id:
+            return f"{topic.name}/{shard.index}"
+    return "__cluster" if shard_id == 0 else f"shard {shard_id}"
+
+
+def _node_rows(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[dict[str, Any]]:
+    leads: dict[int, int] = {}
+    holds: dict[int, int] = {}
+    for _, shard in _all(meta):
+        leads[shard.leader] = leads.get(shard.leader, 0) + 1
+        for node_id in shard.everybody:
+            holds[node_id] = holds.get(node_id, 0) + 1
+    return [
+        {
+            "node": node,
+            "status": statuses.get(node.node_id),
+            "leads": leads.get(node.node_id, 0),
+            "holds": holds.get(node.node_id, 0),
+            "coordinates": node.node_id == meta.controller,
+        }
+        for node in meta.nodes
+    ]
+
+
+def _cells(shard: ShardMeta, nodes: list[int], statuses: dict[int, StatusReply]) -> list[Cell | None]:
+    replicas = {
+        node: next((one for one in status.replicas if one.shard_id == shard.shard_id), None)
+        for node, status in statuses.items()
+    }
+    leads = replicas.get(shard.leader)
+    end = leads.log_end if leads is not None else None
+    return [_cell(shard, node, replicas.get(node), end) for node in nodes]
+
+
+def _cell(shard: ShardMeta, node: int, replica: ReplicaStatus | None, end: int | None) -> Cell | None:
+    if node not in shard.everybody:
+        return None
+    role = "leader" if node == shard.leader else "learner" if node in shard.learners else "follower"
+    live = node in shard.live or node == shard.leader
+    if replica is None:
+        return Cell(role, "lost", None, live, f"{role}; the node does not tell of it")
+    lag = None if end is None else max(0, end - replica.log_end)
+    looks = "broken" if replica.state in {"failed", "damaged", "ahead_of_leader"} else _looks(lag)
+    if role == "leader":
+        looks = "leader" if looks != "broken" else looks
+    behind = "" if lag is None else f", {lag:,} entries behind"
+    kept = f"{replica.log_start:,} to {replica.log_end:,}"
+    says = f"{role} in term {replica.term}, {replica.state}{behind}; log {kept}{'' if live else '; not in the live set'}"
+    return Cell(role, looks, lag, live, says)
+
+
+def _looks(lag: int | None) -> str:
+    if lag is None:
+        return "unknown"
+    return next((looks for most, looks in BEHIND if lag <= most), "far")
+
+
+def led_by(shard: ShardMeta) -> int | None:
+    """The leader, or None."""
+    return None if shard.leader == ABSENT_NODE else shard.leader

@@ -1,0 +1,168 @@
+"""What all pages share: the templates, who looks, answers in HTML, errors that say what to do, what is paged."""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from antiphon import system
+from antiphon.errors import AntiphonError
+from antiphon.gateway.interface import Gateway
+from antiphon.http.pages import words
+from antiphon.http.pages.asking import Asker
+from antiphon.model.access import Operation, Resource
+from antiphon.security.authorizer import Rights
+
+HERE: Final = Path(__file__).parent.parent
+PAGE_ROWS: Final = 50
+TEXT_MAX: Final = 1_024  # of what a client asks for in one field
+STATUS_OF: Final = {
+    "access_denied": 403,
+    "unknown_topic": 404,
+    "unknown_shard": 404,
+    "invalid_request": 400,
+    "not_ready": 503,
+    "unavailable": 503,
+    "timed_out": 503,
+    "overloaded": 503,
+}
+TYPES: Final = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+class Paged(NamedTuple):
+    """A piece of a list: where it begins, how many there are in all, and how many a page has."""
+
+    rows: Sequence[Any]
+    start: int
+    total: int
+    size: int = PAGE_ROWS
+
+    @property
+    def end(self) -> int:
+        """After the last row."""
+        return self.start + len(self.rows)
+
+    @property
+    def before(self) -> int | None:
+        """Where the page before this one begins."""
+        return max(0, self.start - self.size) if self.start else None
+
+    @property
+    def after(self) -> int | None:
+        """Where the next page begins."""
+        return self.end if self.end < self.total else None
+
+
+def paged(rows: Sequence[Any], start: int, size: int = PAGE_ROWS) -> Paged:
+    """One page of what is there."""
+    start = min(max(0, start), max(0, len(rows) - 1))
+    return Paged(rows[start : start + size], start, len(rows), size)
+
+
+class Look(NamedTuple):
+    """One request for a page: of whom, and whom it can ask."""
+
+    request: Request
+    rights: Rights
+    asker: Asker
+
+    def text(self, name: str) -> str:
+        """A field of the query, cut to what a field may be."""
+        return str(self.request.query_params.get(name, "")).strip()[:TEXT_MAX]
+
+    def whole(self, name: str, default: int) -> int:
+        """A field that is a whole number; the default where it is none."""
+        text = self.text(name)
+        return int(text) if text.lstrip("-").isdigit() and len(text) < 20 and text.count("-") < 2 else default
+
+
+class Site:
+    """See the module's text."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._secret = system.secret_bytes(32)
+        self.static = {
+            path.name: (path.read_bytes(), TYPES[path.suffix])
+            for path in sorted((HERE / "static").iterdir())
+            if path.suffix in TYPES
+        }
+        parts = b"".join(data for data, _ in self.static.values())
+        self.static_version = hashlib.blake2b(parts, digest_size=6).hexdigest()
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._templates.filters |= {
+            "num": words.number,
+            "size": words.size,
+            "ago": words.ago,
+            "moment": words.moment,
+            "lasted": words.lasted,
+            "safe_text": words.safe,
+        }
+        self._templates.globals |= {"static_version": self.static_version, "node_id": gateway.node_id}
+        for path in sorted((HERE / "templates").iterdir()):
+            self._templates.get_template(path.name)  # compiled now, off the event loop
+
+    def look(self, request: Request) -> Look:
+        """Who looks."""
+        rights: Rights = request.state.rights
+        return Look(request, rights, Asker(self.gateway, rights))
+
+    def page(self, look: Look, template: str, code: int = 200, **values: Any) -> Response:
+        """A page. `values` are for its template."""
+        meta = self.gateway.metadata
+        request = look.request
+        html = self._templates.get_template(template).render(
+            cluster_id=meta.cluster_id,
+            nodes=meta.nodes,
+            who=str(look.rights.principal) if look.rights.limited else "",
+            path=request.url.path,
+            here=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            query=dict(request.query_params),
+            sees_cluster=look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER),
+            changes_cluster=look.rights.sees(Operation.ALTER, Resource.CLUSTER),
+            token=self.token(look.rights),
+            **values,
+        )
+        return HTMLResponse(html, code)
+
+    def failed(self, look: Look, error: AntiphonError) -> Response:
+        """A page that says what went wrong and what to do."""
+        status = STATUS_OF.get(error.code, 500)
+        return self.page(look, "error.html", status, error=error, status=status, title="Not shown")
+
+    # -- forms ----------------------------------------------------------------------------------------------------
+
+    def token(self, rights: Rights) -> str:
+        """What a form of this node for this principal carries: another site cannot know it."""
+        return hmac.new(self._secret, str(rights.principal).encode(), hashlib.sha256).hexdigest()
+
+    def is_own_form(self, look: Look, token: str) -> bool:
+        """Was this sent by a form of ours? By where the browser says that it comes from, and by what it carries."""
+        headers = look.request.headers
+        site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
+        host = headers.get("host", "")
+        same = site in {"same-origin", "none"} and (origin is None or origin.partition("://")[2] == host)
+        return same and hmac.compare_digest(self.token(look.rights).encode(), token.encode())
+
+
+async def off_loop(work: Any, *args: Any) -> Any:
+    """What takes longer than a turn of the event loop should, on a thread."""
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
