@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TYPES := $(VENV)/types.txt
 CLASSES := $(VENV)/spark-classes.jsa
-# How many processes run tests. Two of them are with Spark most of the time, and wait more than they compute.
-WORKERS ?= 3
+# How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
+WORKERS ?= 4
 
 .PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage simulate-plants prove-requirements docs lock clean
 

@@ -24,8 +24,10 @@ settings.register_profile("antiphon", deadline=None, suppress_health_check=[Heal
 settings.load_profile("antiphon")
 
 ROOT = Path(__file__).parent.parent
-# The groups of files with Spark: those of the one session, and those that start drivers of their own. They take longest.
-SESSION, DRIVERS = "spark session", "spark drivers"
+# The groups of files with Spark: those that share a session, those that share another one and start nodes as processes, and
+# those that start drivers of their own. They take longest.
+SESSION, NODES, DRIVERS = "spark session", "spark session with nodes", "spark drivers"
+SPARK = (SESSION, NODES, DRIVERS)
 # Files that take ten seconds and more for a few tests. At the end of a run they would keep one process busy alone.
 LONG = (
     "tests/simulation/", "tests/node/test_damage", "tests/replication/test_ra", "tests/client/test_write_order",
@@ -36,14 +38,16 @@ LONG = (
 
 @cache
 def _group(file: str) -> str:
-    """Tests of a file stay in one process; so do all of the one Spark session, and all that start drivers of their own.
+    """Tests of a file stay in one process; so do all of each Spark session, and all that start drivers of their own.
 
     It goes by the file's text: the process that spreads the tests knows no more of them than their names.
     """
     text = (ROOT / file).read_text()
     if "pytest.mark.driver" in text:
         return DRIVERS
-    return SESSION if "pytest.mark.spark" in text else file
+    if "pytest.mark.spark" in text:
+        return NODES if "pytest.mark.cluster" in text else SESSION
+    return file
 
 
 def group_of(nodeid: str) -> str:
@@ -85,9 +89,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[bool, bool, bool, bool, int, str]:
-    is_long = group.startswith(LONG)
-    return group != SESSION, group != DRIVERS, group not in slow, not is_long, -sizes[group], group
+def _turn(group: str, slow: set[str], sizes: Counter[str]) -> tuple[int, bool, bool, int, str]:
+    place = SPARK.index(group) if group in SPARK else len(SPARK)
+    return place, group not in slow, not group.startswith(LONG), -sizes[group], group
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +105,7 @@ def warm_python(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[dict[str,
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, warm_python: dict[str, str]) -> "Iterator[SparkSession]":
-    """The one Spark session of a run, as `antiphon.spark.session` makes it, with two cores."""
+    """The Spark session of this process, as `antiphon.spark.session` makes it, with two cores."""
     import antiphon.spark
     from tests.spark.quick_java import QUICK_DRIVER
 

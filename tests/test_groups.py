@@ -1,4 +1,4 @@
-"""Where tests are spread over processes, those of a group stay in one: a file, or all with the one Spark session."""
+"""Where tests are spread over processes, those of a group stay in one: a file, or all with one Spark session."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import DRIVERS, LONG, SESSION, _turn, group_of
+from tests.conftest import DRIVERS, LONG, NODES, SESSION, _turn, group_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
     [
         ("tests/spark/test_sink.py", SESSION),
         ("tests/lake/test_jobs.py", SESSION),
+        ("tests/spark/test_audit.py", NODES),
         ("tests/spark/test_speculation.py", DRIVERS),
         ("tests/cli/test_output.py", "tests/cli/test_output.py"),
     ],
@@ -35,6 +36,7 @@ def test_what_takes_long_goes_first() -> None:
     sizes = Counter(
         {
             SESSION: 500,
+            NODES: 20,
             DRIVERS: 10,
             "tests/node/test_cluster.py": 16,
             "tests/fuzz/test_fuzz.py": 28,
@@ -43,13 +45,14 @@ def test_what_takes_long_goes_first() -> None:
     )
     in_order = [
         SESSION,
+        NODES,
         DRIVERS,
         "tests/node/test_cluster.py",
         "tests/fuzz/test_fuzz.py",
         "tests/test_tidy.py",
     ]
-    slow = {SESSION, DRIVERS, "tests/node/test_cluster.py"}
-    given = [in_order[i] for i in (3, 1, 4, 0, 2)]
+    slow = {NODES, DRIVERS, "tests/node/test_cluster.py"}
+    given = [in_order[i] for i in (3, 1, 5, 0, 4, 2)]
     assert sorted(given, key=lambda group: _turn(group, slow, sizes)) == in_order
 
 

@@ -204,6 +204,7 @@ def test_unknown_faults_are_refused_with_those_there_are() -> None:
 def test_nothing_is_lost_under_load_while_nodes_networks_and_disks_fail() -> None:
     command = (*COMMAND, "verify", "--seconds", "12", "--seed", "7", "--json")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    assert ended.stdout, (ended.returncode, ended.stderr)
     found = json.loads(ended.stdout)
     broken = [check for check in found["checks"] if check["problems"]]
     assert (ended.returncode, broken) == (0, []), ended.stderr

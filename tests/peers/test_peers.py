@@ -9,6 +9,7 @@ pytest.importorskip("confluent_kafka")
 pytest.importorskip("hdrh")
 
 from tests.peers import measure, report
+from tests.peers import run as run_module
 from tests.peers.clients.process import result as client_result
 from tests.peers.clients.values import random_values
 from tests.peers.measure import figures
@@ -26,6 +27,7 @@ FAST = ("produce-one/100B", "put/64")
 @pytest.mark.parametrize("together", [False, True])
 def test_rows_run_against_antiphon(tmp_path: Path, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "WARM_S", 0.2)  # figures are to be there; nobody compares them
+    monkeypatch.setattr(run_module, "WARM_TRIES", 1)
     said: list[str] = []
     run = Run([PEERS[OURS]], [ROWS[name] for name in FAST], SECONDS, said.append)
     (found,) = compare(run, 1, together, {}, "")

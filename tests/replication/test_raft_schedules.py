@@ -322,7 +322,7 @@ def go_by_committed_members(patch: pytest.MonkeyPatch) -> None:
     ("wrong", "first_seed"),  # where the search begins: some need many schedules
     [
         (count_new_voters_only, 880),
-        (change_in_one_step, 100),
+        (change_in_one_step, 220),
         (keep_members_of_a_cut_tail, 0),
         (go_by_committed_members, 0),
     ],

@@ -11,7 +11,7 @@ from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
 from tests.simulation.told import words
 
-SEEDS = range(1, 9)
+SEEDS = range(1, 5)  # these reach every option that more of them reach; `make campaign` runs thousands
 SHORT = {"fault_ms": 1_500}
 
 
