@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "transactions": {"gateway", "coordination", "model"},
     "native": {"transactions", "gateway", "security", "transport", "records", "model", "wire"},
     "kafka": {"transactions", "gateway", "coordination", "security", "records", "model"},
-    "http": {"gateway", "security", "records", "model"},
+    "http": {"transactions", "gateway", "security", "records", "model"},
     "archive": {"records", "model"},
     "client": {"archive", "security", "records", "model", "wire"},
     "archive.catalog": {"archive", "client", "records", "model"},

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.bridge import App
-from antiphon.http.pages import overview, topics
+from antiphon.http.pages import groups, overview, people, tables, topics
 from antiphon.http.pages.site import Look, Site
 
 POLICY: Final = (
@@ -36,6 +36,13 @@ PAGES: Final[dict[str, Page]] = {
     "/ui/topics/{name}": topics.topic,
     "/ui/topics/{name}/records": topics.records,
     "/ui/topics/{name}/record": topics.record,
+    "/ui/tables/{name}": tables.rows,
+    "/ui/groups": groups.groups,
+    "/ui/groups/{name:path}": groups.group,
+    "/ui/transactions": groups.transactions,
+    "/ui/jobs": groups.jobs,
+    "/ui/security": people.security,
+    "/ui/nodes/{node:int}": people.node,
 }
 
 

@@ -1,0 +1,87 @@
+"""The browser for rows of a table: by the beginning of their keys, in the order of keys over all shards, with versions.
+
+Keys are spread over the shards by their hash, so rows in order are merged from a look into each shard. Tables of more
+shards than a page may ask are browsed shard by shard.
+"""
+
+import asyncio
+import heapq
+from typing import Final
+
+from starlette.responses import Response
+
+from antiphon.errors import InvalidRequestError, WrongKindError
+from antiphon.http.pages import words
+from antiphon.http.pages.site import Look, Site
+from antiphon.http.pages.topics import find_topic
+from antiphon.model.access import Operation
+from antiphon.model.metadata import KeyRanges, Kind, ShardMeta, TopicMeta
+from antiphon.model.requests import Row, TableGet, TableScan
+
+ROWS: Final = 50
+SHARDS_MERGED: Final = 16
+KEY_HEX_MAX: Final = 8_192
+
+
+async def rows(site: Site, look: Look) -> Response:
+    """The page."""
+    found = find_topic(site, look, Operation.READ)
+    if found.kind is not Kind.TABLE:
+        raise WrongKindError(f"{found.name!r} is a topic, which has records and no rows: look at its records")
+    how = look.text("as") if look.text("as") in words.FORMATS else "auto"
+    some, shard = _shards(look, found)
+    prefix = look.text("q").encode()
+    after = _bytes(look.request.query_params.get("after", ""))
+    start = max(prefix, after + b"\x00") if after else prefix
+    exact: Row | None = None
+    if prefix:
+        place = KeyRanges(found.shards).shard_of(prefix)
+        exact = (await look.asker.rows(TableGet(place.shard_id, (prefix,), consistency="leader"))).rows[0]
+    scans = [
+        TableScan(one.shard_id, start, _end(prefix), limit=ROWS + 1, consistency="leader") for one in some
+    ]
+    replies = await asyncio.gather(*(look.asker.rows(scan) for scan in scans))
+    merged = heapq.merge(
+        *([row for row in reply.rows if row is not None] for reply in replies), key=lambda row: row.key
+    )
+    kept = [row for _, row in zip(range(ROWS + 1), merged, strict=False)]
+    more = len(kept) > ROWS or any(reply.more for reply in replies)
+    kept = kept[:ROWS]
+    return site.page(
+        look,
+        "rows.html",
+        title=f"{found.name} rows",
+        topic=found,
+        how=how,
+        formats=words.FORMATS,
+        shard=shard,
+        merged=len(some),
+        exact=None if exact is None or after else (exact, words.shown(exact.value, how)),
+        rows=[(row, words.shown(row.key, how), words.shown(row.value, how)) for row in kept],
+        next_key=kept[-1].key.hex() if more and kept else "",
+    )
+
+
+def _shards(look: Look, found: TopicMeta) -> tuple[list[ShardMeta], int | None]:
+    """The shards that are looked into, and the one that was chosen; None: all of them."""
+    asked = look.text("shard")
+    if not asked and len(found.shards) <= SHARDS_MERGED:
+        return list(found.shards), None
+    index = look.whole("shard", 0)
+    some = [one for one in found.shards if one.index == index]
+    if not some:
+        raise InvalidRequestError(f"{found.name!r} has shards 0 to {len(found.shards) - 1}, and no {index}")
+    return some, index
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text[:KEY_HEX_MAX])
+    except ValueError:
+        return b""
+
+
+def _end(prefix: bytes) -> bytes:
+    """The first key that does not begin with this; empty: there is none."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes((cut[-1] + 1,)) if cut else b""

@@ -1,0 +1,176 @@
+"""The dashboard in a real Chromium without a screen, before one small cluster of processes.
+
+Skipped where there is no Chromium with its driver (Debian: `apt-get install chromium chromium-driver`). With DASHBOARD_SHOTS
+naming a folder, the pictures of docs/dashboard.md are written there.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.testing.running import Cluster
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None,
+        reason="there is no Chromium: apt-get install chromium chromium-driver",
+    ),
+]
+SHOTS = os.environ.get("DASHBOARD_SHOTS", "")
+WIDE, PHONE = (1280, 900), (390, 844)
+PATIENCE_S = 15.0
+HOSTILE = b"<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+PATHS = (
+    "/",
+    "/ui/topics",
+    "/ui/topics/flights",
+    "/ui/topics/flights/records",
+    "/ui/topics/flights/record?shard=0&offset=0",
+    "/ui/tables/aircraft",
+    "/ui/groups",
+    "/ui/transactions",
+    "/ui/jobs",
+    "/ui/security",
+    "/ui/nodes/0",
+    "/ui/none",
+)
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    """The dashboard's address, of a cluster with some data."""
+    cluster = Cluster(1 if not SHOTS else 3)
+    cluster.start()
+    try:
+        with antiphon.connect(cluster.servers) as db:
+            db.create_topic("flights", shards=2)
+            db.create_table("aircraft", shards=2)
+            flights, aircraft = db.topic("flights"), db.table("aircraft")
+            flights.append(HOSTILE, key=HOSTILE, shard=0)
+            for number in range(60):
+                flights.append(json.dumps({"flight": f"UA{number}"}).encode(), key=b"N%d" % number, shard=1)
+            for number in range(5):
+                aircraft.put(f"N{number}", HOSTILE)
+        yield f"http://{cluster.http.split(',')[0].removeprefix('http://')}"
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = CHROMIUM or ""
+    folder = tmp_path_factory.mktemp("chromium")
+    for one in (
+        "headless=new",
+        "no-sandbox",
+        "disable-dev-shm-usage",
+        "disable-gpu",
+        f"user-data-dir={folder}",
+    ):
+        options.add_argument(f"--{one}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options=options, service=Service(DRIVER or ""))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def looks(browser: Any, size: tuple[int, int], scheme: str = "light") -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def until(browser: Any, script: str) -> Any:
+    """What a script returns once that is true."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not (found := browser.execute_script(f"return {script}")):
+        assert time.monotonic() < end_s, f"never: {script}"
+        time.sleep(0.05)
+    return found
+
+
+def test_no_page_runs_what_records_hold_nor_complains_nor_is_wider_than_a_phone(
+    browser: Any, base: str
+) -> None:
+    for size, scheme in ((WIDE, "light"), (PHONE, "dark")):
+        looks(browser, size, scheme)
+        for path in PATHS:
+            browser.get(base + path)
+            assert browser.title.endswith("· Antiphon"), path
+            assert not browser.find_elements("css selector", "main img, main script"), path
+            wide = browser.execute_script("return document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, f"{path} is {wide} pixels too wide at {size[0]}"
+            told = [one["message"] for one in browser.get_log("browser") if "/ui/none" not in one["message"]]
+            assert not told, f"{path}: {told}"
+
+
+def test_plots_are_drawn_and_nothing_moves_when_they_are(browser: Any, base: str) -> None:
+    looks(browser, WIDE)
+    browser.get(base + "/")
+    until(browser, "document.querySelector('#map')")
+    before = browser.execute_script("return document.querySelector('#map').getBoundingClientRect().top")
+    assert until(browser, "document.querySelectorAll('.plot canvas').length") == 4
+    assert (
+        browser.execute_script("return document.querySelector('#map').getBoundingClientRect().top") == before
+    )
+    assert until(browser, "document.querySelector('[data-now=records]').textContent").endswith("/s")
+
+
+def test_a_filter_answers_while_one_types_and_keys_go_everywhere(browser: Any, base: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    looks(browser, WIDE)
+    browser.get(base + "/ui/topics")
+    body = browser.find_element("css selector", "body")
+    body.send_keys("/")
+    box = browser.switch_to.active_element
+    assert box.get_attribute("name") == "q"
+    box.send_keys("fli")
+    until(browser, "document.querySelectorAll('#rows tbody tr').length === 1")
+    assert "q=fli" in browser.current_url
+    box.send_keys(Keys.ESCAPE)
+    browser.find_element("css selector", "body").send_keys("gs")
+    until(browser, "document.title.startsWith('Security')")
+    browser.find_element("css selector", "body").send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.text == "Skip to content"
+
+
+def test_the_overview_follows_the_cluster(browser: Any, base: str) -> None:
+    looks(browser, WIDE)
+    browser.get(base + "/")
+    host = browser.execute_script("return document.querySelector('#event-rows').textContent")
+    assert "created" in host
+    until(browser, "!document.querySelector('.live').hidden")
+    browser.execute_script("document.querySelector('#event-rows').innerHTML = ''")
+    until(browser, "document.querySelector('#event-rows').textContent.includes('created')")
+
+
+@pytest.mark.skipif(not SHOTS, reason="DASHBOARD_SHOTS names no folder")
+def test_pictures(browser: Any, base: str) -> None:
+    for name, path, size, scheme, wait_s in (
+        ("dashboard-overview", "/", (1280, 980), "dark", 20.0),
+        ("dashboard-records", "/ui/topics/flights/records?shard=1", (1280, 700), "light", 0.5),
+        ("dashboard-phone", "/", PHONE, "light", 8.0),
+    ):
+        looks(browser, size, scheme)
+        browser.get(base + path)
+        time.sleep(wait_s)
+        assert browser.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
