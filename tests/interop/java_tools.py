@@ -108,6 +108,8 @@ class Steps:
         )
         yield "a transaction is described", self._describe_transaction
         yield "producers are described", self._describe_producers
+        yield "consumers of the consumer protocol", self._consume_anew
+        yield "their group is described", self._describe_anew
         yield "offsets are told", lambda: at("GetOffsetShell", "--topic", "in", expect=r"in:0:\d+")
         yield (
             "a group is described",
@@ -165,6 +167,36 @@ class Steps:
         if consumed != RECORDS:
             raise UnexpectedError(f"{consumed} records were consumed, not {RECORDS}")
         return told
+
+    def _consume_anew(self) -> str:
+        """One member reads everything, by heartbeats."""
+        how = (
+            "--topic",
+            "in",
+            "--group-id",
+            "anew",
+            "--group-protocol",
+            "consumer",
+            "--reset-policy",
+            "earliest",
+        )
+        told = self._tools.at(
+            "VerifiableConsumer", *how, "--max-messages", str(RECORDS), expect="shutdown_complete"
+        )
+        given = [
+            len(event["partitions"])
+            for event in map(json.loads, told.splitlines())
+            if event["name"] == "partitions_assigned"
+        ]
+        if sum(given) != 4:
+            raise UnexpectedError(f"partitions were assigned in lots of {given}, not 4 together")
+        return told
+
+    def _describe_anew(self) -> str:
+        """By tools that ask for groups of both protocols."""
+        self._groups("--describe", "--group", "anew", expect=r"anew +in +\d+ +\d+")
+        self._groups("--describe", "--group", "anew", "--state", expect="Empty")
+        return self._groups("--list", "--type", "consumer", expect="anew")
 
     def _console(self) -> str:
         self._tools.at("ConsoleProducer", "--topic", "console", given="one\ntwo\nthree\n")

@@ -75,7 +75,9 @@ class KafkaNodes:
         auto_create = config.pop("auto_create_topics", True)
         security = config.pop("security", Security())
         limits = {
-            name: config.pop(name) for name in ("limits", "num_partitions", "transactions") if name in config
+            name: config.pop(name)
+            for name in ("limits", "num_partitions", "transactions", "consumer_groups")
+            if name in config
         }
         with configured(**config):
             async with cluster_of(

@@ -6,19 +6,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.coordination.consumer_terms import GroupBounds
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
-from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.messages import admin, groups
 from antiphon.kafka.messages import consumer_groups as m
 from antiphon.kafka.schema import Message
 from antiphon.model.metadata import Kind
+from antiphon.node.config import ConsumerGroups
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.raw import Connect, RawClient, listening
 from tests.node.in_process import in_virtual_time
 
-FAST = GroupConfig(initial_delay_ms=20, consumer=GroupBounds(session_timeout_ms=3_000, max_size=3))
+FAST = ConsumerGroups(session_timeout_ms=3_000, max_size=3)
 BROKER = 4
 
 
@@ -78,7 +77,7 @@ class Member:
 
 @asynccontextmanager
 async def a_group(nodes: int = 1, shards: int = 4) -> AsyncIterator[tuple[KafkaNodes, Connect]]:
-    async with listening(nodes, groups=FAST) as (served, connect):
+    async with listening(nodes, consumer_groups=FAST) as (served, connect):
         await served.create("t", shards=shards)
         await served.create("__groups", kind=Kind.TABLE, internal=True)
         await served.lead("__groups", 0)

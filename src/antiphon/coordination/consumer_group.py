@@ -15,9 +15,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from antiphon.coordination import consumer_reconciliation
 from antiphon.coordination import consumer_terms as t
 from antiphon.coordination.consumer_assignors import ASSIGNORS
-from antiphon.coordination.consumer_reconciliation import reconciled
 from antiphon.coordination.consumer_terms import (
     NO_PLACES,
     Beat,
@@ -131,7 +131,7 @@ class ConsumerGroup:
         self._follow(catalog, is_new or (old.topics, old.regex) != (member.topics, member.regex))
         if self.row.epoch > self.row.target_epoch:
             self._assign(catalog)
-        after = reconciled(
+        after = consumer_reconciliation.reconciled(
             member,
             self.targets.get(member.member_id, NO_PLACES),
             self.row.target_epoch,

@@ -124,6 +124,14 @@ class Transactions(msgspec.Struct, forbid_unknown_fields=True):
     id_expiration_s: Annotated[int, Meta(ge=60, le=10 * 365 * 86_400)] = 7 * 86_400
 
 
+class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
+    """Groups of Kafka's consumer protocol: Kafka's `group.consumer.*` of the same names."""
+
+    heartbeat_interval_ms: Annotated[int, Meta(ge=10, le=2**31 - 1)] = 5_000
+    session_timeout_ms: Annotated[int, Meta(ge=100, le=2**31 - 1)] = 45_000
+    max_size: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+
+
 class LogFiles(msgspec.Struct, forbid_unknown_fields=True):
     """How large node.log becomes before it is put aside, and how many files there are, that one included."""
 
@@ -164,6 +172,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     scrub: Scrub = msgspec.field(default_factory=Scrub)
     log: LogFiles = msgspec.field(default_factory=LogFiles)
     transactions: Transactions = msgspec.field(default_factory=Transactions)
+    consumer_groups: ConsumerGroups = msgspec.field(default_factory=ConsumerGroups)
     security: Security = msgspec.field(default_factory=Security)
 
     @property

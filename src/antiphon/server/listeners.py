@@ -98,11 +98,15 @@ async def start_kafka(
     """Listen for Kafka's clients; returns the listener and its address. With `faults` it does wrong as they say."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
+    chosen = config.consumer_groups
     told = KafkaListenerConfig(
         auto_create_topics=config.auto_create_topics,
         shards_default=config.num_partitions,
         authenticator=guards.authenticator,
         quotas=guards.quotas,
+    )
+    told = told._replace(
+        groups=told.groups.bounded(chosen.heartbeat_interval_ms, chosen.session_timeout_ms, chosen.max_size)
     )
     told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
     place = (gateway, config.listen_host, config.ports.kafka, transactions, told, pool)

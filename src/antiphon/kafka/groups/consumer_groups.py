@@ -5,7 +5,8 @@ those whose clients are there go on with the epochs that they have.
 
 Each group takes requests in order. A step changes the group in memory; the rows that it changed are written, and only then
 it is answered, together with all that was asked until the write began. While a write is under way, requests wait for the
-next one. When a write fails, nobody knows whether it took effect: all that waits is refused, and the group is read again.
+next one. When nothing changed, a read of the group's row stands in for the write: it says that nobody else coordinates
+by now. When a write fails, nobody knows whether it took effect: all that waits is refused, and the group is read again.
 """
 
 import asyncio
@@ -223,12 +224,8 @@ class ConsumerGroups:
             except BaseException:  # a fault of ours: what is in memory is worth nothing
                 self._give_up(hosted, answers, UnavailableError("the group's coordinator failed; ask again"))
                 raise
-            changes = hosted.group.take_changes()
-            if changes:
-                work = self._write(hosted, changes, answers)
-                hosted.work = asyncio.get_running_loop().create_task(work, name="write consumer group")
-            else:
-                _tell(answers)
+            work = self._store(hosted, hosted.group.take_changes(), answers)
+            hosted.work = asyncio.get_running_loop().create_task(work, name="write consumer group")
         if hosted.work is None and not hosted.is_known:
             self._let_go(hosted)
         else:
@@ -242,15 +239,18 @@ class ConsumerGroups:
         self._refuse(hosted, error)
         self._read_again(hosted)
 
-    async def _write(
+    async def _store(
         self, hosted: _Hosted, changes: Any, answers: list[tuple[asyncio.Future[Any], Any]]
     ) -> None:
         failed: AntiphonError | None = None
         try:
-            hosted.version, sizes = await self._rows.write(
-                hosted.shard_id, hosted.group_id, hosted.version, hosted.group.row, changes
-            )
-            self._note_sizes(hosted, sizes)
+            if changes:
+                hosted.version, sizes = await self._rows.write(
+                    hosted.shard_id, hosted.group_id, hosted.version, hosted.group.row, changes
+                )
+                self._note_sizes(hosted, sizes)
+            else:  # a coordinator that was deposed and has not heard of it must not keep members to itself
+                await self._rows.confirm(hosted.shard_id, hosted.group_id, hosted.version)
         except GroupChangedError:
             failed = NotReadyError(f"group {hosted.group_id!r} changed; ask again")
         except AntiphonError as error:

@@ -25,7 +25,7 @@ from antiphon.coordination.consumer_terms import (
 )
 from antiphon.errors import UNDECODABLE, UnavailableError
 from antiphon.gateway.interface import Gateway
-from antiphon.model.requests import Delete, OpStatus, Put, Row, TableOp, TableScan, TableWrite
+from antiphon.model.requests import Delete, OpStatus, Put, Row, TableGet, TableOp, TableScan, TableWrite
 from antiphon.transactions.group_offsets import escaped
 
 ABSENT: Final = -1  # version of a row that is not there
@@ -112,6 +112,13 @@ class ConsumerRows:
                 waiting, held = [], 0
         sizes[Kind.GROUP, ""] = len(_ENCODER.encode(row))
         return await self._write(shard_id, group, version, row, [*waiting, *together]), sizes
+
+    async def confirm(self, shard_id: int, group: str, version: int) -> None:
+        """Return when it is certain that the group's own row was of this version. Raises GroupChangedError."""
+        key = _key(group, (Kind.GROUP, ""))
+        (row,) = (await self._gateway.table_get(TableGet(shard_id, (key,)))).rows
+        if version != (ABSENT if row is None else row.version.id):
+            raise GroupChangedError
 
     async def forget(self, shard_id: int, group: str, version: int, names: Iterable[RowName]) -> None:
         """Remove a group without members. Raises GroupChangedError."""

@@ -43,6 +43,10 @@ class GroupConfig(NamedTuple):
     abandoned_ms: int = 10_000  # how long a member is kept whose connection ended while it waited to join
     consumer: GroupBounds = GroupBounds()  # of groups of the consumer protocol
 
+    def bounded(self, heartbeat_interval_ms: int, session_timeout_ms: int, max_size: int) -> "GroupConfig":
+        """With what an operator says of groups of the consumer protocol."""
+        return self._replace(consumer=GroupBounds(heartbeat_interval_ms, session_timeout_ms, max_size))
+
 
 DEFAULT_GROUP_CONFIG: Final = GroupConfig()
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.node.config import Limits, Member, NodeConfig, Ports, Scrub
+from antiphon.node.config import ConsumerGroups, Limits, Member, NodeConfig, Ports, Scrub
 from antiphon.security.settings import Security
 from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.slow_turns import SlowTurns
+from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, CONSUMER_SESSION_MS
 from antiphon.simulation.cluster.world import CLUSTER_ID, HTTP_PORT, KAFKA_PORT, NATIVE_PORT, PEER_PORT, World
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
@@ -128,6 +129,7 @@ class Machine:
             profile=options.profile if options.profile != "multi" else "oxia",
             ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
             limits=Limits(disk_reserve=options.disk_reserve),
+            consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(
                 authentication=bool(options.principals),

@@ -53,6 +53,7 @@ class ClusterOptions:
     kafka_consumers: int = 0
     kafka_members: int = 0  # of one consumer group
     kafka_transactors: int = 0
+    consumer_members: int = 0  # of one group of Kafka's consumer protocol
     http_clients: int = 0
     scans: bool = False
     transactions: bool = False
@@ -155,6 +156,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_delays(profile, seed),
         **_deletes(profile, seed),
         **_transactors(profile, seed),
+        **_consumers(profile, seed),
         **_proofs(profile, seed),
         **_rot(profile, seed),
         **_pieces(profile, seed),
@@ -227,6 +229,11 @@ def _transactors(profile: str, seed: int) -> dict[str, int]:
     return {"kafka_transactors": draw.choice((0, 0, 0, 1, 2, 3))}
 
 
+def _consumers(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster consumers {profile} {seed}")
+    return {"consumer_members": draw.choice((0, 0, 0, 0, 2))}
+
+
 def _deletes(profile: str, seed: int) -> dict[str, int]:
     draw = Random(f"antiphon cluster deletes {profile} {seed}")
     return {"record_deleters": 2 if draw.random() < 0.1 else 0}
@@ -260,6 +267,7 @@ NEEDS_NO_LOGIN: Final = (
     "kafka_members",
     "kafka_admins",
     "kafka_transactors",
+    "consumer_members",
     "http_clients",
     "intruders",
     "record_deleters",

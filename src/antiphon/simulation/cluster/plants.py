@@ -10,6 +10,7 @@ from typing import Final
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.access_plants import ACCESS_PLANTS
 from antiphon.simulation.cluster.client_plants import CLIENT_PLANTS
+from antiphon.simulation.cluster.consumer_plants import CONSUMER_PLANTS
 from antiphon.simulation.cluster.core_plants import CORE_PLANTS
 from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
 from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
@@ -49,6 +50,7 @@ _ALL: Final = (
     *SCRUB_PLANTS,
     *ACCESS_PLANTS,
     *TRANSACTION_PLANTS,
+    *CONSUMER_PLANTS,
     *MARKER_PLANTS,
 )
 

@@ -79,9 +79,10 @@ class GroupWorkload(KafkaWorkload):
                 if header.is_control:
                     continue
                 for key, value, _ in effects_of(data):
-                    group, topic, partition = key.decode().split("/")[1:]
-                    if (group, topic) != (GROUP, TOPIC) or value is None:
+                    kind, group, *rest = key.decode().split("/")
+                    if (kind, group) != ("offset", GROUP) or rest[0] != TOPIC or value is None:
                         continue
+                    partition = rest[1]
                     row = msgspec.msgpack.decode(value, type=Committed)
                     asked = self.history.commits.get(row.metadata)
                     require(

@@ -22,6 +22,7 @@ class KafkaWorkload(Workload):
     """See the module's text. The topic loses nothing: no `commit=local`, one writer a shard."""
 
     topic = TOPIC
+    partitions = PARTITIONS
 
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         super().__init__(cluster, name)
@@ -37,7 +38,11 @@ class KafkaWorkload(Workload):
         with contextlib.suppress(TopicExistsError):  # another workload made it
             await insist(
                 lambda: db.create_topic(
-                    self.topic, shards=PARTITIONS, replicas=options.replicas, profile=profile, config=config
+                    self.topic,
+                    shards=self.partitions,
+                    replicas=options.replicas,
+                    profile=profile,
+                    config=config,
                 )
             )
         found = next(topic for topic in (await db.metadata()).topics if topic.name == self.topic)

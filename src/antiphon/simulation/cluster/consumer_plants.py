@@ -1,0 +1,71 @@
+"""Bugs to plant in groups of Kafka's consumer protocol: who has a partition, who may commit, what a successor knows."""
+
+from typing import Any, Final
+
+from antiphon.coordination import consumer_reconciliation
+from antiphon.coordination.consumer_group import ConsumerGroup
+from antiphon.kafka.groups.consumer_groups import ConsumerGroups
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
+
+_WORK: Final[dict[str, Any]] = {
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 200,
+    "consumer_members": 3,
+}
+
+CONSUMER_PLANTS: Final = (
+    ClusterPlant(
+        "consumers-given-what-others-have",
+        "a member is given a partition that another one has not given up yet",
+        (
+            Edit(
+                consumer_reconciliation,
+                "reconciled",
+                "target - kept if is_free(place)",
+                "target - kept",
+            ),
+            Edit(ConsumerGroup, "_put", "invariant(holder == member.member_id", "invariant(True"),
+            Edit(ConsumerGroup, "_put", "del self._holders[place]", "self._holders.pop(place, None)"),
+        ),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "consumers-do-not-give-up-first",
+        "a partition counts as given up as soon as the member is told to",
+        (
+            Edit(
+                consumer_reconciliation,
+                "reconciled",
+                "if revoking and (owned is None or owned & revoking):",
+                "if False:",
+            ),
+        ),
+        options={**RESETS, **_WORK},
+    ),
+    ClusterPlant(
+        "consumers-commit-in-any-epoch",
+        "a member commits offsets under an epoch that it had before",
+        (Edit(ConsumerGroup, "check_offsets", "epoch == member.epoch", "epoch <= member.epoch"),),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "consumers-in-memory-only",
+        "what a heartbeat changes is not stored",
+        (Edit(ConsumerGroups, "_store", "if changes:", "if False:"),),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "consumers-forgotten-by-successor",
+        "a node that takes over does not read the members of groups",
+        (Edit(ConsumerGroups, "_load", "groups.items()", "()"),),
+        options={**CUTS, **_WORK},
+    ),
+    ClusterPlant(
+        "consumers-silent-for-ever",
+        "members that are silent keep their partitions",
+        (Edit(ConsumerGroup, "tick", "self._remove(sorted(late))", "late.clear()"),),
+        options={**CALM, **_WORK},
+    ),
+)

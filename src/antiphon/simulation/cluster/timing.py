@@ -1,0 +1,6 @@
+"""Times that nodes are told and clients rely on: shorter than an operator would have them, so that much happens in a run."""
+
+from typing import Final
+
+CONSUMER_BEAT_MS: Final = 200
+CONSUMER_SESSION_MS: Final = 2_500

@@ -1,0 +1,183 @@
+"""A group of Kafka's consumer protocol, whose members come and go while coordinators do.
+
+- `one-owner`: no member is given a partition that another one has, or may still think that it has.
+- `member-forgotten`: a member that was answered within its session is known, whoever coordinates by now.
+- `two-holders`: in the log of the group's shard, no two members hold a partition at the same time.
+- `stale-commit`: a commit in that log is of a member that the group has there, in the epoch that it has there.
+- `refused-commit`, `commit-kept`, `commit-found`: as for groups of the classic protocol (`kafka_group`).
+- At the end one member comes to own every partition, or the run does not end.
+
+The rows in the log are read as they are written, without the code that writes them.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from antiphon.records.batch import iter_batches
+from antiphon.records.changes import effects_of
+from antiphon.simulation.cluster.workloads.consumer_history import Found, History
+from antiphon.simulation.cluster.workloads.consumer_member import GROUP, TOPIC, ConsumerMember
+from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.runtime.process import calling_process
+from antiphon.simulation.violation import require
+from antiphon.transactions.group_offsets import Committed, shard_of_group
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+AWAY_S: Final = 0.5
+Row = tuple[str, str, bytes | None]  # kind, name, value
+
+
+class ConsumerGroupWorkload(KafkaWorkload):
+    """See the module's text."""
+
+    topic = TOPIC
+    partitions = 5
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "consumer-group") -> None:
+        super().__init__(cluster, name)
+        self.history = History()
+        self.outcomes = self.history.outcomes
+        self._lives = 0
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`: the table of groups is made when somebody looks for a coordinator."""
+        await super().set_up(db)
+        client = self.client(calling_process())
+        while await client.coordinator(GROUP) is None:
+            await client.back_off()
+        client.close()
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        for number in range(self.cluster.options.consumer_members):
+            self.spawn(f"{number}", self._come_and_go)
+        self.spawn("last", self._come_last)
+
+    def _member(self, process: "Process") -> ConsumerMember:
+        self._lives += 1
+        return ConsumerMember(self, self.history, process, self.client(process), self._lives)
+
+    async def _come_and_go(self, process: "Process") -> None:
+        while not self.stopped:
+            ends_s = self.now + process.random.choice((0.5, 2.0, 10.0))
+            await self._member(process).live(ends_s)
+            await self.sleep(process, AWAY_S)
+
+    async def _come_last(self, process: "Process") -> None:
+        while not self.stopped:
+            await self.sleep(process, AWAY_S)
+        last = self._member(process)
+        await last.look()
+        await last.live(0.0, until_all=True)
+
+    # -- judges ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See `Workload`."""
+        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
+        shard_id = shard_of_group(node.gateway, GROUP).shard_id
+        places = self._check_log(shard_id)
+        for text, asked in self.history.commits.items():
+            require(
+                text in places or asked.outcome != "acknowledged",
+                "commit-kept",
+                shard_id,
+                f"the commit {text} of {asked.offset} was acknowledged, and is not in the log",
+            )
+            require(
+                text not in places or asked.outcome != "refused",
+                "refused-commit",
+                shard_id,
+                f"the commit {text} of {asked.offset} was refused, and is in the log",
+            )
+        for found in self.history.found:
+            self._check_found(shard_id, places, found)
+
+    def _check_log(self, shard_id: int) -> dict[str, int]:
+        """Follow the group through the log; returns where commits are, by their texts."""
+        places: dict[str, int] = {}
+        epochs: dict[str, int] = {}
+        held: dict[str, set[tuple[bytes, int]]] = {}
+        for batch in self.cluster.evidence.truth(shard_id).batches:
+            for header, data in iter_batches(batch.data):
+                rows = [] if header.is_control else [_row(key, value) for key, value, _ in effects_of(data)]
+                for kind, name, value in rows:
+                    if kind == "member":
+                        _take_member(name, value, epochs, held)
+                    elif kind == "offset" and value is not None:
+                        self._check_commit(shard_id, name, value, epochs, places)
+                if any(kind == "member" for kind, _, _ in rows):
+                    _check_holders(shard_id, held)
+        return places
+
+    def _check_commit(
+        self, shard_id: int, name: str, value: bytes, epochs: dict[str, int], places: dict[str, int]
+    ) -> None:
+        row = msgspec.msgpack.decode(value, type=Committed)
+        asked = self.history.commits.get(row.metadata)
+        if asked is None or (f"{TOPIC}/{asked.partition}", asked.offset) != (name, row.offset):
+            require(False, "nobodys-commit", shard_id, f"nobody asked for the commit {row} of {name}")
+            return
+        epoch, member = asked.round
+        require(
+            epochs.get(member) == epoch,
+            "stale-commit",
+            shard_id,
+            f"the commit {row.metadata} is of epoch {epoch}; the group has {epochs.get(member)} for the member",
+        )
+        places[row.metadata] = len(places)
+
+    def _check_found(self, shard_id: int, places: dict[str, int], found: Found) -> None:
+        before = self.history.acknowledged.get(found.partition, [])[: found.known]
+        last = max(before, key=places.__getitem__, default=None)
+        place = places.get(found.text, -1) if found.text is not None else -1
+        require(
+            (found.text is None or place >= 0) and (last is None or place >= places[last]),
+            "commit-found",
+            shard_id,
+            f"a member was told that {found.text} is the last commit of partition {found.partition} "
+            f"(offset {found.offset}), after {last} had been acknowledged",
+        )
+
+
+def _row(key: bytes, value: bytes | None) -> Row:
+    """Kind and name of a row of this group; empty for others."""
+    kind, group, *rest = key.decode().split("/")
+    if group != GROUP:
+        return "", "", None
+    return (kind, "/".join(rest), value) if kind == "offset" else (rest[0], "/".join(rest[1:]), value)
+
+
+def _take_member(
+    name: str, value: bytes | None, epochs: dict[str, int], held: dict[str, set[tuple[bytes, int]]]
+) -> None:
+    if value is None:
+        epochs.pop(name, None)
+        held.pop(name, None)
+        return
+    row: dict[str, Any] = msgspec.msgpack.decode(value)
+    epochs[name] = row["member"].get("epoch", 0)
+    held[name] = {
+        (topic, partition)
+        for which in ("assigned", "revoking")
+        for topic, partitions in row[which].items()
+        for partition in partitions
+    }
+
+
+def _check_holders(shard_id: int, held: dict[str, set[tuple[bytes, int]]]) -> None:
+    holders: dict[tuple[bytes, int], str] = {}
+    for member, places in held.items():
+        for place in places:
+            other = holders.setdefault(place, member)
+            require(
+                other == member,
+                "two-holders",
+                shard_id,
+                f"{other} and {member} both hold partition {place[1]}",
+            )

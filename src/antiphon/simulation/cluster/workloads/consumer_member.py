@@ -1,0 +1,277 @@
+"""One life of a member of a group of Kafka's consumer protocol (KIP-848): heartbeats, partitions, commits, and an end.
+
+It does as Kafka's clients do. What it owns is what it was told last. It stops using what it is to give up before it says
+so, and everything when it has had no answer for most of a session. Not every member says goodbye, and now and then one
+commits under an epoch that it had before.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.messages import consumer_groups as cm
+from antiphon.kafka.messages import groups as m
+from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.consumer_history import BEAT_MS, SESSION_MS, Commit, Found, History
+from antiphon.simulation.violation import ViolationError, require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+    from antiphon.simulation.runtime.process import Process
+
+GROUP: Final = "sharers"
+TOPIC: Final = "shared"
+OFFSET_COMMIT, OFFSET_FETCH, HEARTBEAT = 8, 9, 68
+REBALANCE_MS: Final = 2 * SESSION_MS
+LEASE_S: Final = 0.7 * SESSION_MS / 1000  # without an answer a member uses nothing for longer; clocks differ
+ASK_S: Final = 1.0
+STEP: Final = 10  # offsets that a commit goes on by, at most
+
+ELSEWHERE: Final = frozenset({
+    code.COORDINATOR_LOAD_IN_PROGRESS, code.COORDINATOR_NOT_AVAILABLE, code.NOT_COORDINATOR,
+    code.UNKNOWN_TOPIC_OR_PARTITION, code.KAFKA_STORAGE_ERROR, code.REQUEST_TIMED_OUT, code.NOT_ENOUGH_REPLICAS,
+})  # fmt: skip
+FENCED: Final = frozenset({code.UNKNOWN_MEMBER_ID, code.FENCED_MEMBER_EPOCH})
+REFUSED: Final = frozenset({*FENCED, code.STALE_MEMBER_EPOCH})
+
+
+class ConsumerMember:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        workload: "KafkaWorkload",
+        history: History,
+        process: "Process",
+        client: KafkaClient,
+        number: int,
+    ) -> None:
+        self._workload = workload
+        self._history = history
+        self._process = process
+        self._client = client
+        self._draw = client.random
+        self._coordinator: Address | None = None
+        self.name = f"{process.name}-{number}"
+        self._regex = self._draw.random() < 0.3
+        self._assignor = self._draw.choice((None, None, "range", "uniform"))
+        self._epoch = 0
+        self._epochs: list[int] = []  # that it had before
+        self._owned: tuple[int, ...] = ()
+        self._positions: dict[int, int] = {}
+        self._topic_id = b""
+        self._ok_s = -1.0  # when the last heartbeat was sent that was answered well
+        self._says_all = True
+
+    @property
+    def owns_all(self) -> bool:
+        """Does it own every partition?"""
+        return set(self._owned) == set(self._workload.shard_ids)
+
+    async def live(self, ends_s: float, *, until_all: bool = False) -> None:
+        """Join, work, join again if need be, for a while, or until it owns everything."""
+        beat_s = 0.0
+        while (until_all and not self.owns_all) or (
+            not until_all and not self._workload.stopped and self._workload.now < ends_s
+        ):
+            try:
+                if self._workload.now >= beat_s:
+                    beat_s = self._workload.now + BEAT_MS / 1000
+                    await self._beat()
+                if self._owned and not until_all:
+                    await self._consume()
+            except NoAnswerError:
+                self._coordinator = None
+                self._says_all = True
+            self._let_lapse()
+            await self._client.back_off()
+        if self._draw.random() < 0.7:
+            await self._leave()
+        self._release()
+        self._client.close()
+
+    async def look(self) -> None:
+        """Ask for the committed offsets of all partitions, as nobody of the group, until somebody says them."""
+        while True:
+            try:
+                if await self._fetch(tuple(self._workload.shard_ids), as_member=False):
+                    return
+            except NoAnswerError:
+                self._coordinator = None
+            await self._client.back_off()
+
+    async def _ask(self, key: int, version: int, request: Any) -> Any:
+        if self._coordinator is None:
+            self._coordinator = await self._client.coordinator(GROUP)
+        if self._coordinator is None:
+            raise NoAnswerError("nobody knows the coordinator")
+        return await self._client.ask(self._coordinator, key, version, request, ASK_S)
+
+    # -- membership -------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        sent_s, epoch = self._workload.now, self._epoch
+        says_all = self._says_all or not epoch
+        topics = [] if self._regex else [TOPIC]
+        owned = cm.TopicPartitions(topic_id=self._topic_id, partitions=list(self._owned))
+        request = cm.ConsumerGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=self.name,
+            member_epoch=epoch,
+            rebalance_timeout_ms=REBALANCE_MS if says_all else -1,
+            subscribed_topic_names=topics if says_all else None,
+            subscribed_topic_regex=f"{TOPIC}.*" if says_all and self._regex else None,
+            server_assignor=self._assignor if says_all else None,
+            topic_partitions=[owned] if self._owned and epoch else [],
+        )
+        found = await self._ask(HEARTBEAT, 1, request)
+        if found.error_code in FENCED:
+            self._fenced(found.error_code)
+            return
+        if found.error_code:
+            self._troubled("heartbeat", found.error_code)
+            return
+        self._ok_s, self._says_all = sent_s, False
+        if not epoch:
+            self._history.outcomes["consumers-joined"] += 1
+        if found.member_epoch != epoch:
+            self._epochs.append(epoch)
+            self._epoch = found.member_epoch
+        if found.assignment is not None:
+            self._told(found.assignment)
+        if set(self._owned) - set(self._positions):
+            await self._begin()
+
+    def _told(self, assignment: cm.HeartbeatAssignment) -> None:
+        for topic in assignment.topic_partitions:
+            self._topic_id = topic.topic_id
+        owned = tuple(sorted(p for topic in assignment.topic_partitions for p in topic.partitions))
+        self._workload.cluster.tell("shares", self.name, self._epoch, owned)
+        for partition in set(self._owned) - set(owned):
+            self._history.owners.pop(partition, None)
+            self._positions.pop(partition, None)
+        for partition in owned:
+            owner, until_s = self._history.owners.get(partition, (self.name, 0.0))
+            require(
+                owner == self.name or until_s <= self._workload.now,
+                "one-owner",
+                -1,
+                f"{self.name} is given partition {partition} in epoch {self._epoch}, which {owner} has",
+            )
+        self._owned = owned
+        self._renew()
+
+    def _renew(self) -> None:
+        """What it owns is its own until some time after its last good heartbeat."""
+        for partition in self._owned:
+            self._history.owners[partition] = (self.name, self._ok_s + LEASE_S)
+
+    def _let_lapse(self) -> None:
+        if self._ok_s >= 0 and self._workload.now >= self._ok_s + LEASE_S:
+            self._release()
+        elif self._owned:
+            self._renew()
+
+    def _release(self) -> None:
+        for partition in self._owned:
+            if self._history.owners.get(partition, ("",))[0] == self.name:
+                del self._history.owners[partition]
+        self._owned = ()
+        self._positions.clear()
+        self._says_all = True
+
+    def _fenced(self, error: int) -> None:
+        """The group does not know it any more: that may be so only when it was silent for long."""
+        silent_s = self._workload.now - self._ok_s  # the refusal may have been decided just now
+        self._workload.cluster.tell("fenced", self.name, self._epoch, error)
+        require(
+            not self._epoch or silent_s >= LEASE_S,
+            "member-forgotten",
+            -1,
+            f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
+            f"{silent_s:.3f} s ago",
+        )
+        self._history.outcomes["consumers-fenced"] += 1
+        self._release()
+        self._epochs.append(self._epoch)
+        self._epoch, self._ok_s = 0, -1.0
+
+    async def _leave(self) -> None:
+        request = cm.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.name, member_epoch=-1)
+        self._release()
+        try:
+            await self._ask(HEARTBEAT, 1, request)
+        except NoAnswerError:
+            return
+
+    def _troubled(self, what: str, error: int) -> None:
+        self._workload.cluster.tell("group", self.name, what, error)
+        if error not in ELSEWHERE and error not in REFUSED:
+            raise ViolationError("group-refused", -1, f"{what} of {self.name} is refused with error {error}")
+        self._says_all = True
+        if error in ELSEWHERE:
+            self._coordinator = None
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """Find out where to begin with what is new."""
+        new = tuple(sorted(set(self._owned) - set(self._positions)))
+        await self._fetch(new, as_member=True)
+
+    async def _consume(self) -> None:
+        known = sorted(set(self._owned) & set(self._positions))
+        if not known:
+            await self._begin()
+            return
+        partition = self._draw.choice(known)
+        self._positions[partition] += self._draw.randrange(STEP)
+        epoch = self._epoch
+        if self._epochs and self._draw.random() < 0.1:
+            epoch = self._draw.choice(self._epochs)
+        await self._commit(partition, self._positions[partition], epoch)
+
+    async def _commit(self, partition: int, offset: int, epoch: int) -> None:
+        history = self._history
+        text = f"{epoch} {self.name} {len(history.commits)}"
+        asked = history.commits[text] = Commit(partition, offset, (epoch, self.name))
+        one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
+        request = m.OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id_or_member_epoch=epoch,
+            member_id=self.name,
+            topics=[m.CommitTopic(name=TOPIC, partitions=[one])],
+        )
+        found = await self._ask(OFFSET_COMMIT, 9, request)
+        error = found.topics[0].partitions[0].error_code
+        self._workload.cluster.tell("commit", self.name, partition, offset, text, error)
+        if not error:
+            asked.outcome = "acknowledged"
+            history.acknowledged.setdefault(partition, []).append(text)
+            history.outcomes["consumers-committed"] += 1
+        elif error in REFUSED:
+            asked.outcome = "refused"
+            history.outcomes["consumers-refused"] += 1
+        if error:
+            self._troubled("commit", error)
+
+    async def _fetch(self, partitions: tuple[int, ...], *, as_member: bool) -> bool:
+        history = self._history
+        known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
+        group = m.FetchOffsetsGroup(
+            group_id=GROUP,
+            member_id=self.name if as_member else None,
+            member_epoch=self._epoch if as_member else -1,
+            topics=[m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))],
+        )
+        found = (await self._ask(OFFSET_FETCH, 9, m.OffsetFetchRequest(groups=[group]))).groups[0]
+        if found.error_code:
+            self._troubled("offsets", found.error_code)
+            return False
+        for one in found.topics[0].partitions:
+            text = one.metadata if one.committed_offset >= 0 else None
+            history.found.append(
+                Found(one.partition_index, one.committed_offset, text, known[one.partition_index])
+            )
+            if as_member and one.partition_index in self._owned:
+                self._positions[one.partition_index] = max(0, one.committed_offset)
+        return True
