@@ -254,3 +254,56 @@ def test_partitions_go_back_to_their_preferred_leaders(cluster: Processes) -> No
         None
     ]
     eventually(lambda: all(s.leader == s.ensemble[0] for s in topic_shards(cluster, "elected")))
+
+
+def test_members_of_the_consumer_protocol_outlive_their_coordinator(cluster: Processes) -> None:
+    """librdkafka's members go on with the next coordinator: nothing is revoked, lost or assigned anew."""
+    create(cluster, "outlived", shards=4)
+    servers = bootstrap(cluster)
+    changes: list[str] = []
+    members = [
+        Consumer({
+            "bootstrap.servers": servers,
+            "group.id": "outlives",
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        })
+        for _ in range(2)
+    ]  # fmt: skip
+    for member in members:
+        member.subscribe(
+            ["outlived"],
+            on_assign=lambda _member, places: changes.append(f"+{len(places)}"),
+            on_revoke=lambda _member, places: changes.append(f"-{len(places)}"),
+            on_lost=lambda _member, places: changes.append(f"lost {len(places)}"),
+        )
+
+    def poll_until(condition: Any, timeout_s: float) -> bool:
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and not condition():
+            for member in members:
+                member.poll(0.05)
+        return bool(condition())
+
+    assert poll_until(lambda: [len(member.assignment()) for member in members] == [2, 2], 40)
+    before = [sorted((place.topic, place.partition) for place in member.assignment()) for member in members]
+    known = len(changes)
+    admin = AdminClient({"bootstrap.servers": servers})
+    coordinator = admin.describe_consumer_groups(["outlives"])["outlives"].result(10).coordinator.id
+    cluster.kill(coordinator)
+    try:
+        poll_until(lambda: False, 12)  # more than two heartbeats
+        offsets = [TopicPartition("outlived", before[0][0][1], 1)]
+        assert members[0].commit(offsets=offsets, asynchronous=False)[0].error is None
+        after = [
+            sorted((place.topic, place.partition) for place in member.assignment()) for member in members
+        ]
+        assert (after, changes[known:]) == (before, [])
+        group = admin.describe_consumer_groups(["outlives"])["outlives"].result(10)
+        assert group.coordinator.id != coordinator
+        assert len(group.members) == 2
+    finally:
+        cluster.start(coordinator)
+        for member in members:
+            member.close()
