@@ -4,17 +4,23 @@ Skipped where there is no Chromium with its driver (Debian: `apt-get install chr
 naming a folder, the pictures of docs/dashboard.md are written there.
 """
 
+import contextlib
+import itertools
 import json
+import math
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import antiphon
+from antiphon.errors import AntiphonError
 from antiphon.testing.running import Cluster
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -46,8 +52,8 @@ PATHS = (
 
 
 @pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    """The dashboard's address, of a cluster with some data."""
+def cluster() -> Iterator[Cluster]:
+    """A cluster with some data."""
     cluster = Cluster(1 if not SHOTS else 3)
     cluster.start()
     try:
@@ -60,9 +66,15 @@ def base() -> Iterator[str]:
                 flights.append(json.dumps({"flight": f"UA{number}"}).encode(), key=b"N%d" % number, shard=1)
             for number in range(5):
                 aircraft.put(f"N{number}", HOSTILE)
-        yield f"http://{cluster.http.split(',')[0].removeprefix('http://')}"
+        yield cluster
     finally:
         cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def base(cluster: Cluster) -> str:
+    """The dashboard's address."""
+    return f"http://{cluster.http.split(',')[0].removeprefix('http://')}"
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +176,46 @@ def test_the_overview_follows_the_cluster(browser: Any, base: str) -> None:
 
 
 @pytest.mark.skipif(not SHOTS, reason="DASHBOARD_SHOTS names no folder")
-def test_pictures(browser: Any, base: str) -> None:
+def test_pictures(browser: Any, base: str, cluster: Cluster) -> None:
+    over = threading.Event()
+    load = threading.Thread(target=write_until, args=(over, cluster.servers))
+    load.start()
+    try:
+        cluster.nodes[2].kill()
+        cluster.nodes[2].start()
+        pictures(browser, base)
+    finally:
+        over.set()
+        load.join()
+
+
+def write_until(over: threading.Event, servers: str) -> None:
+    """Flights and aircraft, at a rate that rises and falls."""
+    with antiphon.connect(servers) as db:
+        flights, aircraft = db.topic("flights"), db.table("aircraft")
+        for turn in itertools.count():
+            if over.wait(0.02 + 0.03 * abs(math.sin(turn / 60))):
+                return
+            with contextlib.suppress(AntiphonError):
+                told = {"flight": f"UA{turn}", "from": "EWR", "to": "IAH", "delay_min": turn % 40 - 5}
+                flights.append(
+                    json.dumps(told).encode(), key=f"N{14000 + turn % 90}".encode(), shard=turn % 2
+                )
+                if turn % 3 == 0:
+                    aircraft.put(f"N{14000 + turn % 90}", json.dumps({"at": "IAH", "flight": turn}))
+
+
+def pictures(browser: Any, base: str) -> None:
+    from PIL import Image
+
     for name, path, size, scheme, wait_s in (
-        ("dashboard-overview", "/", (1280, 980), "dark", 20.0),
+        ("dashboard-overview", "/", (1280, 980), "dark", 30.0),
         ("dashboard-records", "/ui/topics/flights/records?shard=1", (1280, 700), "light", 0.5),
         ("dashboard-phone", "/", PHONE, "light", 8.0),
     ):
         looks(browser, size, scheme)
         browser.get(base + path)
         time.sleep(wait_s)
-        assert browser.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
+        Image.open(BytesIO(browser.get_screenshot_as_png())).quantize(128).save(
+            Path(SHOTS) / f"{name}.png", optimize=True
+        )

@@ -97,6 +97,7 @@ async def test_records_are_found_whoever_leads_and_shown_so_that_they_do_nothing
         for node in nodes.nodes:
             text = (await page("/ui/topics/orders/records?offset=oldest", node)).text
             assert "<script>alert" not in text
+            assert f"as node {shard.leader} has it" in text
             assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e\\x07" in text
             assert "000010  10 11 12" in text, "what is no text is shown in hexadecimal"
             assert text.count("/record?shard=0") == 50
@@ -113,6 +114,24 @@ async def test_records_are_found_whoever_leads_and_shown_so_that_they_do_nothing
         assert "no record at this offset" in (await page("/ui/topics/orders/record?offset=999")).text
         assert (await page("/ui/topics/orders/records?shard=7")).status == 400
         assert (await page("/ui/topics/none/records")).status == 404
+
+
+@in_virtual_time
+async def test_without_a_leader_records_come_from_the_replica_here_and_the_page_says_so() -> None:
+    async with served() as nodes:
+        shard = (await nodes.nodes[0].gateway.create_topic(CreateTopic("orders"))).shards[0]
+        work = nodes.nodes[shard.leader].gateway.append(shard.shard_id, batch((b"k", b"still here")))
+        await nodes.processes[shard.leader].run(work)
+        left = next(node for node in nodes.nodes if node != shard.leader)
+        here = nodes.nodes[left].gateway
+        await eventually(lambda: here.status((shard.shard_id,)).replicas[0].high_watermark == 1)
+        for node in [*nodes.nodes]:
+            if node != left:
+                nodes.kill(node)
+        found = await page("/ui/topics/orders/records", left)
+        assert found.status == 200
+        assert "still here" in found.text
+        assert "does not answer" in found.text
 
 
 @in_virtual_time

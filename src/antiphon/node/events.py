@@ -27,6 +27,7 @@ class Events:
         self._view = view
         self._underway: dict[EventKind, list[tuple[str, str]]] | None = None
         self._counts: dict[EventKind, int] = {}
+        self._coordinator = (0, ABSENT_NODE)  # that was told of last, with its term
 
     @contextmanager
     def of_change(self) -> Iterator[None]:
@@ -58,7 +59,9 @@ class Events:
                 self._note(EventKind.NODE_DRAINS, f"node {node.node_id}", "its replicas move elsewhere")
         for node_id in delta.gone_nodes:
             self._note(EventKind.NODE_GONE, f"node {node_id}", "was removed")
-        if delta.coordinator_term >= view.coordinator_term and delta.controller != view.controller:
+        told = (delta.coordinator_term, delta.controller)
+        if told > self._coordinator and delta.controller != view.controller:
+            self._coordinator = told
             what = f"coordinates since term {delta.coordinator_term}"
             self._note(EventKind.COORDINATOR, f"node {delta.controller}", what)
         for topic_id in delta.gone_topics:

@@ -26,6 +26,7 @@ from antiphon.model.requests import (
 from antiphon.security.authorizer import Rights
 
 ASK_S: Final = 3.0
+BEGINNING: Final = -2  # in the place of a time: where the log begins
 NODES_MAX: Final = 64  # that one page asks
 STATUS_SHARDS: Final = 1_000
 
@@ -126,16 +127,28 @@ class Asker:
         )
 
     async def offset_at(self, shard_id: int, timestamp_ms: int) -> OffsetReply:
-        """The first offset of that time or later (-1: the high watermark, -2: the log's start), as the leader says."""
+        """The first offset of that time or later (-1: the high watermark, -2: the log's start), as the leader says.
+
+        Where no leader answers, the start and the high watermark are what this node's replica knows.
+        """
         body = ListOffset(shard_id, timestamp_ms)
         check(self._gateway, self._rights, body)
-        leader = self._leader(shard_id)
+        try:
+            return await self._offset_at(self._leader(shard_id), body)
+        except (UnavailableError, NotLeaderError):
+            here = self._gateway.status((shard_id,)).replicas
+            if timestamp_ms != BEGINNING or not here:
+                raise
+            own = here[0]
+            return OffsetReply(own.log_start, -1, own.term, own.log_start, own.high_watermark)
+
+    async def _offset_at(self, leader: int, body: ListOffset) -> OffsetReply:
         if leader != self._gateway.node_id:
             reply = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
             if not isinstance(reply[0], OffsetReply):
                 raise UnavailableError(f"node {leader} answered with a {type(reply[0]).__name__}")
             return reply[0]
-        own = self._gateway.list_offset(shard_id, timestamp_ms)
+        own = self._gateway.list_offset(body.shard_id, body.timestamp_ms)
         return OffsetReply(own.offset, own.timestamp_ms, own.term, own.log_start, own.high_watermark)
 
     async def rows(self, body: TableGet | TableScan) -> TableRows:
