@@ -1,9 +1,10 @@
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from antiphon.cli import node_process
+from antiphon.cli import node_process, up_command
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -11,6 +12,7 @@ from antiphon.errors import (
     NewerFormatError,
     PortInUseError,
 )
+from antiphon.node.config import NodeConfig, Timings, load_config
 from antiphon.tools import cluster_files, supervisor
 
 
@@ -37,6 +39,25 @@ def test_nodes_found_a_cluster_until_all_have_been_up(tmp_path: Path) -> None:
     assert not node_process.node_config(cluster, node).bootstrap
     node_process.write_config(config, Path(node.dir))
     assert "bootstrap" not in (Path(node.dir) / "node.toml").read_text()
+
+
+def test_nodes_that_start_together_wait_long_for_their_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[NodeConfig] = []
+
+    def fork(_folder: Path, run: partial[None], _others: object) -> tuple[int, int]:
+        told.append(run.args[0])
+        raise InvalidRequestError("enough")
+
+    monkeypatch.setattr(supervisor, "fork_node", fork)
+    cluster = cluster_files.new_cluster(tmp_path, 3, "127.0.0.1", "oxia")
+    with pytest.raises(InvalidRequestError, match="enough"):
+        up_command._start_all(tmp_path, cluster, dict.fromkeys(("kafka", "native", "http"), 0), [])
+    (first,) = told
+    assert Timings().ready_wait < first.timings.ready_wait < supervisor.READY_TIMEOUT_S * 1000
+    # Started alone later, it says after the usual time that it reaches nobody.
+    assert load_config(Path(cluster.nodes[0].dir)).timings == Timings()
 
 
 def test_absent_cluster_says_how_to_start_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
 from antiphon.cli.secure_folder import new_security, secure_cluster, wait_for_first_user
 from antiphon.errors import InvalidRequestError, UnavailableError
-from antiphon.node.config import CONFIG_FILE, load_config
+from antiphon.node.config import CONFIG_FILE, NodeConfig, load_config
 from antiphon.security.exposure import refuse_exposure
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import (
@@ -29,6 +29,8 @@ from antiphon.tools.cluster_files import (
 
 PEER_PORTS_FROM_NATIVE = 100
 PEER_PORTS_MAX = 65_000
+# Nodes that start together are found by nobody before their first election has ended, which takes long on a busy machine.
+TOGETHER_WAIT_MS = 45_000
 
 
 def mount(app: typer.Typer) -> None:
@@ -174,7 +176,7 @@ def _start_all(
         for node, sockets in zip(cluster.nodes, bound, strict=True):
             others = [other for other in bound if other is not sockets]
             try:
-                config = prepare(cluster, node)
+                config = _patient(prepare(cluster, node))
                 pids[node.id], pipes[node.id] = supervisor.fork_node(
                     Path(node.dir), partial(run, config, sockets), others
                 )
@@ -196,6 +198,14 @@ def _start_all(
     finally:
         supervisor.close_sockets(bound)
     return pids
+
+
+def _patient(config: NodeConfig) -> NodeConfig:
+    """What a node is told that starts together with the others: their coordinator may come late."""
+    wait_ms = max(config.timings.ready_wait, TOGETHER_WAIT_MS)
+    return msgspec.structs.replace(
+        config, timings=msgspec.structs.replace(config.timings, ready_wait=wait_ms)
+    )
 
 
 def _judge_failed(directory: Path, cluster: LocalClusterFile, failed: dict[int, str]) -> None:

@@ -105,7 +105,7 @@ class Hands:
                     self._heal(event)
             time.sleep(max(0.0, began + seconds - time.monotonic()))
         finally:
-            for node_id in [node_id for node_id in self._hurt if node_id not in self._being_started]:
+            for node_id in [one for one in list(self._hurt) if one not in self._being_started]:
                 self._heal(node_id)
             for thread in self._starting:
                 thread.join()
