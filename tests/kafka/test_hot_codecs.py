@@ -113,7 +113,9 @@ def test_produce_response_is_read_by_kio(
             if version >= 10 and ours.leader is not None:
                 assert ours.leader == (theirs.current_leader.leader_id, theirs.current_leader.leader_epoch)
     if version >= 10:
-        assert [tuple(e) for e in endpoints] == [(n.node_id, n.host, n.port) for n in read.node_endpoints]
+        assert [tuple(e) for e in endpoints] == [
+            (n.node_id, n.host, n.port, n.rack or "") for n in read.node_endpoints
+        ]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -220,7 +222,9 @@ def test_fetch_response_is_read_by_kio(
                 hint = partition.current_leader
                 assert (hint.leader_id, hint.leader_epoch) == mine.leader
     if version >= 16:
-        assert [tuple(e) for e in endpoints] == [(n.node_id, n.host, n.port) for n in read.node_endpoints]
+        assert [tuple(e) for e in endpoints] == [
+            (n.node_id, n.host, n.port, n.rack or "") for n in read.node_endpoints
+        ]
 
 
 def test_fetched_bytes_are_not_copied() -> None:

@@ -70,6 +70,7 @@ class Nodes:
         self.network = loop.network
         self.dial = dial
         self.told_limits = config.pop("limits", Limits(disk_reserve=0))
+        self.racks: tuple[str, ...] = config.pop("racks", ("",) * count)
         self.told = {"ports": Ports(NATIVE_PORT, -1, -1, -1), **config}
         self.servers: dict[int, Server] = {}
         self.nodes: dict[int, Node] = {}  # of the servers
@@ -104,6 +105,7 @@ class Nodes:
             bootstrap=first,
             dial=self.dial,
             listen_host=f"node-{node_id}",
+            rack=self.racks[node_id],
             timings=Timings(tick=10, election_min=100, election_max=200, checkpoint=200),
             limits=self.told_limits,
             **self.told,

@@ -34,12 +34,14 @@ class Nodes:
         kafka: bool = False,
         http: bool = False,
         security: Security | None = None,
+        racks: tuple[str, ...] = (),
     ) -> None:
         self.directory = directory
         self.disks = disks
         self.dial = dial
         self.kafka = kafka  # is there a listener for Kafka's clients, on any free port?
         self.http = http
+        self.racks = racks or ("",) * count
         self.security = Security() if security is None else security
         self.servers: dict[int, Server] = {}
         self.nodes: dict[int, Node] = {}  # of the servers
@@ -61,6 +63,7 @@ class Nodes:
             dir=self.directory / f"node-{node_id}",
             bootstrap=first,
             dial=self.dial,
+            rack=self.racks[node_id],
             ports=Ports(
                 self._ports[node_id],
                 0 if self.kafka else -1,

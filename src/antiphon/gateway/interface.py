@@ -76,6 +76,9 @@ class Gateway(Protocol):
         quorum_voters: the nodes that vote in `__cluster`.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         transactions: the shards' part of them.
+        rack: where this node stands, as its operator says; empty: nobody said.
+        followers_with: given a shard and an offset, the nodes whose replicas have the log up to there, as the shard's
+            leader here knows; the furthest first. Empty where this node does not lead the shard.
     """
 
     node_id: int
@@ -85,6 +88,8 @@ class Gateway(Protocol):
     transactions: ShardTransactions
     questions: NodeQuestions
     events: Sequence[Event]
+    rack: str
+    followers_with: Callable[[int, int], list[int]]
 
     @property
     def metadata(self) -> ClusterMeta:
@@ -209,7 +214,8 @@ class Gateway(Protocol):
         """Read whole batches from the one that holds `offset`, up to the isolation's end; does not wait for new ones.
 
         Isolation is committed (what committed transactions wrote: to the last stable offset, with the aborted ones of that
-        range), read_uncommitted (to the high watermark), uncommitted, replica, or empty: the topic's default.
+        range), read_uncommitted (to the high watermark), uncommitted, replica, follower (the same two of what this node's
+        replica knows to be committed), or empty: the topic's default.
 
         With `at_least_one` the first batch is returned even when it is larger than `max_bytes`. Raises
         OffsetOutOfRangeError, NotLeaderError, NotReadyError.

@@ -41,6 +41,9 @@ _PARTITION_V9: Final = struct.Struct(">iiqqi")
 _PARTITION_V12: Final = struct.Struct(">iiqiqi")
 
 
+NOWHERE: Final = -1
+
+
 class PartitionWanted(NamedTuple):
     """From where to read one partition. `leader_epoch` is -1 where the client does not check it."""
 
@@ -61,7 +64,8 @@ class TopicWanted(NamedTuple):
 class FetchRequest(NamedTuple):
     """`isolation` 0: read uncommitted, to the high watermark; 1: read committed, to the last stable offset.
 
-    `forgotten`: partitions that leave the session, by the topic's name or id.
+    `forgotten`: partitions that leave the session, by the topic's name or id. `rack`: where the client stands; empty: it
+    does not say, and reads from leaders.
     """
 
     max_wait_ms: int
@@ -72,10 +76,14 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: list[TopicWanted]
     forgotten: Sequence[tuple[str | bytes, Sequence[int]]] = ()
+    rack: str = ""
 
 
 class PartitionFetched(NamedTuple):
-    """What was read. `batches` are whole RecordBatches of `size_bytes` together. `aborted`: see FetchResult."""
+    """What was read. `batches` are whole RecordBatches of `size_bytes` together. `aborted`: see FetchResult.
+
+    `read_at`: the node to read from instead, nearer to the client (KIP-392); NOWHERE: here.
+    """
 
     partition: int
     error_code: int = 0
@@ -86,6 +94,7 @@ class PartitionFetched(NamedTuple):
     leader: tuple[int, int] | None = None
     stable_end: int = -1
     aborted: Sequence[tuple[int, int, int]] = ()
+    read_at: int = NOWHERE
 
 
 class TopicFetched(NamedTuple):
@@ -108,15 +117,16 @@ def decode_fetch(reader: Reader, version: int) -> FetchRequest:
     count = reader.compact_count() if flexible else reader.count()
     topics = [_topic_wanted(reader, version, flexible=flexible) for _ in paced(count)]
     forgotten = _forgotten(reader, version, flexible=flexible) if version >= _FIRST_SESSIONS else []
+    rack: str | None = ""
     if flexible:
-        reader.compact_nullable_string()  # rack
+        rack = reader.compact_nullable_string()
         reader.skip_tags()
     elif version >= _FIRST_RACK:
-        reader.nullable_string()
+        rack = reader.nullable_string()
     if reader.remaining:
         raise ProtocolViolationError(f"{reader.remaining} bytes follow a Fetch request of version {version}")
     return FetchRequest(
-        max_wait_ms, min_bytes, max_bytes, isolation, session[0], session[1], topics, forgotten
+        max_wait_ms, min_bytes, max_bytes, isolation, session[0], session[1], topics, forgotten, rack or ""
     )
 
 
@@ -271,7 +281,7 @@ def _put_partition(frame: _Frame, fetched: PartitionFetched, version: int, isola
     for producer_id, first_offset, _ in fetched.aborted if isolation else ():
         out += _ABORTED.pack(producer_id, first_offset)
     if version >= _FIRST_RACK:
-        out += _I32.pack(-1)  # preferred read replica
+        out += _I32.pack(fetched.read_at)
     out += _I32.pack(fetched.size_bytes)
     if fetched.batches:
         frame.put_batches(fetched.batches, fetched.size_bytes)
@@ -284,7 +294,7 @@ def _put_partition_compact(frame: _Frame, fetched: PartitionFetched, isolation: 
     for producer_id, first_offset, _ in fetched.aborted if isolation else ():
         out += _ABORTED.pack(producer_id, first_offset)
         out.append(0)
-    out += _I32.pack(-1)
+    out += _I32.pack(fetched.read_at)
     put_uvarint(out, fetched.size_bytes + 1)
     if fetched.batches:
         frame.put_batches(fetched.batches, fetched.size_bytes)

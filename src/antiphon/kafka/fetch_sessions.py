@@ -17,12 +17,14 @@ from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.fetch_codec import (
+    NOWHERE,
     FetchRequest,
     PartitionFetched,
     PartitionWanted,
     TopicFetched,
     TopicWanted,
 )
+from antiphon.model.results import COMMITTED, FOLLOWER_COMMITTED
 
 if TYPE_CHECKING:
     from antiphon.kafka.connection import Answer, Connection
@@ -36,6 +38,8 @@ EVICT_S: Final = 120.0  # unused for so long, a session gives its place to a new
 LOOK_S: Final = 10.0
 PARTITION_COSTS_BYTES: Final = 1024  # of a session, about
 PIECE: Final = 256  # partitions that are changed in one turn of the event loop
+
+OF_COMMITTED: Final = (COMMITTED, FOLLOWER_COMMITTED)
 
 TopicKey = str | bytes
 Place = tuple[TopicKey, int]
@@ -60,7 +64,7 @@ class _Followed:
 
     def is_news(self, fetched: PartitionFetched) -> bool:
         """Does this differ from what the client knows?"""
-        if fetched.error_code or fetched.size_bytes:
+        if fetched.error_code or fetched.size_bytes or fetched.read_at != NOWHERE:
             return True
         ends = fetched.high_watermark, fetched.stable_end
         return ends != self.told_end or fetched.log_start_offset != self.told_start
@@ -149,10 +153,10 @@ class FetchSession:
         if known is None:  # the session was closed meanwhile
             return
         self._found[place] = fetched
-        if fetched.error_code:
+        if fetched.error_code or fetched.read_at != NOWHERE:
             self._unfollow(known)
             return
-        end = fetched.stable_end if isolation == "committed" else fetched.high_watermark
+        end = fetched.stable_end if isolation in OF_COMMITTED else fetched.high_watermark
         if known.waits_at != end or known.shard_id != shard_id:
             self._unfollow(known)
             known.shard_id = shard_id

@@ -17,6 +17,7 @@ from antiphon.kafka.handlers.transactions import alike
 from antiphon.kafka.messages import (
     admin,
     cluster,
+    consumer_groups,
     described,
     groups,
     offsets,
@@ -272,6 +273,14 @@ ANSWERED: Final[dict[str, Answered]] = {
         "groups",
     ),
     "ListGroups": _top(groups.ListGroupsResponse, groups=[]),
+    "ConsumerGroupHeartbeat": _top(consumer_groups.ConsumerGroupHeartbeatResponse, error_message=REASON),
+    "ConsumerGroupDescribe": _each(
+        lambda all_: consumer_groups.ConsumerGroupDescribeResponse(groups=all_),
+        lambda group, error: consumer_groups.DescribedConsumerGroup(
+            group_id=group, error_code=error, error_message=REASON
+        ),
+        "group_ids",
+    ),
     "ApiVersions": _api_versions,
     "CreateTopics": _each(
         lambda all_: admin.CreateTopicsResponse(topics=all_),

@@ -46,6 +46,11 @@ class MetadataCache:
         """Nodes with a Kafka listener that are up."""
         return self._current().alive
 
+    def in_rack(self, rack: str) -> frozenset[int]:
+        """Nodes there with a Kafka listener that are up."""
+        current = self._current()
+        return frozenset(node for node in current.alive if current.endpoints[node].rack == rack)
+
     @property
     def controller(self) -> int:
         """The coordinator's node where clients can reach it, else this node: every node takes every request."""
@@ -89,7 +94,7 @@ def _derive(meta: ClusterMeta) -> _Derived:
         host, _, port = node.kafka.rpartition(":")
         if host and port.isdigit():
             endpoints[node.node_id] = NodeEndpoint(
-                node.node_id, host.removeprefix("[").removesuffix("]"), int(port)
+                node.node_id, host.removeprefix("[").removesuffix("]"), int(port), node.rack
             )
     alive = frozenset(node.node_id for node in meta.nodes if node.alive and node.node_id in endpoints)
     return _Derived(meta, endpoints, alive)

@@ -65,6 +65,7 @@ class NodeEndpoint(NamedTuple):
     node_id: int
     host: str
     port: int
+    rack: str = ""
 
 
 def decode_produce(reader: Reader, version: int) -> ProduceRequest:
@@ -206,7 +207,8 @@ def put_endpoints_tag(out: bytearray, endpoints: list[NodeEndpoint]) -> None:
         body += _I32.pack(node.node_id)
         put_compact_nullable_string(body, node.host)
         body += _I32.pack(node.port)
-        body += b"\x00\x00"  # no rack, no tagged fields
+        put_compact_nullable_string(body, node.rack or None)
+        body.append(0)  # no tagged fields
     out += b"\x01\x00"
     put_uvarint(out, len(body))
     out += body

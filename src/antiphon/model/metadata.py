@@ -55,6 +55,7 @@ class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
     disk_id: str = ""  # changes when the data directory is replaced
     draining: bool = False  # an operator wants its replicas elsewhere; it gets no new ones
     peer: str = ""  # for other nodes; empty: they use `native`
+    rack: str = ""  # where it stands; empty: nobody said
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):

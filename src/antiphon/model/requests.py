@@ -288,8 +288,8 @@ class Appended(Body, frozen=True, array_like=True, tag=True):
 class Fetch(Body, frozen=True, array_like=True, tag=True):
     """Read whole batches from `offset`; waits up to `wait_ms` for the first one.
 
-    Isolation: committed (also by transactions), read_uncommitted (by the log alone), uncommitted, replica and
-    replica_committed (any replica's committed log), or empty: the topic's default (C7).
+    Isolation: committed (also by transactions), read_uncommitted (by the log alone), uncommitted, replica, follower (any
+    replica's committed log), replica_committed, follower_committed, or empty: the topic's default (C7).
     """
 
     shard_id: int

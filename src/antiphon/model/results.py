@@ -1,8 +1,13 @@
 """What a shard answers to appends, fetches and questions for offsets, inside a node."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from antiphon.records.batch import Buffer
+
+COMMITTED: Final = "committed"  # isolations; `partition.reads` says what each of them reads
+FOLLOWER: Final = "follower"
+FOLLOWER_COMMITTED: Final = "follower_committed"
+OF_FOLLOWERS: Final = (FOLLOWER, FOLLOWER_COMMITTED)
 
 
 class AppendResult(NamedTuple):

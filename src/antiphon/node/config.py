@@ -26,6 +26,7 @@ CONFIG_FILE: Final = "node.toml"
 CONFIG_FORMAT: Final = 1
 CLUSTER_VOTERS_MAX: Final = 3
 DIALS: Final = ("each", "leader", "follower")
+RACK_MAX: Final = 249
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 Port = Annotated[int, Meta(ge=-1, le=65_535)]
@@ -153,6 +154,9 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: int = CONFIG_FORMAT
     listen_host: str = "127.0.0.1"
     advertised_host: str = ""  # what others are told; empty: listen_host
+    rack: Annotated[str, Meta(max_length=RACK_MAX)] = (
+        ""  # where it stands: Kafka's clients read from a replica near them
+    )
     bootstrap: bool = False  # this start founds a cluster; said once, so never saved
     profile: str = "oxia"  # of the first table, and of topics that name none
     flush: str = "always"  # always | interval | os

@@ -54,6 +54,17 @@ class LocalReplicas:
             shard_id=shard_id,
         )
 
+    def followers_with(self, shard_id: int, offset: int) -> list[int]:
+        """Nodes whose replicas have the shard's log up to `offset`, as its leader here knows; the furthest first.
+
+        Empty where this node does not lead the shard.
+        """
+        host = self.hosts.get(shard_id)
+        if host is None or not host.state.is_serving:
+            return []
+        found = [one for one in host.replica.followers() if one.ack_offset >= offset]
+        return [one.node for one in sorted(found, key=lambda one: (-one.ack_offset, one.node))]
+
     def statuses(self, shards: Collection[int] | None = None) -> tuple[ReplicaStatus, ...]:
         """State of every replica, or of those of some shards, by shard; those that cannot be opened included."""
         hosts = self.hosts

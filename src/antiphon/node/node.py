@@ -230,6 +230,7 @@ class Node:
             incarnation=self.incarnation,
             disk_id=self._directory.identity.disk_id,
             peer=addresses.get("peer", ""),
+            rack=self.config.rack,
         )
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:

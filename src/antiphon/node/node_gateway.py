@@ -106,7 +106,7 @@ class NodeGateway:
         asked: another node asks.
         cluster: the coordinator and the metadata.
         replicas: the replicas of this node.
-        start_scrub, transactions: see Gateway.
+        start_scrub, transactions, rack, followers_with: see Gateway.
     """
 
     def __init__(
@@ -123,6 +123,8 @@ class NodeGateway:
     ) -> None:
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
+        self.rack = config.rack
+        self.followers_with: Callable[[int, int], list[int]] = replicas.followers_with
         self.quorum_voters = config.voters
         self.cluster = cluster
         self.replicas = replicas

@@ -7,7 +7,8 @@ read goes is its isolation (C7), or the topic's where it names none:
   transactions, whose batches the reader leaves out.
 - `read_uncommitted`: to the high watermark, whatever becomes of the transactions.
 - `uncommitted`: to the end of the log. `replica`: what this replica knows to be committed, whoever leads, and
-  `replica_committed`: of that, what `committed` reads.
+  `replica_committed`: of that, what `committed` reads; what is durable is read from the disk.
+- `follower`, `follower_committed`: the same for consumers, who read it from memory, and from no damaged replica.
 """
 
 import asyncio
@@ -15,16 +16,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from antiphon.errors import DamagedLogError, InvalidRequestError, OffsetOutOfRangeError
-from antiphon.model.results import FetchResult, OffsetResult
+from antiphon.model.results import COMMITTED, FOLLOWER_COMMITTED, OF_FOLLOWERS, FetchResult, OffsetResult
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.records.batch import Buffer, read_header
 
-COMMITTED: Final = "committed"
 REPLICA: Final = "replica"
 REPLICA_COMMITTED: Final = "replica_committed"
-ISOLATIONS: Final = (COMMITTED, "read_uncommitted", "uncommitted", REPLICA, REPLICA_COMMITTED)
 OF_THIS_REPLICA: Final = (REPLICA, REPLICA_COMMITTED)
-OF_COMMITTED_TRANSACTIONS: Final = (COMMITTED, REPLICA_COMMITTED)
+ISOLATIONS: Final = (COMMITTED, "read_uncommitted", "uncommitted", *OF_THIS_REPLICA, *OF_FOLLOWERS)
+OF_COMMITTED_TRANSACTIONS: Final = (COMMITTED, REPLICA_COMMITTED, FOLLOWER_COMMITTED)
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 
@@ -89,6 +89,8 @@ class PartitionReads:
             raise InvalidRequestError(f"isolation is one of {', '.join(ISOLATIONS)}, not {isolation!r}")
         if isolation in OF_THIS_REPLICA:
             state.check_alive()
+        elif isolation in OF_FOLLOWERS:
+            state.check_whole()
         else:
             state.check_serving()
         log = state.log

@@ -133,6 +133,11 @@ class PartitionState:
         if self.failed is not None or self.closed:
             raise self.not_leader()
 
+    def check_whole(self) -> None:
+        """Raise unless this replica works, and has everything that it is known to have had."""
+        if self.failed is not None or self.closed or self.log.damaged is not None:
+            raise self.not_leader()
+
     def check_serving(self) -> None:
         """Raise NotLeaderError or NotReadyError unless this replica may serve clients (S0.8, S1.36)."""
         self.check_alive()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from antiphon.model.results import FOLLOWER_COMMITTED, OF_FOLLOWERS
 from antiphon.partition.failures import report_request
 from antiphon.partition.state import PartitionState
 
@@ -14,17 +15,26 @@ class WaitingReaders:
         self.followers: dict[int, tuple[int, str, Callable[[], None]]] = {}
 
     def follow(self, key: int, offset: int, isolation: str, wake: Callable[[], None]) -> bool:
-        """Call `wake` once, when there is data at `offset`. False: there is already, or there is nothing to wait for."""
+        """Call `wake` once, when there is data at `offset`. False: there is already, or there is nothing to wait for.
+
+        What `followers` know is waited for on any replica, everything else on the leader.
+        """
         state = self._state
         isolation = isolation or state.default_isolation
-        if offset < self._end(isolation) or not state.is_serving:
+        if offset < self._end(isolation) or not self._serves(isolation):
             return False
         self.followers[key] = (offset, isolation, wake)
         return True
 
+    def _serves(self, isolation: str) -> bool:
+        state = self._state
+        if isolation in OF_FOLLOWERS:
+            return state.failed is None and not state.closed
+        return state.is_serving
+
     def _end(self, isolation: str) -> int:
         state = self._state
-        if isolation == "committed":
+        if isolation in {"committed", FOLLOWER_COMMITTED}:
             return state.stable_end
         return state.log.log_end if isolation == "uncommitted" else state.high_watermark
 
@@ -37,7 +47,7 @@ class WaitingReaders:
         state = self._state
         ends = {"uncommitted": state.log.log_end}
         if committed:
-            ends["committed"] = state.stable_end
+            ends["committed"] = ends[FOLLOWER_COMMITTED] = state.stable_end
         otherwise = state.high_watermark if committed else -1
         found = [
             key

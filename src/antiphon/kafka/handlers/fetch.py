@@ -9,6 +9,9 @@ the first batch of the first partition that has any is always sent, however larg
 What is read is counted in the connection's account before it is read (`gateway.budget`). Where there is little room, the
 answer has fewer bytes; where there is none, the request waits, as it does for data.
 
+A client that says where it stands (KIP-392) is told by the leader which replica is nearer to it. A node that stands there
+serves it what its replica knows to be committed.
+
 Whose quota is used up gets an empty answer at once, which tells how long to wait. No answer is larger than what a quota
 holds.
 """
@@ -19,13 +22,14 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Final
 
-from antiphon.errors import AntiphonError, NotLeaderError, UnknownTopicError
+from antiphon.errors import AntiphonError, NotLeaderError, OffsetOutOfRangeError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use, payer_of
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch_codec import (
     FIRST_TOPIC_IDS,
+    NOWHERE,
     FetchRequest,
     PartitionFetched,
     PartitionWanted,
@@ -34,12 +38,13 @@ from antiphon.kafka.fetch_codec import (
     encode_fetch,
     gathered,
 )
-from antiphon.kafka.fetch_sessions import FetchSession, FetchSessions
+from antiphon.kafka.fetch_sessions import OF_COMMITTED, FetchSession, FetchSessions
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation
-from antiphon.model.metadata import TopicMeta
+from antiphon.model.metadata import ShardMeta, TopicMeta
+from antiphon.model.results import COMMITTED, FOLLOWER, FOLLOWER_COMMITTED, FetchResult
 from antiphon.security.authorizer import Rights
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -48,8 +53,9 @@ PIECE: Final = 256  # partitions and topics that are read in one turn of the eve
 BATCH_BYTES: Final = (
     1024 * 1024
 )  # counted at least for what is read: the first batch comes however large it is
+FOLLOWER_ISOLATIONS: Final = {0: FOLLOWER, 1: FOLLOWER_COMMITTED}
 GATHER_S: Final = 0.005  # between looks, while a client wants more bytes than there are
-ISOLATIONS: Final = {0: "read_uncommitted", 1: "committed"}
+ISOLATIONS: Final = {0: "read_uncommitted", 1: COMMITTED}
 
 
 class FetchHandler:
@@ -162,7 +168,11 @@ class _Sweep:
         self._gateway = gateway
         self._cache = cache
         self._request = request
-        self.isolation = ISOLATIONS[1 if request.isolation else 0]
+        # Who stands where this node does reads from its replicas, whoever leads.
+        self._is_near = bool(request.rack) and request.rack == gateway.rack
+        isolations = FOLLOWER_ISOLATIONS if self._is_near else ISOLATIONS
+        self.isolation = isolations[1 if request.isolation else 0]
+        self._nearer = cache.in_rack(request.rack) if request.rack and not self._is_near else frozenset()
         self._session = session
         self._rights = rights
         self._bytes_left = bound_bytes
@@ -219,28 +229,27 @@ class _Sweep:
         if shard is None:
             self._failed = True
             return PartitionFetched(wanted.partition, code.UNKNOWN_TOPIC_OR_PARTITION), -1
+        read_at = self._nearer_replica(shard.shard_id, wanted.offset) if self._nearer else NOWHERE
         try:
-            found = await self._gateway.fetch(
-                shard.shard_id,
-                wanted.offset,
-                max(0, min(wanted.max_bytes, self._bytes_left)),
-                self.isolation,
-                at_least_one=self.found_bytes == 0,
-            )
+            if self._is_near:
+                self._check_led(shard)
+            found = await self._fetch(shard.shard_id, wanted, is_read=read_at == NOWHERE)
         except AntiphonError as error:
             self._failed = True
             hint = (
                 self._cache.hint(topic.name, wanted.partition) if isinstance(error, NotLeaderError) else None
             )
-            return PartitionFetched(wanted.partition, code.code_of(error), leader=hint), -1
+            return PartitionFetched(wanted.partition, self._code_of(error, wanted.offset), leader=hint), -1
         mismatch = epoch_mismatch(wanted.leader_epoch, found.term)
         if mismatch:
             self._failed = True
             return PartitionFetched(wanted.partition, mismatch), -1
         self._bytes_left -= found.size_bytes
         self.found_bytes += found.size_bytes
-        is_committed = self.isolation == "committed"
-        self.ends[shard.shard_id] = found.stable_end if is_committed else found.high_watermark
+        self._failed |= read_at != NOWHERE  # no failure, but to be told at once
+        self.ends[shard.shard_id] = (
+            found.stable_end if self.isolation in OF_COMMITTED else found.high_watermark
+        )
         read = PartitionFetched(
             wanted.partition,
             0,
@@ -250,8 +259,39 @@ class _Sweep:
             found.size_bytes,
             stable_end=found.stable_end,
             aborted=found.aborted,
+            read_at=read_at,
         )
         return read, shard.shard_id
+
+    async def _fetch(self, shard_id: int, wanted: PartitionWanted, *, is_read: bool) -> FetchResult:
+        """What there is, or no more than where it ends."""
+        return await self._gateway.fetch(
+            shard_id,
+            wanted.offset,
+            max(0, min(wanted.max_bytes, self._bytes_left)) if is_read else 0,
+            self.isolation,
+            at_least_one=self.found_bytes == 0,
+        )
+
+    def _nearer_replica(self, shard_id: int, offset: int) -> int:
+        """The node in the client's rack whose replica has everything up to there, and the most (KIP-392)."""
+        found = self._gateway.followers_with(shard_id, offset)
+        return next((node for node in found if node in self._nearer), NOWHERE)
+
+    def _check_led(self, shard: ShardMeta) -> None:
+        """Raise NotLeaderError for a replica that hears of no commits, so that its reader asks the cluster anew."""
+        if self._gateway.term_led(shard.shard_id) is None and self._cache.may_change(shard):
+            raise NotLeaderError(
+                f"node {self._gateway.node_id} hears nothing of the leader of shard {shard.shard_id}",
+                leader=None,
+                shard_id=shard.shard_id,
+            )
+
+    def _code_of(self, error: AntiphonError, offset: int) -> int:
+        """Kafka's code. What a follower does not have yet, its leader may have."""
+        if self._is_near and isinstance(error, OffsetOutOfRangeError) and offset > int(error.details["end"]):
+            return code.OFFSET_NOT_AVAILABLE
+        return code.code_of(error)
 
 
 def epoch_mismatch(asked: int, current: int) -> int:

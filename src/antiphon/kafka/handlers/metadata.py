@@ -161,7 +161,7 @@ class MetadataHandler:
             topics = [self._wanted_topic(name, topic_id, rights) for name, topic_id in wanted]
         return m.MetadataResponse(
             brokers=[
-                m.MetadataBroker(node_id=node.node_id, host=node.host, port=node.port)
+                m.MetadataBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack or None)
                 for node in self._cache.endpoints.values()
             ],
             cluster_id=meta.cluster_id,
@@ -288,6 +288,7 @@ class MetadataHandler:
                     broker_id=node.node_id,
                     host=node.host,
                     port=node.port,
+                    rack=node.rack or None,
                     is_fenced=node.node_id not in self._cache.reachable,
                 )
                 for node in self._cache.endpoints.values()

@@ -13,6 +13,7 @@ from antiphon.kafka.handlers.transactions import TransactionHandler
 from antiphon.log import producer_state
 from antiphon.native import session
 from antiphon.node.peers import PeerLink
+from antiphon.partition.reads import PartitionReads
 from antiphon.records.intake import RecordWalker
 from antiphon.security.peer_key import Acceptor
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -50,6 +51,19 @@ LISTENER_PLANTS: Final = (
         "a batch is appended without a look at its records",
         (Edit(RecordWalker, "walk_now", "self.walk(header, batch, rules)", "pass"),),
         options={**CALM, **_LISTENERS, "kafka_producers": 1},
+    ),
+    ClusterPlant(
+        "listener-follower-ahead",
+        "consumers are served what a follower has, committed or not",
+        (
+            Edit(
+                PartitionReads,
+                "_end_for",
+                'end = log.log_end if isolation == "uncommitted" else state.high_watermark',
+                "end = state.high_watermark if state.is_leader else log.log_end",
+            ),
+        ),
+        options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 4},
     ),
     ClusterPlant(
         "listener-one-id-for-all",

@@ -17,6 +17,7 @@ from antiphon.simulation.cluster.slow_turns import SlowTurns
 from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, CONSUMER_SESSION_MS
 from antiphon.simulation.cluster.world import CLUSTER_ID, HTTP_PORT, KAFKA_PORT, NATIVE_PORT, PEER_PORT, World
 from antiphon.simulation.memory_store import MemoryEngine
+from antiphon.simulation.racks import rack_of
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
 from antiphon.simulation.runtime.process import EPOCH_NS, Process
 from antiphon.simulation.runtime.wal import SimulatedWal
@@ -126,6 +127,7 @@ class Machine:
             dir=DIRECTORY,  # type: ignore[arg-type]  # a path on the simulated disk
             bootstrap=self.founding,
             listen_host=self.host,
+            rack=rack_of(self.node_id),
             profile=options.profile if options.profile != "multi" else "oxia",
             ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
             limits=Limits(disk_reserve=options.disk_reserve),

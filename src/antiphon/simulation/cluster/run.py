@@ -77,16 +77,22 @@ def run_cluster(
         gc.freeze()  # what is there already is no garbage of this run, and need not be looked at after it
     try:
         with planted or nullcontext():
-            run = _Run(options, schedule)
-            structlog.configure(processors=[run.hear])
-            return run.result()
+            return _outcome(options, schedule)
     finally:
         structlog.reset_defaults()
-        gc.collect()  # a collection of its own accord would hardly ever reach what a seed has left behind
+        # A collection of its own accord would hardly ever reach what a seed has left behind. Nobody holds that any more: what
+        # were held here now would be frozen by the next run, and so on for ever.
+        gc.collect()
         if freezes:
             gc.unfreeze()
         if collecting:
             gc.enable()
+
+
+def _outcome(options: ClusterOptions, schedule: tuple[Fault, ...] | None) -> ClusterResult:
+    run = _Run(options, schedule)
+    structlog.configure(processors=[run.hear])
+    return run.result()
 
 
 def _plain(fact: Any) -> Any:

@@ -1,8 +1,9 @@
 """Consumers that fetch a topic from its beginning: they see what is committed, byte for byte, all of it, in order.
 
 Each follows the leaders of the topic's partitions by itself, without a group, half of them in fetch sessions, which tell
-what changed only: who is not told of what is committed does not come to its end. A position that consumers were led to stays
-readable: who has read to an offset is never told that it is out of range, unless the log was trimmed.
+what changed only: who is not told of what is committed does not come to its end. Some say in which rack they stand, and read
+from the replica there that the leader names, until it fails them or the choice is old. A position that consumers were led to
+stays readable: who has read to an offset is never told that it is out of range, unless the log was trimmed.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from antiphon.records.batch import iter_batches, validate_batch
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.racks import RACKS, rack_of
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ VERSIONS_BY_NAME: Final = (4, 7, 11, 12)
 VERSIONS: Final = (*VERSIONS_BY_NAME, 16)
 FIRST_TOPIC_IDS: Final = 13
 FIRST_SESSIONS: Final = 7
+FIRST_RACK: Final = 11
+LEADER_AGAIN: Final = 0.03  # of the fetches from another replica, after which the leader is asked anew
 NO_SESSION: Final = (0, -1)
 NEW_SESSION: Final = (0, 0)
 SESSION_LOST: Final = frozenset({code.FETCH_SESSION_ID_NOT_FOUND, code.INVALID_FETCH_SESSION_EPOCH})
@@ -43,7 +47,13 @@ class ConsumerWorkload(KafkaWorkload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "consumer") -> None:
         super().__init__(cluster, name)
-        self.outcomes = {"fetched": 0, "fetch_retried": 0, "session_fetches": 0, "sessions_lost": 0}
+        self.outcomes = {
+            "fetched": 0,
+            "fetch_retried": 0,
+            "session_fetches": 0,
+            "sessions_lost": 0,
+            "followed": 0,
+        }
 
     def begin(self) -> None:
         """See `Workload`."""
@@ -79,6 +89,9 @@ class _Follower:
         self._session = self._begins_with
         self._session_of: tuple[str, int] | None = None  # address of the node that keeps the session
         self._told: m.FetchPartition | None = None  # what the session knows of the partition
+        says_rack = self._version >= FIRST_RACK and client.random.random() < 0.6
+        self._rack = rack_of(client.random.randrange(RACKS)) if says_rack else ""
+        self._read_at: int | None = None  # the node that the leader named
 
     async def run(self) -> None:
         """Follow the partition until the workload is stopped, and then to its end."""
@@ -90,6 +103,7 @@ class _Follower:
             if not went_on:
                 self._workload.outcomes["fetch_retried"] += 1
                 self._session = self._begins_with
+                self._read_at = None
                 self._client.forget(TOPIC, self._partition)
                 await self._client.back_off()
             elif not self._workload.stopped:
@@ -98,6 +112,11 @@ class _Follower:
     async def _fetch(self) -> bool:
         """Fetch once; False where the leader has to be looked for again."""
         address, epoch = await self._client.leader(TOPIC, self._partition)
+        if self._client.random.random() < LEADER_AGAIN:
+            self._read_at = None
+        is_led = self._read_at is None
+        if self._read_at is not None:
+            address = self._client.nodes[self._read_at]
         if address != self._session_of:
             self._session, self._session_of = self._begins_with, address
         answer: m.FetchResponse = await self._client.ask(
@@ -112,7 +131,7 @@ class _Follower:
             return True
         fetched = answer.topics[0].partitions[0]
         if fetched.error_code == code.OFFSET_OUT_OF_RANGE:
-            return await self._is_trimmed(address)
+            return is_led and await self._is_trimmed(address)
         if fetched.error_code:
             require(
                 fetched.error_code in RETRIABLE,
@@ -121,6 +140,10 @@ class _Follower:
                 f"a fetch at {self._position} is refused with error {fetched.error_code}",
             )
             return False
+        if fetched.preferred_read_replica in self._client.nodes:
+            self._read_at = fetched.preferred_read_replica
+        elif not is_led:
+            self._workload.outcomes["followed"] += 1
         self._take(fetched)
         return True
 
@@ -168,6 +191,7 @@ class _Follower:
             session_id=self._session[0],
             session_epoch=self._session[1],
             topics=[] if is_known else [topic],
+            rack=self._rack,
         )
 
     def _take(self, fetched: m.FetchedPartition) -> None:
