@@ -1,6 +1,7 @@
 """The world in which whole nodes run: time, processes, connections."""
 
 import asyncio
+import gc
 import os
 import time
 import uuid
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from antiphon import system
+from antiphon.simulation.cluster.options import draw_options
+from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import EscapeError, no_escapes
 from antiphon.simulation.runtime.loop import StalledError, VirtualLoop
 from antiphon.simulation.runtime.network import Network
@@ -402,3 +405,10 @@ def test_what_is_suspended_when_a_run_ends_is_unwound() -> None:
     assert not unwound
     world.loop.close()
     assert unwound == ["begun", "begun"]
+
+
+def test_nothing_of_a_run_is_left_when_it_is_over() -> None:
+    run_cluster(draw_options(1, "oxia", operations_per_s=20, fault_ms=200))
+    assert not [one for one in gc.get_objects() if isinstance(one, VirtualLoop)], (
+        "a campaign of thousands of runs would need more memory with each"
+    )
