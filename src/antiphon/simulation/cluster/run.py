@@ -80,8 +80,8 @@ def run_cluster(
             return _outcome(options, schedule)
     finally:
         structlog.reset_defaults()
-        # A collection of its own accord would hardly ever reach what a seed has left behind. Nobody holds that any more: what
-        # were held here now would be frozen by the next run, and so on for ever.
+        # A collection of its own accord would hardly ever reach what a seed has left behind. Nobody holds that any more:
+        # what were held here now would be frozen by the next run, and so on for ever.
         gc.collect()
         if freezes:
             gc.unfreeze()
