@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import hmac
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,12 +10,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.pages import words
 from antiphon.http.pages.asking import Asker
-from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
 
 HERE: Final = Path(__file__).parent.parent
@@ -92,7 +89,6 @@ class Site:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._secret = system.secret_bytes(32)
         self.static = {
             path.name: (path.read_bytes(), TYPES[path.suffix])
             for path in sorted((HERE / "static").iterdir())
@@ -136,9 +132,6 @@ class Site:
             path=request.url.path,
             here=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             query=dict(request.query_params),
-            sees_cluster=look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER),
-            changes_cluster=look.rights.sees(Operation.ALTER, Resource.CLUSTER),
-            token=self.token(look.rights),
             **values,
         )
         return HTMLResponse(html, code)
@@ -147,20 +140,6 @@ class Site:
         """A page that says what went wrong and what to do."""
         status = STATUS_OF.get(error.code, 500)
         return self.page(look, "error.html", status, error=error, status=status, title="Not shown")
-
-    # -- forms ----------------------------------------------------------------------------------------------------
-
-    def token(self, rights: Rights) -> str:
-        """What a form of this node for this principal carries: another site cannot know it."""
-        return hmac.new(self._secret, str(rights.principal).encode(), hashlib.sha256).hexdigest()
-
-    def is_own_form(self, look: Look, token: str) -> bool:
-        """Was this sent by a form of ours? By where the browser says that it comes from, and by what it carries."""
-        headers = look.request.headers
-        site, origin = headers.get("sec-fetch-site", "same-origin"), headers.get("origin")
-        host = headers.get("host", "")
-        same = site in {"same-origin", "none"} and (origin is None or origin.partition("://")[2] == host)
-        return same and hmac.compare_digest(self.token(look.rights).encode(), token.encode())
 
 
 async def off_loop(work: Any, *args: Any) -> Any:
