@@ -57,7 +57,16 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
-from antiphon.model.transactions import AbortTransaction, ListTransactions
+from antiphon.model.transactions import (
+    AbortTransaction,
+    FindCoordinator,
+    FinishTransaction,
+    GetOffsets,
+    InitProducer,
+    JoinTransaction,
+    ListTransactions,
+    SendOffsets,
+)
 from antiphon.native.session import HANDLERS
 from antiphon.node.config import Ports
 from antiphon.security.account import NOBODY, Account
@@ -124,6 +133,12 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             StartScrub(topic),
             ListTransactions(),
             AbortTransaction("x"),
+            FindCoordinator("x"),
+            InitProducer("x", 1_000),
+            JoinTransaction("x", 0, 0, (topic,)),
+            FinishTransaction("x", 0, 0, commit=True),
+            SendOffsets("x", 0, 0, "g", ()),
+            GetOffsets("g", ()),
             AlterUser("eve", remove=True),
             AlterAcls((eves(R.TOPIC, "*", Op.ALL),)),
             AlterQuota(Quota("eve", request_percentage=1.0)),

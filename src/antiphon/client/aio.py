@@ -15,9 +15,10 @@ from antiphon import system
 from antiphon.client import log_reader
 from antiphon.client.account import account_of
 from antiphon.client.cluster import Cluster, default_servers
-from antiphon.client.coordinated import Transactions, all_transactions
+from antiphon.client.coordinated import CoordinatedCalls, Coordinators
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shards_on_their_way
+from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer
 from antiphon.client.table import AsyncTable
 from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic
@@ -55,7 +56,6 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
-from antiphon.model.transactions import AbortTransaction
 from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer
 
@@ -68,7 +68,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 MOVES_POLL_S: Final = 0.1
 
 
-class AsyncClient:
+class AsyncClient(CoordinatedCalls):
     """A cluster, from one event loop. Connections are shared by all topics and tables. Close it, or use it as a context."""
 
     def __init__(
@@ -82,6 +82,7 @@ class AsyncClient:
     ) -> None:
         who = client_id or f"antiphon-client/{system.installed_version()}"
         self._cluster = Cluster(servers, who, account, tls)
+        self.coordinators = Coordinators(self._cluster)
         self._timeout_s = timeout_s
         self._topics: dict[tuple[str, bool, str], AsyncTopic] = {}
         self._tables: dict[str, AsyncTable] = {}
@@ -213,9 +214,7 @@ class AsyncClient:
         Returns when the change is decided; replicas are then added and dropped while clients read and write: see
         `wait_for_moves`.
         """
-        request = AlterTopic(name, dict(config or {}), shards, replicas)
-        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
-        await self._cluster.refresh()
+        await self._decide(AlterTopic(name, dict(config or {}), shards, replicas), timeout_s)
 
     async def elect_leader(
         self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
@@ -337,19 +336,23 @@ class AsyncClient:
         """Have a node read what is on its disk of a shard, or of all, now; `node_status` shows what it finds."""
         await self._ask_node(node_id, StartScrub(shard_id), timeout_s)
 
-    async def transactions(self, node_id: int, *, timeout_s: float | None = None) -> Transactions:
-        """The transactional ids of Kafka's clients that a node coordinates."""
-        return await all_transactions(lambda body: self._ask_node(node_id, body, timeout_s))
+    def producer(
+        self,
+        name: str,
+        *,
+        transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
+        timeout_s: float | None = None,
+    ) -> AsyncProducer:
+        """The producer of a transactional id: an async context, which fences whoever had it before.
 
-    async def abort_transaction(self, node_id: int, name: str, *, timeout_s: float | None = None) -> None:
-        """Have the node that coordinates a transactional id abort what is open. Raises InvalidTxnStateError."""
-        await self._ask_node(node_id, AbortTransaction(name), timeout_s)
+        A transaction that lasts longer than `transaction_timeout_s` is aborted; `timeout_s` bounds each call.
+        """
+        times = self._time(timeout_s), transaction_timeout_s
+        return AsyncProducer(self._cluster, self.coordinators, self.topic, name, *times)
 
     def session(self, *, timeout_s: float = 10.0) -> Any:
         """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""
-        raise InvalidRequestError(
-            f"sessions (asked for one of {timeout_s} s) are not offered by this version"
-        )
+        raise InvalidRequestError(f"sessions (of {timeout_s} s) are not offered by this version")
 
     # -- single requests, for programs that keep their own books ------------------------------------------------
 
@@ -427,9 +430,7 @@ class AsyncClient:
         await self._cluster.refresh()
         while not seen():
             if asyncio.get_running_loop().time() > deadline:
-                raise TimedOutError(
-                    "the change was made, but the metadata of the asked node does not show it yet"
-                )
+                raise TimedOutError("the change was made, and the metadata of the asked node lacks it yet")
             await self._cluster.refresh(news=True)
 
 

@@ -196,6 +196,10 @@ class Cluster:
         """
         return self._routes.leader_address(shard_id)
 
+    def knows_shard(self, shard_id: int) -> bool:
+        """Is there metadata of that shard here?"""
+        return self._routes.leader(shard_id) is not None
+
     # -- connections --------------------------------------------------------------------------------------------
 
     def ready_connection(self, shard_id: int) -> Connection | None:

@@ -1,12 +1,32 @@
-"""What a client asks of the coordinators of Kafka's transactions."""
+"""What a client asks of coordinators of transactions and groups: where they are, offsets, what operators want."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
 
-from antiphon.errors import ProtocolViolationError
-from antiphon.model.transactions import ListTransactions, TransactionsReply, TransactionState
+from antiphon.client.cluster import Cluster, Pauses
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    NotReadyError,
+    ProtocolViolationError,
+    TimedOutError,
+    UnavailableError,
+)
+from antiphon.model.transactions import (
+    AbortTransaction,
+    CoordinatedBy,
+    FindCoordinator,
+    GetOffsets,
+    ListTransactions,
+    OffsetsReply,
+    TransactionsReply,
+    TransactionState,
+)
 
 Transactions = tuple[TransactionState, ...]
+PLACES_MAX: Final = 1_000
 
 
 async def all_transactions(
@@ -21,3 +41,92 @@ async def all_transactions(
         found.extend(reply.rows)
         if not reply.more or not reply.rows:
             return tuple(found)
+
+
+class Coordinators:
+    """Finds the coordinators of transactional ids and groups, and asks them until they answer or the time is over."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._places: dict[tuple[str, bool], int] = {}
+
+    async def ask(self, name: str, body: Any, *, timeout_s: float, is_group: bool = False) -> Any:
+        """Send a request that may be repeated. Raises the first error that a repeat cannot mend, or TimedOutError.
+
+        Both have `earlier_try` in their details if a try before may have been carried out without an answer.
+        """
+        pauses = Pauses(asyncio.get_running_loop().time() + timeout_s)
+        unknown = False
+        while True:
+            shard_id = await self._place(name, pauses, is_group=is_group)
+            try:
+                connection = await self._cluster.connection(self._cluster.leader_address(shard_id))
+                async with asyncio.timeout_at(pauses.deadline):
+                    return (await connection.request(body))[0]
+            except TimeoutError:
+                raise TimedOutError(
+                    f"the coordinator of {name!r} did not answer in time", earlier_try=True
+                ) from None
+            except AntiphonError as error:
+                unknown = unknown or (
+                    error.retriable and not isinstance(error, NotLeaderError | NotReadyError)
+                )
+                try:
+                    await self._cluster.failed(shard_id, error, pauses)
+                except AntiphonError as final:
+                    if unknown:
+                        final.details["earlier_try"] = True
+                    raise
+
+    async def _place(self, name: str, pauses: Pauses, *, is_group: bool) -> int:
+        """The shard whose leader coordinates a name: it never changes."""
+        known = self._places.get((name, is_group))
+        if known is not None:
+            return known
+        asked = FindCoordinator(name, is_group)
+        reply = await self._cluster.call_any(asked, timeout_s=max(0.01, pauses.left_s()))
+        if not isinstance(reply, CoordinatedBy):
+            raise ProtocolViolationError(f"asked for a coordinator, got {type(reply).__name__}")
+        while not self._cluster.knows_shard(reply.shard_id):
+            await self._cluster.refresh_from_all()
+            if not self._cluster.knows_shard(reply.shard_id):
+                await pauses.wait(UnavailableError(f"no node tells who leads shard {reply.shard_id} yet"))
+        if len(self._places) >= PLACES_MAX:
+            self._places.clear()
+        self._places[name, is_group] = reply.shard_id
+        return reply.shard_id
+
+
+class CoordinatedCalls(ABC):
+    """The client's calls to coordinators, except for what a transaction consists of."""
+
+    coordinators: Coordinators
+
+    @abstractmethod
+    async def _ask_node(self, node_id: int, body: Any, timeout_s: float | None) -> Any: ...
+
+    @abstractmethod
+    def _time(self, timeout_s: float | None) -> float: ...
+
+    async def group_offsets(
+        self, group: str, positions: Iterable[tuple[str, int]], *, timeout_s: float | None = None
+    ) -> dict[tuple[str, int], int]:
+        """The next offsets that a group reads, by (topic, shard); those are left out for which it has none.
+
+        While a transaction that sent one of them is under way, this waits for its end. Raises TimedOutError.
+        """
+        wanted = tuple(positions)
+        reply = await self.coordinators.ask(
+            group, GetOffsets(group, wanted), timeout_s=self._time(timeout_s), is_group=True
+        )
+        if not isinstance(reply, OffsetsReply) or len(reply.offsets) != len(wanted):
+            raise ProtocolViolationError(f"asked for offsets, got {type(reply).__name__}")
+        return {at: offset for at, offset in zip(wanted, reply.offsets, strict=True) if offset >= 0}
+
+    async def transactions(self, node_id: int, *, timeout_s: float | None = None) -> Transactions:
+        """The transactional ids that a node coordinates."""
+        return await all_transactions(lambda body: self._ask_node(node_id, body, timeout_s))
+
+    async def abort_transaction(self, node_id: int, name: str, *, timeout_s: float | None = None) -> None:
+        """Have the node that coordinates a transactional id abort what is open. Raises InvalidTxnStateError."""
+        await self._ask_node(node_id, AbortTransaction(name), timeout_s)

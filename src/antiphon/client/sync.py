@@ -18,6 +18,7 @@ from antiphon.client.closing import Closes
 from antiphon.client.cluster import default_servers
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.on_unreadable import OnCorrupt
+from antiphon.client.sync_producer import TransactionCalls
 from antiphon.client.table import AsyncTable, Key
 from antiphon.client.table import Value as TableValue
 from antiphon.client.tls import tls_of
@@ -27,7 +28,6 @@ from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Watch
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.requests import Row, StatusReply, Version
-from antiphon.model.transactions import TransactionState
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
 from antiphon.security.account import Account
@@ -274,7 +274,7 @@ class Table:
         return Changes(self._thread, self._thread.call(make()))
 
 
-class Client(Closes):
+class Client(TransactionCalls, Closes):
     """A cluster, for programs that block. `antiphon.connect(...)` makes one. Close it, or use it as a context."""
 
     def __init__(
@@ -423,14 +423,6 @@ class Client(Closes):
     def start_scrub(self, node_id: int, shard_id: int = -1, *, timeout_s: float | None = None) -> None:
         """Have a node read what is on its disk of a shard, or of all, now. See `AsyncClient.start_scrub`."""
         self.run(self.aio.start_scrub(node_id, shard_id, timeout_s=timeout_s))
-
-    def transactions(self, node_id: int, *, timeout_s: float | None = None) -> tuple[TransactionState, ...]:
-        """The transactional ids of Kafka's clients that a node coordinates."""
-        return self.run(self.aio.transactions(node_id, timeout_s=timeout_s))
-
-    def abort_transaction(self, node_id: int, name: str, *, timeout_s: float | None = None) -> None:
-        """Have the node that coordinates a transactional id abort. See `AsyncClient.abort_transaction`."""
-        self.run(self.aio.abort_transaction(node_id, name, timeout_s=timeout_s))
 
     def session(self, *, timeout_s: float = 10.0) -> Any:
         """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""

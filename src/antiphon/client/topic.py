@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from antiphon.archive.reading import archived_start, read_through
 from antiphon.client.cluster import Cluster
@@ -25,6 +25,23 @@ BATCH_BYTES_MAX: Final = 1_048_588  # a topic's default for `max.message.bytes`
 Value = bytes | str | None
 Message = Value | tuple[Value, Value] | tuple[Value, Value, Iterable[tuple[str, bytes | None]]]
 """A record to append: a value, (key, value) or (key, value, headers)."""
+
+
+class Placed(NamedTuple):
+    """A record, its size, its shard in the topic and in the cluster, and how large a batch may be there, about."""
+
+    record: RecordInput
+    size_bytes: int
+    shard: int
+    shard_id: int
+    batch_bytes_max: int
+
+
+def record_bytes(record: RecordInput) -> int:
+    """How large a record is in a batch, about."""
+    key, value, headers, _ = record
+    size_bytes = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+    return size_bytes + sum(len(name) + (len(data) if data else 0) + 4 for name, data in headers)
 
 
 class AsyncTopic(Handle):
@@ -142,16 +159,27 @@ class AsyncTopic(Handle):
         if meta.kind is Kind.TABLE:
             raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
         writer = self._writer(meta, index)
-        size_bytes = sum(
-            RECORD_OVERHEAD_BYTES
-            + (len(key) if key else 0)
-            + (len(value) if value else 0)
-            + sum(len(name) + (len(data) if data else 0) + 4 for name, data in headers)
-            for key, value, headers, _ in append.records
-        )
+        size_bytes = sum(map(record_bytes, append.records))
         future: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         await writer.enter(Item(append, size_bytes, deadline, future))
         return await future
+
+    async def placed(
+        self,
+        value: Value,
+        key: Value,
+        headers: Iterable[tuple[str, bytes | None]],
+        timestamp_ms: int | None,
+        shard: int | None,
+    ) -> "Placed":
+        """A record with where it belongs, for writers with batches of their own. Raises what `append` raises of that."""
+        record = _record(key, value, headers, timestamp_ms)
+        meta = self._known() or await self._resolved()
+        if meta.kind is Kind.TABLE:
+            raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
+        index = self._shard_for(meta, record[0], shard)
+        limit_bytes = int(meta.config.get("max.message.bytes", str(BATCH_BYTES_MAX))) // 2
+        return Placed(record, record_bytes(record), index, self._shard_id(meta, index), limit_bytes)
 
     def _shard_for(self, meta: TopicMeta, key: bytes | None, shard: int | None) -> int:
         if shard is not None:

@@ -41,7 +41,16 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
-from antiphon.model.transactions import AbortTransaction, ListTransactions
+from antiphon.model.transactions import (
+    AbortTransaction,
+    FindCoordinator,
+    FinishTransaction,
+    GetOffsets,
+    InitProducer,
+    JoinTransaction,
+    ListTransactions,
+    SendOffsets,
+)
 from antiphon.security.authorizer import Rights
 
 Check = Callable[[Gateway, Rights, Any], None]
@@ -208,12 +217,59 @@ def _producer_id(_gateway: Gateway, rights: Rights, _body: NewProducerId) -> Non
         rights.require(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
 
 
+# -- transactions -------------------------------------------------------------------------------------------------
+
+
+def _append(gateway: Gateway, rights: Rights, body: AppendBatch) -> None:
+    _SHARD_WRITE(gateway, rights, body)
+    if body.transactional_id:
+        rights.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
+
+
+def _find(_gateway: Gateway, rights: Rights, body: FindCoordinator) -> None:
+    kind = Resource.GROUP if body.is_group else Resource.TRANSACTIONAL_ID
+    rights.require(Operation.DESCRIBE, kind, body.name)
+
+
+def _transacts(_gateway: Gateway, rights: Rights, body: InitProducer | FinishTransaction) -> None:
+    rights.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
+
+
+def _join(gateway: Gateway, rights: Rights, body: JoinTransaction) -> None:
+    rights.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
+    for shard_id in body.shards:
+        _require(rights, Operation.WRITE, gateway.shard(shard_id)[0])
+    for group in body.groups:
+        rights.require(Operation.READ, Resource.GROUP, group)
+
+
+def _send_offsets(gateway: Gateway, rights: Rights, body: SendOffsets) -> None:
+    rights.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
+    rights.require(Operation.READ, Resource.GROUP, body.group)
+    for name in {one.topic for one in body.offsets}:
+        _require(rights, Operation.READ, _named(gateway, rights, name))
+
+
+def _get_offsets(_gateway: Gateway, rights: Rights, body: GetOffsets) -> None:
+    rights.require(Operation.DESCRIBE, Resource.GROUP, body.group)
+    for name, _ in body.positions:
+        rights.require(Operation.DESCRIBE, Resource.TOPIC, name)
+
+
+_SHARD_WRITE: Final = _shard(Operation.WRITE)
+
 ACCESS: Final[dict[type, Check]] = {
     GetMetadata: _nothing,
     GetStatus: _cluster(Operation.DESCRIBE),
     StartScrub: _cluster(Operation.ALTER),
     ListTransactions: _cluster(Operation.DESCRIBE),
     AbortTransaction: _cluster(Operation.ALTER),
+    FindCoordinator: _find,
+    InitProducer: _transacts,
+    JoinTransaction: _join,
+    FinishTransaction: _transacts,
+    SendOffsets: _send_offsets,
+    GetOffsets: _get_offsets,
     GetAccess: _cluster(Operation.DESCRIBE),
     CreateTopic: _create,
     DeleteTopic: _delete,
@@ -229,7 +285,7 @@ ACCESS: Final[dict[type, Check]] = {
     AlterAcls: _cluster(Operation.ALTER),
     AlterQuota: _cluster(Operation.ALTER),
     NewProducerId: _producer_id,
-    AppendBatch: _shard(Operation.WRITE),
+    AppendBatch: _append,
     Fetch: _shard(Operation.READ),
     ListOffset: _shard(Operation.DESCRIBE),
     TrimShard: _shard(Operation.DELETE),

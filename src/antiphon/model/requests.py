@@ -17,7 +17,7 @@ from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
-from antiphon.model.transactions import TransactionRequest, TransactionsReply
+from antiphon.model.transactions import TransactionReply, TransactionRequest
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -103,7 +103,7 @@ class MetadataReply(Body, frozen=True, array_like=True, tag=True):
 
 
 class CreateTopic(Body, frozen=True, array_like=True, tag=True):
-    """Create a topic or table. `replicas` 0: as many as there are nodes, at most 3. Answered when every shard leads.
+    """Create a topic or table; answered when every shard leads. `replicas` 0: one per node, at most 3.
 
     An empty `profile` is the answering node's default. `validate_only`: all is checked, and nothing made.
     """
@@ -128,8 +128,7 @@ class DeleteTopic(Body, frozen=True, array_like=True, tag=True):
 class AlterTopic(Body, frozen=True, array_like=True, tag=True):
     """Change settings (value None: back to the default), add shards to a plain topic, or change the replicas of each shard.
 
-    Answered when it is decided; replicas are then added and removed one after the other, with everybody at work.
-    `validate_only`: all is checked, and nothing changed.
+    Answered when it is decided, before replicas move. `validate_only`: all is checked, and nothing changed.
     """
 
     name: str
@@ -214,7 +213,7 @@ class NewProducerId(Body, frozen=True, array_like=True, tag=True):
 
 
 class ProducerId(Body, frozen=True, array_like=True, tag=True):
-    """A fresh producer id; its epoch starts at 0 and its sequences at 0 in every shard."""
+    """A fresh producer id. Its epoch and its sequences in every shard start at 0."""
 
     producer_id: int
 
@@ -265,7 +264,7 @@ class StartScrub(Body, frozen=True, array_like=True, tag=True):
 
 
 class AppendBatch(Body, frozen=True, array_like=True, tag=True):
-    """Append the payload, one RecordBatch v2. With `expected_offset` it lands there or nowhere (KIP-27).
+    """Append the payload, one RecordBatch v2, at `expected_offset` or nowhere (KIP-27); `transactional_id`: it is a part.
 
     `internal`: a job of the cluster's own writes to an internal topic (`antiphon.model.internal`), here and below.
     """
@@ -274,6 +273,7 @@ class AppendBatch(Body, frozen=True, array_like=True, tag=True):
     expected_offset: int | None = None
     timeout_ms: int = 30_000
     internal: bool = False
+    transactional_id: str = ""
 
 
 class Appended(Body, frozen=True, array_like=True, tag=True):
@@ -330,10 +330,7 @@ class OffsetReply(Body, frozen=True, array_like=True, tag=True):
 
 
 class TrimShard(Body, frozen=True, array_like=True, tag=True):
-    """Let the asked node's own replica begin later: at the batch that holds `before`, or where that is not settled yet.
-
-    Each replica is asked by itself, whoever leads. What goes is gone for good.
-    """
+    """Let the asked node's own replica begin later: at the batch that holds `before`, or where that is not settled yet."""
 
     shard_id: int
     before: int
@@ -496,5 +493,5 @@ Request = (
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
-    | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionsReply
+    | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply
 )  # fmt: skip

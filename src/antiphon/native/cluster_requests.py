@@ -31,7 +31,17 @@ from antiphon.model.requests import (
     SplitShard,
     StartScrub,
 )
-from antiphon.model.transactions import AbortTransaction, ListTransactions
+from antiphon.model.transactions import (
+    AbortTransaction,
+    FindCoordinator,
+    FinishTransaction,
+    GetOffsets,
+    InitProducer,
+    JoinTransaction,
+    ListTransactions,
+    SendOffsets,
+    TransactionRequest,
+)
 from antiphon.native.exchange import Exchange
 
 WAIT_MS_MAX: Final = 60_000
@@ -69,9 +79,9 @@ def start_scrub(exchange: Exchange, request_id: int, body: StartScrub, _payload:
 
 
 def of_transactions(
-    exchange: Exchange, request_id: int, body: ListTransactions | AbortTransaction, _payload: memoryview
+    exchange: Exchange, request_id: int, body: TransactionRequest, _payload: memoryview
 ) -> None:
-    """Have the coordinator of transactions on this node answer."""
+    """Have the coordinator of transactions, or of a group, on this node answer."""
     gateway = exchange.gateway
     exchange.later(request_id, gateway.questions.ask(gateway.node_id, body, TRANSACTIONS_S))
 
@@ -143,6 +153,12 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     StartScrub: start_scrub,
     ListTransactions: of_transactions,
     AbortTransaction: of_transactions,
+    FindCoordinator: of_transactions,
+    InitProducer: of_transactions,
+    JoinTransaction: of_transactions,
+    FinishTransaction: of_transactions,
+    SendOffsets: of_transactions,
+    GetOffsets: of_transactions,
     GetAccess: get_access,
     CreateTopic: create_topic,
     DeleteTopic: delete_topic,

@@ -32,6 +32,7 @@ from antiphon.security.session import OPEN
 from antiphon.wire.frames import Buffer, encode_message
 
 if TYPE_CHECKING:
+    from antiphon.transactions.asking import TransactionAsker
     from antiphon.transport.connection import Connection
 
 REQUEST_COSTS_BYTES: Final = 1024  # what an open request keeps, about
@@ -66,6 +67,7 @@ class Exchange:
         self.is_peers = False  # does another node send these requests?
         self.session = OPEN
         self.quotas = FREE
+        self.asker: TransactionAsker | None = None  # None: no parts of transactions are taken
         self.client_id = ""
         self.mute: Mute | None = None  # there is none before the client first has to wait
         self.resume: Callable[[], None] = _nothing  # called when it has waited

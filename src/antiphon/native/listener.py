@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from antiphon.security.listening import Listening
     from antiphon.security.peer_key import PeerKey
     from antiphon.security.tls import ServerTls
+    from antiphon.transactions.asking import TransactionAsker
 
 PEER_ROOM: Final = 16  # connections beyond the limit that wait to say that they are nodes
 PEER_PATIENCE_S: Final = 2.0
@@ -69,6 +70,7 @@ class NativeListener:
         self.sessions: dict[int, NativeSession] = {}
         self.authenticator: Authenticator | None = None  # set before `start`, as are the quotas
         self.quotas = FREE
+        self.asker: TransactionAsker | None = None
         self._gateway = gateway
         self._peers = peers
         self._turn = turn
@@ -105,7 +107,7 @@ class NativeListener:
 
     def _accept(self) -> Connection:
         exchange = Exchange(self._gateway, self.limits, self._spawn, self._pool.open())
-        exchange.quotas = self.quotas
+        exchange.quotas, exchange.asker = self.quotas, self.asker
         session = (
             NativeSession(exchange, self._peers, self)
             if self._key is None

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import AntiphonError, NotLeaderError
+from antiphon.coordination.transactions import Producer
+from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError
 from antiphon.model.requests import (
     AppendBatch,
     Fetch,
@@ -16,6 +17,11 @@ from antiphon.model.requests import (
 )
 from antiphon.model.results import FetchResult
 from antiphon.native.exchange import Exchange
+from antiphon.records.batch import HEADER_BYTES, TRANSACTIONAL_BIT, read_header
+from antiphon.transactions.refusals import error_of
+
+if TYPE_CHECKING:
+    from antiphon.transactions.asking import Numbered
 
 FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
 BATCH_BYTES: Final = (
@@ -23,12 +29,18 @@ BATCH_BYTES: Final = (
 )  # counted at least for what is read: the first batch comes however large it is
 WAIT_MS_MAX: Final = 60_000
 TIMEOUT_MS_MAX: Final = 3_600_000
+ATTRIBUTES_AT: Final = 22  # the byte of a batch that has the transactional bit
 
 
 def append(exchange: Exchange, request_id: int, body: AppendBatch, payload: memoryview) -> None:
     """Append one batch; answered when it is committed."""
     gateway = exchange.gateway
     gateway.check_may_write(body.shard_id, internal=body.internal)
+    asking = _asking(exchange, body, payload) if _is_part(body, payload) else None
+    if asking is not None:
+        answered = exchange.begin(request_id)
+        exchange.spawn(_append_part(exchange, request_id, body, payload, asking, answered))
+        return
     done = exchange.begin(request_id)
     timeout_s = max(1, min(body.timeout_ms, TIMEOUT_MS_MAX)) / 1000
     try:
@@ -36,6 +48,53 @@ def append(exchange: Exchange, request_id: int, body: AppendBatch, payload: memo
     except BaseException:
         exchange.end()
         raise
+
+
+def _is_part(body: AppendBatch, payload: memoryview) -> bool:
+    """Is the batch a part of a transaction? Raises InvalidRequestError where batch and request differ."""
+    is_part = len(payload) > ATTRIBUTES_AT and bool(payload[ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
+    if is_part != bool(body.transactional_id):
+        raise InvalidRequestError(
+            "a batch with the transactional bit needs the transactional id, and only such a batch has one"
+        )
+    return is_part
+
+
+def _asking(exchange: Exchange, body: AppendBatch, payload: memoryview) -> "asyncio.Task[Numbered] | None":
+    """What a part of a transaction has to wait for; the client is not believed about whose it is."""
+    if exchange.asker is None:
+        raise InvalidRequestError("this node takes no parts of transactions")
+    if len(payload) < HEADER_BYTES:
+        raise InvalidRequestError("a batch is shorter than its header")
+    header = read_header(payload)
+    producer = Producer(header.producer_id, header.producer_epoch)
+    return exchange.asker.before_append(body.transactional_id, producer, body.shard_id)
+
+
+async def _append_part(
+    exchange: Exchange,
+    request_id: int,
+    body: AppendBatch,
+    payload: memoryview,
+    asking: "asyncio.Task[Numbered]",
+    done: Callable[[Any], None],
+) -> None:
+    """Append a first part of a transaction, once its coordinator has said that it is one."""
+    timeout_s = max(1, min(body.timeout_ms, TIMEOUT_MS_MAX)) / 1000
+    try:
+        number, refused = await asyncio.shield(asking)
+        if refused is not None:
+            raise error_of(refused, body.transactional_id)
+        exchange.gateway.submit_append(body.shard_id, payload, body.expected_offset, timeout_s, done, number)
+    except NotLeaderError as error:
+        if exchange.forward(request_id, body, payload, error):
+            exchange.end()
+        else:
+            done(error)
+    except AntiphonError as error:
+        done(error)
+    except Exception as error:  # noqa: BLE001 - answered as a bug of this node
+        done(exchange.bug(error))
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     compression: str = "none",
+    is_transactional: bool = False,
 ) -> bytearray:
     """Build one RecordBatch v2 of `records`, each `(key, value, headers, timestamp_ms)`, in order.
 
@@ -80,6 +81,7 @@ def build_batch(
         producer_epoch: see `producer_id`.
         base_sequence: sequence of the first record.
         compression: none, gzip, snappy, lz4 or zstd.
+        is_transactional: it is a part of its producer's transaction.
 
     Raises:
         InvalidRequestError: no records, a value of a wrong type or range, an unknown compression.
@@ -90,7 +92,7 @@ def build_batch(
     codec = codec_number(compression) if compression != "none" else 0
     cls = _builder_class or load_builder()
     try:
-        builder = cls(MAGIC, 0, False, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)
+        builder = cls(MAGIC, 0, is_transactional, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)
         append = builder.append
         for at, (key, value, headers, timestamp_ms) in enumerate(records):
             if append(at, timestamp_ms, key, value, list(headers)) is None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from antiphon.kafka.listener import KafkaListener
     from antiphon.log.disk import Disk
     from antiphon.log.wal import Wal
+    from antiphon.native.listener import NativeListener
     from antiphon.node.config import NodeConfig
     from antiphon.node.injected_faults import InjectedFaults
     from antiphon.table.store import StoreEngine
@@ -91,6 +92,8 @@ class Server:
         )
         add_transaction_gauges(node.metrics.gauges, self.transactions.coordinator)
         self.peers = nodes_listener(node, self.memory.pools["native"])
+        for native in self._natives:
+            native.asker = self.transactions.asker
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
         self._config = config
@@ -148,6 +151,10 @@ class Server:
                 config, addresses["native"], self.authenticator.own_account
             )
 
+    @property
+    def _natives(self) -> "list[NativeListener]":
+        return [self.native] if self.peers is None else [self.native, self.peers]
+
     async def stop(self) -> None:
         """Stop serving, bring everything to disk, let go of the directory. A second stop does nothing."""
         node = self.node
@@ -156,7 +163,7 @@ class Server:
         if self._stop_finisher is not None:
             self._stop_finisher()
         await node.leave()
-        natives = [self.native] if self.peers is None else [self.native, self.peers]
+        natives = self._natives
         for native in natives:
             native.close()
         for listener in (self.kafka, self.http):

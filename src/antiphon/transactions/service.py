@@ -21,6 +21,7 @@ from antiphon.transactions.group_offsets import GroupOffsets
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.operator import answer_operator
 from antiphon.transactions.pending_offsets import PendingOffsets
+from antiphon.transactions.steps import Parts, Steps
 
 GROUP_SHARDS: Final = 4
 
@@ -41,6 +42,9 @@ class TransactionService:
         self.offsets = GroupOffsets(gateway)
         self.pending = PendingOffsets(gateway, self.offsets)
         self._gateway = gateway
+        self._steps = Steps(
+            gateway, Parts(self.coordinator, self.asker, self.groups, self.offsets, self.pending)
+        )
 
     def start(self) -> None:
         """Begin to coordinate, and to answer."""
@@ -60,6 +64,8 @@ class TransactionService:
             return Done()
         if isinstance(body, AskTransaction):
             return await answer_of(self.coordinator, body)
+        if self._steps.answers(body):
+            return await self._steps.answer(body)
         return await answer_operator(self.coordinator, body)
 
     async def end_offsets(self, asked: EndOffsets) -> None:

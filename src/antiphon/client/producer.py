@@ -1,0 +1,423 @@
+"""Transactions that span topics and the offsets of groups: all of it is committed, or none of it.
+
+A producer has a transactional id. Whoever gets the producer of that id last is the only one: any other is fenced. Its
+transactions follow each other. Each is carried out by the id's coordinator and the leaders of the shards that take part
+(docs/transactions.md). Every step may be repeated: batches have sequences, and the coordinator answers repeats alike.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from antiphon.client.cluster import Cluster
+from antiphon.client.coordinated import Coordinators
+from antiphon.client.topic import AsyncTopic, Placed, Value
+from antiphon.client.topic_writer import BYTES_PER_BATCH, RECORDS_PER_BATCH, SEQUENCE_MASK, Position
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    ProtocolViolationError,
+    TimedOutError,
+)
+from antiphon.model.requests import AppendBatch, Appended
+from antiphon.model.transactions import (
+    OFFSETS_MAX,
+    FinishTransaction,
+    InitializedProducer,
+    InitProducer,
+    JoinTransaction,
+    OffsetOf,
+    SendOffsets,
+)
+from antiphon.records.builder import build_batch
+
+TRANSACTION_TIMEOUT_S: Final = 60.0
+HELD_BYTES_MAX: Final = 4 * 1024 * 1024  # of records of one transaction that wait to be sent
+
+
+class Identity(NamedTuple):
+    """What the batches of a producer carry."""
+
+    producer_id: int
+    epoch: int
+
+
+class AsyncProducer:
+    """`async with db.producer("my-id") as producer:`, then `async with producer.begin() as transaction:`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinators: Coordinators,
+        topic: Callable[[str], AsyncTopic],
+        name: str,
+        timeout_s: float,
+        transaction_timeout_s: float,
+    ) -> None:
+        self.name = name
+        self.timeout_s = timeout_s
+        self.transaction_timeout_s = transaction_timeout_s
+        self.cluster = cluster
+        self.topic = topic
+        self.sequences: dict[int, int] = {}  # by shard id
+        self._coordinators = coordinators
+        self._identity: Identity | None = None
+        self._is_stale = True  # the epoch is to be raised first
+        self._fenced: ProducerFencedError | None = None
+        self._current: AsyncTransaction | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Become the producer of the id: whoever was is fenced, and what that left open is aborted."""
+        await self.identity()
+
+    async def close(self) -> None:
+        """Abort what is open. Raises what `abort` raises."""
+        if self._current is not None and self._current.may_be_aborted:
+            await self._current.abort()
+
+    def begin(self) -> "AsyncTransaction":
+        """A new transaction: an async context that commits at its end, or aborts if it ends with an error.
+
+        Nothing is sent before its first record or offset. Raises InvalidTxnStateError while another one is open,
+        ProducerFencedError for ever once another producer has the id.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        if self._current is not None and self._current.may_be_aborted:
+            raise InvalidTxnStateError(
+                f"a transaction of {self.name!r} is open: commit or abort it before the next one"
+            )
+        self._current = AsyncTransaction(self)
+        return self._current
+
+    # -- for its transactions -------------------------------------------------------------------------------------
+
+    async def identity(self) -> Identity:
+        """Producer id and epoch; asked for where there are none, or where sequences of these are in doubt."""
+        if self._identity is None or self._is_stale:
+            had = self._identity or Identity(-1, -1)
+            reply = await self.ask(
+                InitProducer(self.name, int(self.transaction_timeout_s * 1000), *had), self.name
+            )
+            if not isinstance(reply, InitializedProducer):
+                raise ProtocolViolationError(f"asked for a producer, got {type(reply).__name__}")
+            self._identity = Identity(reply.producer_id, reply.producer_epoch)
+            self.sequences.clear()
+            self._is_stale = False
+        return self._identity
+
+    def in_doubt(self) -> None:
+        """A batch may or may not be in the log: the next transaction has an epoch of its own."""
+        self._is_stale = True
+
+    async def ask(self, body: Any, name: str, *, is_group: bool = False) -> Any:
+        """One step, repeated until it has an answer."""
+        return await self._coordinators.ask(name, body, timeout_s=self.timeout_s, is_group=is_group)
+
+    def fenced(self, error: ProducerFencedError) -> None:
+        """That is final."""
+        self._fenced = error
+
+
+class _Waiting(NamedTuple):
+    """A record that waits to be sent, and its place among the positions."""
+
+    placed: Placed
+    at: int
+    expected_offset: int | None = None
+
+
+class _Part:
+    """What waits to be sent to a shard."""
+
+    def __init__(self, shard_id: int) -> None:
+        self.shard_id = shard_id
+        self.lock = asyncio.Lock()
+        self.waiting: list[_Waiting] = []
+        self.size_bytes = 0
+
+    def add(self, one: _Waiting) -> None:
+        """One more, after the others."""
+        self.waiting.append(one)
+        self.size_bytes += one.placed.size_bytes
+
+    def take(self) -> list[_Waiting]:
+        """As many as fit into a batch, at least one. One with a condition is a batch of its own."""
+        size_bytes = count = 0
+        for one in self.waiting[:RECORDS_PER_BATCH]:
+            size_bytes += one.placed.size_bytes
+            too_large = size_bytes > min(BYTES_PER_BATCH, one.placed.batch_bytes_max)
+            if count and (too_large or one.expected_offset is not None):
+                break
+            count += 1
+            if one.expected_offset is not None:
+                break
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        self.size_bytes -= sum(one.placed.size_bytes for one in taken)
+        return taken
+
+
+class AsyncTransaction:
+    """One transaction; `AsyncProducer.begin` makes it. `positions`: of its records in order, once it is committed."""
+
+    def __init__(self, producer: AsyncProducer) -> None:
+        self._producer = producer
+        self._loop = asyncio.get_running_loop()
+        self._began_s: float | None = None
+        self._state = "open"
+        self._broken: AntiphonError | None = None
+        self._parts: dict[int, _Part] = {}
+        self._joined_shards: set[int] = set()
+        self._joined_groups: set[str] = set()
+        self._identity: Identity | None = None
+        self._may_be_known = False  # to the coordinator
+        self._joining = asyncio.Lock()
+        self._held_bytes = 0
+        self._found: list[Position | None] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self._give_up(error)
+        elif self.is_open:
+            await self.commit()
+
+    @property
+    def is_open(self) -> bool:
+        """Can it still be written to, committed or aborted?"""
+        return self._state in {"open", "committing"}
+
+    @property
+    def may_be_aborted(self) -> bool:
+        """Was its commit not asked for yet?"""
+        return self._state == "open"
+
+    @property
+    def positions(self) -> list[Position]:
+        """Where its records are. Raises InvalidTxnStateError unless it is committed."""
+        if self._state != "committed":
+            raise InvalidTxnStateError(f"the transaction of {self._producer.name!r} is {self._state}")
+        return [found for found in self._found if found is not None]
+
+    # -- what belongs to it ---------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+    ) -> None:
+        """Append a record to a topic. It is sent with others, at the latest by the commit.
+
+        With `expected_offset` (and `shard`) it is sent at once, and written at exactly that offset or not at all. Raises
+        OffsetMismatchError then, UnknownTopicError, UnknownShardError, WrongKindError, BatchTooLargeError,
+        TimedOutError; ProducerFencedError and InvalidTxnStateError if the transaction is over. After an error it can only be
+        aborted.
+        """
+        self._check_open()
+        if expected_offset is not None and (shard is None or expected_offset < 0):
+            raise InvalidRequestError("expected_offset is an offset, and needs shard: offsets belong to one")
+        placed = await self._producer.topic(topic).placed(value, key, headers, timestamp_ms, shard)
+        part = self._parts.setdefault(placed.shard_id, _Part(placed.shard_id))
+        at = len(self._found)
+        self._found.append(None)
+        part.add(_Waiting(placed, at, expected_offset))
+        self._held_bytes += placed.size_bytes
+        if expected_offset is not None:
+            await self._send(part)
+            return
+        if part.size_bytes >= min(BYTES_PER_BATCH, placed.batch_bytes_max):
+            await self._send(part)
+        elif self._held_bytes >= HELD_BYTES_MAX:
+            await self.flush()
+
+    async def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """The next offsets that a group is to read, by (topic, shard): the group's if the transaction is committed.
+
+        Raises UnknownTopicError, UnknownShardError, LimitReachedError, and what `append` raises.
+        """
+        self._check_open()
+        rows = tuple(OffsetOf(topic, shard, offset) for (topic, shard), offset in offsets.items())
+        try:
+            identity = await self._join((), (group,))
+            for at in range(0, len(rows), OFFSETS_MAX):
+                body = SendOffsets(self._producer.name, *identity, group, rows[at : at + OFFSETS_MAX])
+                await self._producer.ask(body, group, is_group=True)
+        except AntiphonError as error:
+            raise self._failed(error) from error
+
+    async def flush(self) -> None:
+        """Send what waits; returns when all of it is durable. It is committed with the transaction only."""
+        self._check_open()
+        waiting = [part for part in self._parts.values() if part.waiting]
+        if not waiting:
+            return
+        try:
+            await self._join([part.shard_id for part in waiting], ())
+        except AntiphonError as error:
+            raise self._failed(error) from error
+        outcomes = await asyncio.gather(*map(self._send, waiting), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    # -- its end --------------------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Commit; returns when that is decided for good. Readers of committed records see it within moments.
+
+        If a step failed, it aborts and raises what that step raised. TimedOutError with `earlier_try` in its details means
+        that the outcome is not known: call this again to ask for it.
+        """
+        if self._state == "open":
+            try:
+                await self.flush()
+            except BaseException as error:
+                await self._give_up(error)
+                raise
+            self._state = "committing"
+        elif self._state != "committing":
+            self._check_open()
+        await self._finish(commit=True)
+        self._state = "committed"
+
+    async def abort(self) -> None:
+        """Abort: readers of committed records never see anything of it."""
+        if self._state == "committing":
+            raise InvalidTxnStateError(
+                f"the commit of {self._producer.name!r} was asked for and has no known outcome: call commit again"
+            )
+        if self._state == "open":
+            self._state = "aborted"
+            await self._finish(commit=False)
+
+    async def _give_up(self, error: BaseException) -> None:
+        """Abort because of an error, which stays the one that is raised: the coordinator aborts by its time-out anyway."""
+        if self._state != "open":
+            return
+        try:
+            await self.abort()
+        except AntiphonError as failed:
+            if failed is not error:
+                error.add_note(f"the transaction could not be aborted at once: {failed.message}")
+
+    async def _finish(self, *, commit: bool) -> None:
+        producer, identity = self._producer, self._identity
+        if identity is None or not self._may_be_known:
+            return  # nothing takes part in it
+        try:
+            await producer.ask(FinishTransaction(producer.name, *identity, commit), producer.name)
+        except AntiphonError as error:
+            producer.in_doubt()
+            if commit and isinstance(error, TimedOutError):
+                raise TimedOutError(
+                    f"whether the transaction of {producer.name!r} was committed is not known: {error.message}",
+                    earlier_try=True,
+                ) from error
+            self._state = "aborted"
+            if commit or not isinstance(error, InvalidTxnStateError):  # else nothing has joined it
+                raise self._explained(error) from error
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise InvalidTxnStateError(
+                f"the transaction of {self._producer.name!r} is {self._state}: begin another one"
+            )
+        if self._broken is not None:
+            raise self._broken
+
+    async def _join(self, shards: Iterable[int], groups: Iterable[str]) -> Identity:
+        """Have the coordinator know what takes part, before anything is sent there."""
+        async with self._joining:
+            producer = self._producer
+            if self._identity is None:
+                self._identity = await producer.identity()
+                self._began_s = self._loop.time()
+            new_shards = tuple(one for one in shards if one not in self._joined_shards)
+            new_groups = tuple(one for one in groups if one not in self._joined_groups)
+            if new_shards or new_groups:
+                self._may_be_known = True
+                body = JoinTransaction(producer.name, *self._identity, new_shards, new_groups)
+                await producer.ask(body, producer.name)
+                self._joined_shards.update(new_shards)
+                self._joined_groups.update(new_groups)
+            return self._identity
+
+    async def _send(self, part: _Part) -> None:
+        """Send what waits for a shard, one batch after the other."""
+        async with part.lock:
+            while part.waiting:
+                self._check_open()
+                try:
+                    await self._send_batch(part)
+                except AntiphonError as error:
+                    raise self._failed(error) from error
+
+    async def _send_batch(self, part: _Part) -> None:
+        producer = self._producer
+        identity = await self._join((part.shard_id,), ())
+        items = part.take()
+        self._held_bytes -= sum(one.placed.size_bytes for one in items)
+        sequence = producer.sequences.get(part.shard_id, 0)
+        batch = build_batch(
+            [one.placed.record for one in items],
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        limit_s, expected = producer.timeout_s, items[0].expected_offset
+        body = AppendBatch(part.shard_id, expected, int(limit_s * 1000), transactional_id=producer.name)
+        reply, _ = await producer.cluster.call_shard(part.shard_id, body, (batch,), timeout_s=limit_s)
+        if not isinstance(reply, Appended) or reply.next_offset - reply.base_offset != len(items):
+            raise ProtocolViolationError("the answer to an append does not fit what was asked")
+        producer.sequences[part.shard_id] = (sequence + len(items)) & SEQUENCE_MASK
+        for number, one in enumerate(items):
+            self._found[one.at] = Position(one.placed.shard, reply.base_offset + number, reply.term)
+
+    def _failed(self, error: AntiphonError) -> AntiphonError:
+        """A step failed: from here on the transaction can only be aborted."""
+        if self._broken is None:
+            self._broken = self._explained(error)
+            self._producer.in_doubt()
+        return self._broken
+
+    def _explained(self, error: AntiphonError) -> AntiphonError:
+        """A fence says what it may come from; other errors stay."""
+        if not isinstance(error, ProducerFencedError):
+            return error
+        limit_s, name = self._producer.transaction_timeout_s, self._producer.name
+        late = self._began_s is not None and self._loop.time() - self._began_s >= limit_s
+        why = (
+            f"the transaction lasted longer than its time-out of {limit_s:g} s and was aborted"
+            if late
+            else "another producer has the id now, or an operator aborted the transaction"
+        )
+        if "earlier_try" in error.details:
+            why += "; whether a commit that was asked for before was carried out is not known"
+        fenced = ProducerFencedError(f"transactional id {name!r}: {why}", **error.details)
+        self._producer.fenced(fenced)
+        return fenced
