@@ -94,7 +94,7 @@ def test_records_are_written_as_documented() -> None:
     ones = "01" * 16
     assert [(key.decode(), value.hex() if value else None) for key, value in written] == [
         ("cluster", "92a163c3"),
-        ("node/1", "9a01a6683a37343031a0a0a0c3a169a164c2a0"),
+        ("node/1", "9b01a6683a37343031a0a0a0c3a169a164c2a0a0"),
         (
             "topic/flights",
             f"98a7666c6967687473c410{ones}a5746f70696303a46f7869619081a5666c757368a6616c77617973c2",

@@ -36,7 +36,12 @@ def append(exchange: Exchange, request_id: int, body: AppendBatch, payload: memo
     """Append one batch; answered when it is committed."""
     gateway = exchange.gateway
     gateway.check_may_write(body.shard_id, internal=body.internal)
-    asking = _asking(exchange, body, payload) if _is_part(body, payload) else None
+    is_part = len(payload) > ATTRIBUTES_AT and bool(payload[ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
+    if is_part != bool(body.transactional_id):
+        raise InvalidRequestError(
+            "a batch with the transactional bit needs the transactional id, and only such a batch has one"
+        )
+    asking = _asking(exchange, body, payload) if is_part else None
     if asking is not None:
         answered = exchange.begin(request_id)
         exchange.spawn(_append_part(exchange, request_id, body, payload, asking, answered))
@@ -48,16 +53,6 @@ def append(exchange: Exchange, request_id: int, body: AppendBatch, payload: memo
     except BaseException:
         exchange.end()
         raise
-
-
-def _is_part(body: AppendBatch, payload: memoryview) -> bool:
-    """Is the batch a part of a transaction? Raises InvalidRequestError where batch and request differ."""
-    is_part = len(payload) > ATTRIBUTES_AT and bool(payload[ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
-    if is_part != bool(body.transactional_id):
-        raise InvalidRequestError(
-            "a batch with the transactional bit needs the transactional id, and only such a batch has one"
-        )
-    return is_part
 
 
 def _asking(exchange: Exchange, body: AppendBatch, payload: memoryview) -> "asyncio.Task[Numbered] | None":

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from antiphon.client.producer import AsyncTransaction
 from antiphon.coordination import transactions
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES
@@ -89,6 +90,32 @@ TRANSACTION_PLANTS: Final = (
         "transactions-offsets-left-out",
         "the group's part of a transaction is told that it was aborted",
         (Edit(Endings, "_tell_group", "ending.number, ending.commit", "ending.number, False"),),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-sequence-stays",
+        "a Python client sends each batch of a transaction under the sequence of the first one",
+        (
+            Edit(
+                AsyncTransaction,
+                "_send_batch",
+                "(sequence + len(items)) & SEQUENCE_MASK",
+                "sequence",
+            ),
+        ),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-abort-commits",
+        "a Python client that aborts has its transaction committed",
+        (
+            Edit(
+                AsyncTransaction,
+                "_finish",
+                "FinishTransaction(producer.name, *identity, commit)",
+                "FinishTransaction(producer.name, *identity, True)",
+            ),
+        ),
         options={**CALM, **_WORK},
     ),
 )

@@ -1,5 +1,8 @@
 """Transactional producers, zombies and abandoned transactions; what they commit is all there, and nothing else is.
 
+Every second producer is a Python client, the others speak Kafka's protocol.
+
+
 - `transaction-half`: of a transaction every record is committed, in each of its partitions, in order and once, or none is.
 - `transaction-lost`: one whose commit was answered is committed.
 - `transaction-undecided`: every marker says what its transaction's row said first.
@@ -25,6 +28,7 @@ from antiphon.records.changes import effects_of
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Asked, Book, Transactor
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.cluster.workloads.native_transactor import NativeTransactor
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import Committed, shard_of_group
 
@@ -55,7 +59,8 @@ class TransactionalWorkload(KafkaWorkload):
 
     def _work(self, number: int) -> "Callable[[Process], Coroutine[Any, Any, None]]":
         async def work(process: "Process") -> None:
-            transactor = Transactor(self, self._book, process, self.client(process), number)
+            kind = NativeTransactor if number % 2 else Transactor
+            transactor = kind(self, self._book, process, self.client(process), number)
             while not self.stopped:
                 await transactor.one()
                 await self.think(process, 10)
@@ -191,7 +196,10 @@ class TransactionalWorkload(KafkaWorkload):
             for key, value in self._effects(shard_id):
                 if key.startswith(f"offset/{GROUP}".encode()) and value is not None:
                     row = msgspec.msgpack.decode(value, type=Committed)
-                    found[row.metadata] = row.offset
+                    number = key.removeprefix(f"offset/{GROUP}".encode()).partition(b"/")[0].decode()
+                    found[row.metadata or f"{number}:{row.offset}"] = (
+                        row.offset
+                    )  # Python clients send no text
         return found
 
     def _effects(self, shard_id: int) -> Iterator[tuple[bytes, bytes | None]]:
