@@ -301,10 +301,22 @@ def test_confluent_kafka_with_a_token(secure: Secure) -> None:
             Acl("User:carol", Resource.GROUP, "*", Operation.READ),
         )
         db.run(db.aio.administer(AlterAcls(rights)))
+    everybody_lets(secure.bearer("carol"), "of-carol")
     assert produce(secure.bearer("carol"), "of-carol", VALUES) == []
     assert consume(secure.bearer("carol"), "of-carol", len(VALUES)) == VALUES
     failed = produce(secure.bearer("carol"), "of-others", [b"x"])
     assert [error for error in failed if "TOPIC_AUTHORIZATION_FAILED" in error] != []
+
+
+def everybody_lets(settings: dict[str, Any], topic: str) -> None:
+    """Wait until every node knows of the client's rights: a new client asks the node that it is told of."""
+    until = time.monotonic() + 20
+    for node in settings["bootstrap.servers"].split(","):
+        while True:
+            admin = AdminClient({**settings, "bootstrap.servers": node})
+            if admin.list_topics(topic, timeout=10).topics[topic].error is None:
+                break
+            assert time.monotonic() < until, f"{node} does not let the client see {topic}"
 
 
 def connect(secure: Secure, user: str = "admin", password: str = "") -> "antiphon.Client":
