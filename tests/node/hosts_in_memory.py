@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, cast
 
 from antiphon.errors import AntiphonError
-from antiphon.gateway.turns import Turns
 from antiphon.log.operations import LogOp
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
@@ -34,7 +33,6 @@ class StepTurn:
 
     def __init__(self) -> None:
         self.works: deque[Work] = deque()
-        self.pieces = Turns()
 
     def for_shard(self, work: Work) -> None:
         """See `Turn`."""

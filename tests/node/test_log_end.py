@@ -1,6 +1,5 @@
 """A replica and its log agree on what the log holds, whatever clients do while the replica's actions are carried out."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -113,8 +112,6 @@ def test_an_append_in_the_middle_of_a_step_stops_the_replica_and_writes_nothing(
     host, answers = shard.leader, list[Any]()
 
     class Table:
-        state = SimpleNamespace(applied_offset=0)
-
         def committed(self, _high_watermark: int) -> None:
             end = host.log.log_end
             host.driver.stage(

@@ -34,7 +34,6 @@ from antiphon.node.node import Node
 from antiphon.partition.append_queue import QUEUE_BYTES_MAX, Line, Waiting
 from antiphon.partition.partition import Partition
 from antiphon.simulation.cluster.slow_turns import SlowTurns
-from antiphon.table import state as table_state
 from antiphon.table.evaluator import ABSENT, TableEvaluator
 from antiphon.table.state import TableState
 from tests.node.in_process import cluster_of, eventually, in_virtual_time
@@ -147,82 +146,6 @@ def test_a_turn_of_the_loop_is_about_so_many_operations(removed: bool) -> None:
             assert (found_rows == (None,)) is removed
 
     test()
-
-
-@in_virtual_time
-async def test_followers_apply_a_slice_in_each_turn_and_show_whole_entries() -> None:
-    """No turn takes more than a piece; rows, applied offset and what clients are told of move together."""
-    async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", kind=Kind.TABLE, replicas=3))
-        leader = await nodes.leader(topic.shards[0].shard_id)
-        hosts = [node.hosts[leader.shard_id] for node in nodes.nodes.values()]
-        for node in nodes.nodes.values():
-            node.turn.pieces.operations = PIECE
-        stores = [host.state.require_table().state for host in hosts]
-        await eventually(lambda: {store.applied_offset for store in stores} == {leader.log.log_end})
-        first, turns, behind = leader.log.log_end, PerTurn(), 0
-        add, apply = table_state.add_effects, TableState.apply_effects
-
-        def look() -> None:
-            nonlocal behind
-            for host, store in zip(hosts, stores, strict=True):
-                rows = len(store.scan(b"", b"", 1_000)[0])
-                assert rows == store.applied_offset - first
-                assert rows in {0, 95, 100, 105, 110, 150}
-                assert host.state.high_watermark <= store.applied_offset
-                behind += host.replica.high_watermark > store.applied_offset
-
-        def added(batch: Any, effects: Any) -> None:
-            look()
-            turns.count("made ready", len(effects))
-            add(batch, effects)
-
-        def applied(self: Any, effects: Any, *args: Any) -> None:
-            turns.count("applied at once", len(effects))
-            apply(self, effects, *args)
-            look()
-
-        with (
-            turns.watched(),
-            patch.object(table_state, "add_effects", added),
-            patch.object(TableState, "apply_effects", applied),
-        ):
-            sent = Sent(nodes.nodes[leader.services.node_id], leader.shard_id)
-            sent.send("large", None, *puts(95))
-            await sent.all(1)
-            for number in range(3):
-                sent.send(f"small {number}", None, *puts(5, first=95 + 5 * number))
-            sent.send("another large one", None, *puts(40, first=110))
-            await sent.all(5)
-            await eventually(lambda: all(len(s.scan(b"", b"", 1_000)[0]) == 150 for s in stores))
-        assert turns.most["made ready"] == PIECE
-        assert turns.most["applied at once"] <= PIECE
-        assert behind, "somebody looked while a follower had not applied what is committed"
-        await eventually(lambda: all(host.state.high_watermark == leader.log.log_end for host in hosts))
-
-
-@in_virtual_time
-async def test_a_new_leader_has_applied_all_before_it_judges() -> None:
-    async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", kind=Kind.TABLE, replicas=3))
-        leader = await nodes.leader(topic.shards[0].shard_id)
-        for node in nodes.nodes.values():
-            node.turn.pieces = SlowTurns(1, Random(node.node_id))
-        sent = Sent(nodes.nodes[leader.services.node_id], leader.shard_id)
-        sent.send("large", None, *puts(200))
-        await sent.all(1)
-        followers = [
-            n.hosts[leader.shard_id] for n in nodes.nodes.values() if n.node_id != leader.services.node_id
-        ]
-        await eventually(lambda: any(h.replica.high_watermark >= 200 for h in followers))
-        assert any(h.state.require_table().state.applied_offset < 200 for h in followers)
-        nodes.kill(leader.services.node_id)
-        await eventually(lambda: any(h.state.is_serving for h in followers))
-        (new,) = (h for h in followers if h.state.is_serving)
-        table = new.state.require_table()
-        assert table.evaluator is not None
-        assert table.state.applied_offset >= 200
-        assert table.evaluator.evaluate([Put(b"00199", b"v", 199)], 1).results[0].status == OpStatus.OK
 
 
 @in_virtual_time

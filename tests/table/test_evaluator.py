@@ -1,6 +1,5 @@
 """The leader's evaluator: conditions, versions, the overlay, refusals, duplicates."""
 
-import itertools
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from random import Random
@@ -34,7 +33,7 @@ from antiphon.table.evaluator import ABSENT, TableEvaluator
 from antiphon.table.known_keys import KnownKeys
 from antiphon.table.outcomes import results_from_batch
 from antiphon.table.rocks_store import RocksEngine
-from antiphon.table.state import AT_ONCE, TableState
+from antiphon.table.state import TableState
 
 OK = OpResult(OpStatus.OK)
 NOT_FOUND = OpResult(OpStatus.KEY_NOT_FOUND)
@@ -70,9 +69,8 @@ class Leader:
             self.end += len(evaluation.records)
         return evaluation
 
-    def commit(self, end: int | None = None, piece: int = AT_ONCE) -> None:
-        while self.evaluator.committed(self.end if end is None else end, piece):
-            pass
+    def commit(self, end: int | None = None) -> None:
+        self.evaluator.committed(self.end if end is None else end)
 
     def put(self, key: bytes, value: bytes = b"v") -> Evaluation:
         evaluation = self.write(Put(key, value))
@@ -451,10 +449,9 @@ def test_equals_the_plain_rules(
             if evaluation.records:
                 assert results_from_batch(leader.log[-1]).results == tuple(evaluation.results)
                 ends.append(leader.end)
-            leader.commit(max(ends[max(0, len(ends) - 1 - behind)], state.applied_offset), piece or AT_ONCE)
+            leader.commit(max(ends[max(0, len(ends) - 1 - behind)], state.applied_offset))
         leader.commit()
-        for _ in follower.applying(leader.log, piece or AT_ONCE):
-            assert follower.applied_offset in ends, "whole entries"
+        follower.apply(leader.log)
         for replica in (state, follower):
             rows = replica.scan(b"", b"", 1000)[0]
             assert {
@@ -505,52 +502,3 @@ def test_keys_are_found_by_range_whatever_run_they_are_in() -> None:
     for start, end in ((b"", b""), (b"100", b"200"), (b"2", b""), (b"3", b"1"), (b"100", b"100")):
         expected = sorted(key for key in keys if key >= start and (not end or key < end))
         assert sorted(known.between(start, end)) == expected
-
-
-def test_what_is_applied_leaves_the_overlay_so_many_keys_at_a_time(leader: Leader) -> None:
-    """Whatever is pending beside it: a version that is applied is found in either place."""
-    write_large(leader, 10)
-    leader.write(Put(b"other", b"v"))
-    large = leader.end - 1
-    left = []
-    while leader.evaluator.committed(large, 3):
-        assert leader.state.applied_offset == large
-        left.append(leader.evaluator.overlay_keys)
-        results = leader.evaluator.evaluate([Check(b"%d" % n, n) for n in range(10)], 1).results
-        assert {result.status for result in results} == {OpStatus.OK}
-    assert left == [8, 5, 2]
-    assert leader.evaluator.overlay_keys == 1
-    leader.commit()
-    assert leader.evaluator.overlay_keys == 0
-
-
-def write_large(leader: Leader, count: int) -> None:
-    """A write that is prepared before it is appended, as large ones are."""
-    evaluation = leader.evaluator.evaluate([Put(b"%d" % n, b"v") for n in range(count)], 100)
-    for _ in leader.evaluator.preparing(evaluation, 3):
-        pass
-    leader.log.append(bytes(build_batch(evaluation.records, base_offset=leader.end, leader_epoch=1)))
-    leader.evaluator.appended(evaluation, leader.end)
-    leader.end += count
-
-
-def test_commits_are_applied_in_whole_requests_of_about_so_many_effects(leader: Leader) -> None:
-    ends = [0]
-    for count in (1, 2, 1, 7, 1, 1, 4):
-        leader.write(*(Put(b"%d" % n, b"%d" % leader.end) for n in range(count)))
-        ends.append(leader.end)
-    write_large(leader, 10)
-    leader.put(b"last")
-    leader.log.clear()
-    reached = [leader.state.applied_offset]
-    assert reached == [leader.end]
-    for count in (1, 2, 1, 7, 1, 1, 4):
-        leader.write(*(Put(b"%d" % n, b"%d" % leader.end) for n in range(count)))
-    write_large(leader, 10)
-    leader.write(Put(b"last", b"v"))
-    goes_on = True
-    while goes_on:
-        goes_on = leader.evaluator.committed(leader.end, 4)
-        if leader.state.applied_offset > reached[-1]:
-            reached.append(leader.state.applied_offset)
-    assert [b - a for a, b in itertools.pairwise(reached)] == [4, 7, 6, 10, 1]

@@ -26,7 +26,6 @@ from antiphon.table.merge import (
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
 from antiphon.table.rocks_store import RocksEngine
-from antiphon.table.state import AT_ONCE
 
 Change = tuple[bytes, Cell]
 KEYS = [b"a", b"b", b"c"]
@@ -44,13 +43,10 @@ def batch_of(changes: Sequence[Change], base: int) -> bytearray:
     return build_batch(records, base_offset=base)
 
 
-def fold(
-    path: Path, batches: Sequence[Sequence[Change]], rule: str = "last-writer-wins", piece: int = AT_ONCE
-) -> MergedState:
+def fold(path: Path, batches: Sequence[Sequence[Change]], rule: str = "last-writer-wins") -> MergedState:
     state = MergedState.open(str(path), rule_named(rule), RocksEngine())
     for changes in batches:
-        for _ in state.applying([batch_of(changes, state.applied_offset)], piece):
-            pass
+        state.apply([batch_of(changes, state.applied_offset)])
     return state
 
 
@@ -177,11 +173,6 @@ def test_c11_any_order_of_the_changes_gives_the_same_table(
     with fold(path / "2", groups, rule) as state:
         assert rows(state) == expected
         assert state.cells(KEYS) == gone
-        conflicts = state.conflicts
-    for piece in (1, 3):
-        with fold(path / f"in pieces of {piece}", groups, rule, piece) as state:
-            assert rows(state) == expected
-            assert (state.cells(KEYS), state.conflicts) == (gone, conflicts)
 
 
 def test_c11_a_removal_wins_over_an_older_put_that_comes_later(tmp_path: Path) -> None:

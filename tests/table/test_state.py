@@ -23,7 +23,6 @@ from antiphon.records.split_entries import Freeze, Release
 from antiphon.table import state as states
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import (
-    AT_ONCE,
     CEILING,
     EQUAL,
     FLOOR,
@@ -93,8 +92,7 @@ class CrashingStore:
 
 
 @pytest.mark.parametrize("writes", range(1, 7))
-@pytest.mark.parametrize("piece", [1, 2, AT_ONCE], ids=["one", "two", "all"])
-def test_s0_33_a_crash_after_any_write_leaves_whole_entries(tmp_path: Path, writes: int, piece: int) -> None:
+def test_s0_33_a_crash_after_any_write_leaves_whole_entries(tmp_path: Path, writes: int) -> None:
     """Entry n sets a and b to n, and c in turn; whatever was written last, the rows are those of the applied offset."""
     path, left = str(tmp_path / "t"), str(tmp_path / "left by the crash")
 
@@ -114,8 +112,7 @@ def test_s0_33_a_crash_after_any_write_leaves_whole_entries(tmp_path: Path, writ
 
     def apply_all(state: TableState) -> None:
         for number in range(10):
-            for _ in state.applying([entry(number)], piece):
-                check(state)  # nor does anybody read a part of one in between
+            state.apply([entry(number)])
 
     state = open_state(path)
     state._store = cast("Store", CrashingStore(state._store, writes))
@@ -328,24 +325,3 @@ def test_a_split_in_the_middle_of_a_purge_leaves_no_key_behind(state: TableState
     assert not state.owned.purging
     rows, _ = state.scan(b"", b"", 1000)
     assert [row.key for row in rows] == [key for key in keys if key_hash(key) < 1 << 30]
-
-
-def test_a_step_takes_about_so_many_effects(state: TableState) -> None:
-    """Small entries are written together, a large one is made ready in steps and written as one."""
-    entries, at = [], 0
-    for count in (2, 1, 1, 7, 3, 2):
-        entries.append(batch_of(at, *(effect(b"%d" % n, b"%d" % at, n) for n in range(at, at + count))))
-        at += count
-    steps = state.applying([b"".join(entries)], 4)
-    assert [state.applied_offset for _ in steps] == [4, 4, 4, 11, 14]
-    assert (state.applied_offset, state.next_version_id) == (16, 16)
-    assert len(state.scan(b"", b"", 100)[0]) == 16
-
-
-def test_a_large_entry_that_is_damaged_changes_nothing(state: TableState) -> None:
-    bad = bytearray(batch_of(0, *(effect(b"%d" % n, b"v", n) for n in range(9))))
-    bad[-1] ^= 1
-    with pytest.raises(CorruptBatchError):
-        for _ in state.applying([bad], 2):
-            pass
-    assert (state.applied_offset, state.scan(b"", b"", 10)[0]) == (0, [])

@@ -7,7 +7,6 @@ from typing import Any
 import structlog
 
 from antiphon.errors import DamagedStoreError
-from antiphon.partition.applying import NOTHING, Applying
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.replication.actions import Commit, ReadFailed, ReadReady, Repaired
@@ -22,7 +21,6 @@ class CommonActions:
         self._steps = driver.steps
         self._state = driver.state
         self._clients = clients
-        self.applying = Applying(driver)
         self._log = structlog.get_logger().bind(shard=driver.shard_id)
 
     @property
@@ -38,11 +36,7 @@ class CommonActions:
     def _commit(self, action: Commit) -> None:
         """Apply; then answer clients and wake readers (S0.20, S1.20)."""
         state, high_watermark = self._state, action.high_watermark
-        if state.table is not None and high_watermark > (applied := state.table.state.applied_offset):
-            is_much = high_watermark - applied > state.services.turn.pieces.operations
-            if is_much or self.applying.target != NOTHING:
-                self.applying.begin(high_watermark)  # a commit of each slice follows
-                return
+        if state.table is not None:
             state.table.committed(high_watermark)
         state.high_watermark = high_watermark
         self._steps.news.append((self._clients.committed, (high_watermark,)))
@@ -51,12 +45,6 @@ class CommonActions:
             transactions.committed(high_watermark)
         if state.observer is not None:
             self._steps.later(state.observer.committed, high_watermark)
-
-    def finish_applying(self) -> None:
-        """Have the store at what is committed now."""
-        reached = self.applying.finish()
-        if reached > self._state.high_watermark:
-            self._commit(Commit(reached))
 
     def _read_ready(self, action: ReadReady) -> None:
         self._steps.later(self._clients.read_ready, action)

@@ -120,7 +120,7 @@ class LiveReports:
 
     def _caught_up(self, follower: FollowerStatus) -> bool:
         is_fed = follower.state is ProgressState.REPLICATE
-        return is_fed and follower.ack_offset >= max(self._state.high_watermark, self._replica.high_watermark)
+        return is_fed and follower.ack_offset >= self._state.high_watermark
 
 
 class NoReports:

@@ -45,13 +45,6 @@ class MergedShard(TableShard):
         if self.judge is not None:
             self.judge.committed(high_watermark)
 
-    def go_on(self, high_watermark: int, piece: int) -> bool:
-        """See TableShard."""
-        more = self.follow(high_watermark, piece)
-        if self.judge is not None:
-            self.judge.committed(self.state.applied_offset)
-        return more
-
     def begin(self, origin: int) -> None:
         """Judge as `origin` from now on; everything that is durable is merged."""
         self.merged.own_origin = origin

@@ -145,7 +145,6 @@ class SingleWriterActions:
             self._feeding.clear()
             self._steps.later(self._common.send_clients_away)
             # What this leader had acknowledged beyond what is settled may yet turn out to be lost.
-            self._common.applying.give_up(self._replica.high_watermark)
             state.high_watermark = min(state.high_watermark, self._replica.high_watermark)
         if state.observer is not None:
             self._steps.later(state.observer.role_changed, action.role, action.term, action.leader)
@@ -154,7 +153,6 @@ class SingleWriterActions:
     def _leader_ready(self, action: LeaderReady) -> None:
         state = self._state
         if state.table is not None:
-            self._common.finish_applying()
             state.table.lead()
         self._log.info("leader_ready", term=action.term, log_end=self._files.log_end)
         if state.observer is not None:
@@ -168,7 +166,6 @@ class SingleWriterActions:
         self._log.warning("lost_tail", from_offset=action.from_offset, to_offset=action.to_offset)
         self._services.metrics.lost_tail_records += lost
         state.high_watermark = min(state.high_watermark, action.from_offset)
-        self._common.applying.give_up(action.from_offset)
         if self._hint.noted > action.from_offset:
             self._hint.note()  # before the log is cut: what is noted binds the next start
         if self._snapshots.installing is not None:

@@ -4,7 +4,7 @@ Followers apply the log's batches blindly; the leader applies the effects that i
 decoding.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -17,8 +17,6 @@ from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.state import TableState, open_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from antiphon.log.shard_log import ShardLog
     from antiphon.table.store import StoreEngine
 
@@ -39,8 +37,6 @@ class TableShard:
         self.order = WriteOrder()
         self._log = log
         self._inherited: tuple[bytes, ProducerState | None] = (b"", None)
-        self._steps: Iterator[Any] | None = None  # that apply what was read from the log
-        self._steps_of = self.state
 
     @property
     def inherited(self) -> ProducerState | None:
@@ -53,48 +49,21 @@ class TableShard:
     def committed(self, high_watermark: int) -> None:
         """Apply the log up to here. Raises StorageFailedError."""
         if self.evaluator is not None:
-            while self.evaluator.committed(high_watermark):
-                pass
+            self.evaluator.committed(high_watermark)
         else:
             self.catch_up(high_watermark)
 
     def catch_up(self, high_watermark: int) -> None:
         """Apply from the log what is committed and not applied, in pieces."""
         state = self.state
-        self._steps = None
         while state.applied_offset < high_watermark:
             before = state.applied_offset
             state.apply(self._log.read(before, APPLY_BYTES, high_watermark))
             invariant(state.applied_offset > before, f"the log holds nothing to apply at {before}")
 
-    def go_on(self, high_watermark: int, piece: int) -> bool:
-        """Apply about `piece` effects of the log up to here; says whether there is more. Raises StorageFailedError."""
-        if self.evaluator is not None:
-            return self.evaluator.committed(high_watermark, piece)
-        return self.follow(high_watermark, piece)
-
-    def follow(self, high_watermark: int, piece: int) -> bool:
-        """The same, from the log."""
-        state = self.state
-        if state.applied_offset >= high_watermark:
-            self._steps = None
-            return False
-        if self._steps is None or self._steps_of is not state:
-            batches = self._log.read(state.applied_offset, APPLY_BYTES, high_watermark)
-            invariant(batches, f"the log holds nothing to apply at {state.applied_offset}")
-            self._steps, self._steps_of = state.applying(batches, piece), state
-        if next(self._steps, self) is self:
-            self._steps = None
-        return state.applied_offset < high_watermark
-
-    def turn_back(self) -> None:
-        """What was about to be applied may not be: it is read from the log again, or judged by somebody else."""
-        self._steps = None
-
     def start_over(self) -> None:
         """Forget everything: the log, which reaches back to its beginning, tells it again as it is committed."""
         self.evaluator = None
-        self.turn_back()
         self.state.close()
         self._log.disk.remove_tree(self.path)
         self.state = open_state(self.path, self.stores)
@@ -114,11 +83,9 @@ class TableShard:
 
     def lead(self) -> None:
         """The replica leads and everything committed is applied: judge from now on."""
-        self.turn_back()
         self.evaluator = TableEvaluator(self.state)
         self.order = WriteOrder()
 
     def stop_leading(self) -> None:
         """Forget what was judged and not committed."""
         self.evaluator = None
-        self.turn_back()

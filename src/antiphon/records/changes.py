@@ -15,11 +15,11 @@ Two more headers let a node rebuild the answer when the same request is sent aga
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import BatchHeader, Buffer
-from antiphon.records.decode import data_batches, decode_records, records_in, records_in_pieces
+from antiphon.records.decode import data_batches, decode_records, records_in
 
 VERSION = struct.Struct(">qqqq")  # version id, modifications, created ms, modified ms
 INDEX = struct.Struct(">i")
@@ -80,28 +80,15 @@ def effects_of(batch: Buffer) -> list[Effect]:
 
 def effects_in(header: BatchHeader, batch: Buffer) -> list[Effect]:
     """The effects in one batch that is no control batch."""
-    return _effects(records_in(header, batch))
-
-
-def _effects(records: Iterable[Any]) -> list[Effect]:
     effects: list[Effect] = []
     size = VERSION.size
-    for record in records:
+    for record in records_in(header, batch):
         for name, packed in record.headers:
             if name == VERSION_HEADER:
                 if packed is not None and len(packed) == size:
                     effects.append((record.key or b"", record.value, packed))
                 break
     return effects
-
-
-def effects_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterator[list[Effect]]:
-    """`effects_in` in pieces of `piece` records. A piece that came says nothing of those behind it.
-
-    Raises CorruptBatchError at the first piece that shows it.
-    """
-    for records in records_in_pieces(header, batch, piece):
-        yield _effects(records)
 
 
 def decode_changes(batches: Iterable[Buffer], start: int = 0) -> Iterator[Change]:

@@ -5,7 +5,6 @@ use.
 """
 
 from collections.abc import Iterator
-from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from antiphon.errors import CorruptBatchError
@@ -163,29 +162,20 @@ def data_batches(buf: Buffer) -> Iterator[tuple[BatchHeader, Buffer]]:
 
 def records_in(header: BatchHeader, batch: Buffer) -> list[Any]:
     """`raw_records` of one batch whose header was read; it is checked here."""
-    pieces = list(records_in_pieces(header, batch, max(1, header.record_count)))
-    return pieces[0] if pieces else []
-
-
-def records_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterator[list[Any]]:
-    """`records_in`, `piece` records at a time: what is wrong with the last of them shows at the last piece."""
     check_batch(header, batch)
     cls = _batch_class or load_batch_class()
     try:
-        records = chain(cls(plain_batch(header, batch)))  # the decoder itself can be begun once only
-        while found := list(islice(records, piece)):
-            if (
-                found[0].offset < header.base_offset
-                or found[-1].offset > header.base_offset + header.last_offset_delta
-            ):
-                raise CorruptBatchError(
-                    f"records of the batch at offset {header.base_offset} lie outside of it"
-                )
-            yield found
+        records = list(cls(plain_batch(header, batch)))
     except CorruptBatchError:
         raise
     except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
         raise CorruptBatchError(f"records of the batch at offset {header.base_offset}: {error}") from error
+    if records and (
+        records[0].offset < header.base_offset
+        or records[-1].offset > header.base_offset + header.last_offset_delta
+    ):
+        raise CorruptBatchError(f"records of the batch at offset {header.base_offset} lie outside of it")
+    return records
 
 
 def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record], limit_bytes: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from antiphon.model.requests import OpResult, OpStatus, Version
-from antiphon.records.changes import OUTCOMES_HEADER, VERSION, Effect, Outcome, VersionTuple, pack_outcomes
+from antiphon.records.changes import OUTCOMES_HEADER, Effect, Outcome, VersionTuple, pack_outcomes
 from antiphon.records.split_entries import SplitEntry
 from antiphon.table.store import Batch
 
@@ -64,16 +64,6 @@ class Pending(NamedTuple):
     next_version_id: int
     entry: tuple[SplitEntry, int] | None = None  # of a split, with its offset
     prepared: Batch | None = None
-
-
-def pending_of(records: list[RecordInput], base_offset: int, next_version_id: int) -> Pending:
-    """Rows with versions of their own that stand in the log at `base_offset`; no id below `next_version_id` is free."""
-    changed: dict[bytes, VersionTuple | None] = {}
-    for key, value, headers, _ in records:
-        version: VersionTuple = VERSION.unpack(headers[0][1] or b"")
-        changed[key] = None if value is None else version
-        next_version_id = max(next_version_id, version[0] + 1)
-    return Pending(base_offset + len(records), records, changed, next_version_id)
 
 
 def finished(steps: Generator[Any, None, Result]) -> Result:

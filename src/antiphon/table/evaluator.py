@@ -16,8 +16,8 @@ How the shell of a shard drives this, all on one event loop, on the leader only:
 3. If `evaluation.records` is not empty: `build_batch(evaluation.records, producer_id=..., base_sequence=...)`, make the
    checks that can refuse an append (size, disk full), append at `base_offset` and at once call
    `appended(evaluation, base_offset)`: no other `evaluate` in between. If the append is refused, forget the evaluation.
-4. On `Commit(high_watermark)`: call `committed(high_watermark)` until it says that there is no more. It applies the effects
-   to the store, in write batches that each end with a request.
+4. On `Commit(high_watermark)`: call `committed(high_watermark)`. It applies the effects to the store, in write batches that
+   each end with a request.
    *Then* answer those requests whose `evaluation.wait_for` is at or below the high watermark, with
    `TableWritten(evaluation.results, offset=base_offset)`, and then wake those who follow the log (S0.20).
 5. If `evaluation.records` is empty, every operation was refused or touched nothing, and nothing is appended. The answer is
@@ -35,8 +35,7 @@ Versions: an id per successful put, rising by one from 0 in each shard; deletes 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from antiphon.errors import InvalidRequestError, OverloadedError
@@ -71,17 +70,17 @@ from antiphon.table.evaluation import (
     effects_in,
     finished,
     note_outcomes,
-    pending_of,
 )
 from antiphon.table.known_keys import KnownKeys
 from antiphon.table.ranges import advance
-from antiphon.table.state import AT_ONCE, TableState, add_effects
+from antiphon.table.state import TableState, add_effects
 
 ABSENT: Final = -1
 KEY_BYTES_MAX: Final = 64 * 1024
 RANGE_KEYS_MAX: Final = 100_000
 OVERLAY_KEYS_MAX: Final = 1_000_000
 SETTLED_KEYS_MAX: Final = 32_768
+AT_ONCE: Final = 1 << 30  # a piece that holds every request
 
 _GONE: Final = object()
 
@@ -96,8 +95,6 @@ class TableEvaluator:
         self._appended_end = state.applied_offset
         self._generation = 0
         self._pending: deque[Pending] = deque()
-        # Of requests that are applied: the keys that may have to leave the overlay.
-        self._released: deque[Iterator[tuple[bytes, VersionTuple | None]]] = deque()
         self._overlay: dict[bytes, VersionTuple | None] = {}
         # Versions of recently committed keys, in two generations: saves the look-up in the store, memory is bounded.
         self._settled: dict[bytes, VersionTuple | None] = {}
@@ -409,7 +406,14 @@ class TableEvaluator:
 
     def imported(self, records: list[RecordInput], base_offset: int) -> None:
         """A batch of rows that were copied from another shard, with their versions, is in the log at `base_offset`."""
-        self._append(base_offset, pending_of(records, base_offset, self._next_version_id))
+        changed: dict[bytes, VersionTuple | None] = {}
+        newest = -1
+        for key, value, headers, _ in records:
+            version: VersionTuple = VERSION.unpack(headers[0][1] or b"")
+            changed[key] = None if value is None else version
+            newest = max(newest, version[0])
+        next_version_id = max(self._next_version_id, newest + 1)
+        self._append(base_offset, Pending(base_offset + len(records), records, changed, next_version_id))
 
     def appended_entry(self, entry: SplitEntry, base_offset: int) -> None:
         """An entry of a split is in the log at `base_offset`; later operations are evaluated under it."""
@@ -432,60 +436,53 @@ class TableEvaluator:
         """Everything that was evaluated is committed when the log is committed up to here."""
         return self._appended_end
 
-    def committed(self, high_watermark: int, piece: int = AT_ONCE) -> bool:
-        """The log is committed up to `high_watermark`: apply the effects up to there to the store, about `piece` of them.
+    def committed(self, high_watermark: int) -> None:
+        """The log is committed up to `high_watermark`: apply the effects up to there to the store.
 
-        Says whether there is more to do. Raises StorageFailedError.
+        Raises StorageFailedError.
         """
-        state, pending, released = self.state, self._pending, self._released
-        if high_watermark <= state.applied_offset:
-            return self._release(piece)
-        done: list[Pending] = []  # what is applied together; one that is prepared is applied by itself
-        count = 0
-        while pending and pending[0].end <= high_watermark and count < piece:
-            if pending[0].prepared is not None and done:
-                break
-            item = pending.popleft()
-            done.append(item)
-            released.append(iter(item.changed.items()))
-            count += len(item.records) if item.prepared is None else piece
-        if done and done[0].prepared is not None:
-            state.apply_prepared(done[0].prepared, done[0].end, done[0].next_version_id)
-        else:
-            effects = [
-                (key, value, headers[0][1] or b"")  # the version comes first, and is never None
-                for item in done
-                for key, value, headers, _ in item.records
-            ]
-            next_version_id = done[-1].next_version_id if done else state.next_version_id
-            entries = [item.entry for item in done if item.entry is not None]
-            goes_on = bool(pending) and pending[0].end <= high_watermark
-            end = done[-1].end if goes_on else high_watermark
-            state.apply_effects(effects, end, next_version_id, entries)
-        self._appended_end = max(self._appended_end, state.applied_offset)
-        return self._release(piece) or state.applied_offset < high_watermark
+        if high_watermark <= self.state.applied_offset:
+            return
+        state, pending = self.state, self._pending
+        released: list[Pending] = []
+        while state.applied_offset < high_watermark:
+            done: list[Pending] = []  # what is applied together: all up to one that is prepared
+            while pending and pending[0].end <= high_watermark and pending[0].prepared is None:
+                done.append(pending.popleft())
+            large = pending.popleft() if pending and pending[0].end <= high_watermark else None
+            if done or large is None:
+                effects = [
+                    (key, value, headers[0][1] or b"")  # the version comes first, and is never None
+                    for item in done
+                    for key, value, headers, _ in item.records
+                ]
+                next_version_id = done[-1].next_version_id if done else state.next_version_id
+                entries = [item.entry for item in done if item.entry is not None]
+                end = high_watermark if large is None else done[-1].end
+                state.apply_effects(effects, end, next_version_id, entries)
+            released += done
+            if large is not None and large.prepared is not None:
+                state.apply_prepared(large.prepared, large.end, large.next_version_id)
+                released.append(large)
+        self._appended_end = max(self._appended_end, high_watermark)
+        self._release(released)
 
-    def _release(self, piece: int) -> bool:
-        """Let about `piece` keys that were applied go from the overlay; says whether there are more."""
-        overlay, settled, released = self._overlay, self._settled, self._released
+    def _release(self, done: Iterable[Pending]) -> None:
+        overlay, settled = self._overlay, self._settled
         if not self._pending:  # nothing newer can be in the overlay
-            while released:
-                settled.update(released.popleft())
+            for item in done:
+                settled.update(item.changed)
             overlay.clear()
-        while released:
-            part = list(islice(released[0], piece))
-            for key, version in part:
-                settled[key] = version
-                if overlay.get(key, _GONE) is version and (
-                    version is not None or not self._deleted_later(key)
-                ):
-                    del overlay[key]
-            if len(part) == piece:
-                return True
-            released.popleft()
+        else:
+            for item in done:
+                for key, version in item.changed.items():
+                    settled[key] = version
+                    if overlay.get(key, _GONE) is version and (
+                        version is not None or not self._deleted_later(key)
+                    ):
+                        del overlay[key]
         if len(settled) > SETTLED_KEYS_MAX:
             self._settled_before, self._settled = settled, {}
-        return False
 
     def _deleted_later(self, key: bytes) -> bool:
         """Does a later, pending request change `key`? Two removals look the same in the overlay."""

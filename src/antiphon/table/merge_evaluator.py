@@ -19,7 +19,6 @@ from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.merge import pack_id
 from antiphon.table.merge_state import MergedState
-from antiphon.table.state import AT_ONCE
 
 
 class MergingEvaluator(TableEvaluator):
@@ -45,17 +44,16 @@ class MergingEvaluator(TableEvaluator):
         self._own_ms = self._next_own_ms
         super().appended(evaluation, base_offset)
 
-    def committed(self, high_watermark: int, piece: int = AT_ONCE) -> bool:  # noqa: ARG002 - it is merged elsewhere
+    def committed(self, high_watermark: int) -> None:
         """The log is merged up to `high_watermark`; what was appended here before it is in the store now."""
         pending = self._pending
         if not pending or pending[0].end > high_watermark:
-            return False
+            return
         while pending and pending[0].end <= high_watermark:
             pending.popleft()
         self._overlay.clear()
         for item in pending:
             self._overlay.update(item.changed)
-        return False
 
     def _puts(
         self,

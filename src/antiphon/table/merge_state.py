@@ -11,13 +11,13 @@ same atomic writes also keep:
 
 import contextlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, Self
 
 from antiphon.errors import StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer, iter_batches
-from antiphon.records.changes import VERSION, Effect, effects_in_pieces
+from antiphon.records.changes import VERSION, effects_of
 from antiphon.table.merge import Cell, ConflictRule, unpack_id
 from antiphon.table.state import FORMAT, META, META_KEY, USER, VERSION_ID, TableState, open_state
 from antiphon.table.store import Store, StoreEngine
@@ -53,37 +53,44 @@ class MergedState(TableState):
                 state.close()
             raise
 
-    def applying(self, batches: Iterable[Buffer], piece: int) -> Iterator[None]:
-        """Merge committed batches, which continue the log at `applied_offset` or overlap what is merged already, in steps.
+    def apply(self, batches: Iterable[Buffer]) -> None:
+        """Merge committed batches, which continue the log at `applied_offset` or overlap what is merged already.
 
-        See TableState. Raises CorruptBatchError, where nothing of the batch is merged, and StorageFailedError.
+        Raises CorruptBatchError before anything is changed, and StorageFailedError.
         """
-        merging = _Merging(self)
+        changes: list[tuple[bytes, Cell]] = []
+        end = self.applied_offset
         for buffer in batches:
             for header, batch in iter_batches(buffer):
-                if header.next_offset <= merging.end:
+                if header.next_offset <= end:
                     continue
                 invariant(
-                    header.base_offset == merging.end,
-                    f"a table merges without gaps: {merging.end}, {header.base_offset}",
+                    header.base_offset == end, f"a table merges without gaps: {end}, {header.base_offset}"
                 )
                 if not header.is_control:
-                    if merging.count and merging.count + header.record_count > piece:
-                        self._write_merged(merging)
-                        yield
-                        merging = _Merging(self)
-                    for effects in effects_in_pieces(header, batch, min(piece, max(1, header.record_count))):
-                        merging.take(effects)
-                        if header.record_count > piece:
-                            yield
-                merging.end = header.next_offset
-        if merging.end > self.applied_offset:
-            self._write_merged(merging)
+                    changes += [
+                        (key, Cell(value, VERSION.unpack(version)))
+                        for key, value, version in effects_of(batch)
+                    ]
+                end = header.next_offset
+        if end > self.applied_offset:
+            self._merge(changes, end)
 
-    def _write_merged(self, merging: "_Merging") -> None:
+    def _merge(self, changes: list[tuple[bytes, Cell]], end: int) -> None:
+        merge, clock_ms, foreign_ms = self.rule.merge, self.clock_ms, self.foreign_ms
+        before = self.cells([key for key, _ in changes])
+        cells: dict[bytes, Cell] = {}
+        for key, change in changes:
+            clock_ms = max(clock_ms, change.version[3])
+            if unpack_id(change.version[0])[0] != self.own_origin:
+                foreign_ms = max(foreign_ms, change.version[3])
+            known = cells.get(key) or before[key]
+            cells[key] = change if known is None else merge(known, change)
+            if known is not None and cells[key] != change:
+                self.conflicts += 1
         batch = self._store.batch()
-        for key, cell in merging.cells.items():
-            if cell == merging.before[key]:
+        for key, cell in cells.items():
+            if cell == before[key]:
                 continue
             if cell.value is None:
                 batch.delete(USER + key)
@@ -91,15 +98,10 @@ class MergedState(TableState):
             else:
                 batch.put(USER + key, VERSION.pack(*cell.version) + cell.value)
                 batch.delete(TOMBSTONE + key)
-        batch.put(META_KEY, META.pack(FORMAT, merging.end, 0))
-        batch.put(CLOCK_KEY, _CLOCK.pack(merging.clock_ms))
+        batch.put(META_KEY, META.pack(FORMAT, end, 0))
+        batch.put(CLOCK_KEY, _CLOCK.pack(clock_ms))
         self._store.write(batch)
-        self.applied_offset, self.clock_ms, self.foreign_ms = (
-            merging.end,
-            merging.clock_ms,
-            merging.foreign_ms,
-        )
-        self.conflicts += merging.conflicts
+        self.applied_offset, self.clock_ms, self.foreign_ms = end, clock_ms, foreign_ms
 
     def cells(self, keys: Iterable[bytes]) -> dict[bytes, Cell | None]:
         """The cells of `keys`, tombstones included, None where nothing is known of a key."""
@@ -149,30 +151,3 @@ class MergedState(TableState):
                 batch.delete(key)
         self._store.write(batch)
         return following
-
-
-class _Merging:
-    """Changes of the log from the applied offset to `end` that are folded and not written yet."""
-
-    def __init__(self, state: MergedState) -> None:
-        self._state = state
-        self.end = state.applied_offset
-        self.clock_ms, self.foreign_ms = state.clock_ms, state.foreign_ms
-        self.before: dict[bytes, Cell | None] = {}
-        self.cells: dict[bytes, Cell] = {}
-        self.conflicts = self.count = 0
-
-    def take(self, effects: list[Effect]) -> None:
-        """Some more changes, in the order of the log."""
-        state, before, cells = self._state, self.before, self.cells
-        before.update(state.cells([key for key, _, _ in effects if key not in before]))
-        for key, value, packed in effects:
-            change = Cell(value, VERSION.unpack(packed))
-            self.clock_ms = max(self.clock_ms, change.version[3])
-            if unpack_id(change.version[0])[0] != state.own_origin:
-                self.foreign_ms = max(self.foreign_ms, change.version[3])
-            known = cells.get(key) or before[key]
-            cells[key] = change if known is None else state.rule.merge(known, change)
-            if known is not None and cells[key] != change:
-                self.conflicts += 1
-        self.count += len(effects)

@@ -25,7 +25,7 @@ replica must then stop, because a read that continues would return less than the
 
 import contextlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 import msgspec
@@ -34,8 +34,8 @@ from antiphon.errors import FrameTooLargeError, InvalidRequestError, NewerFormat
 from antiphon.invariants import unreachable
 from antiphon.model.metadata import key_hash
 from antiphon.model.requests import Row, Version
-from antiphon.records.batch import CONTROL_BIT, BatchHeader, Buffer, iter_batches
-from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in, effects_in_pieces
+from antiphon.records.batch import CONTROL_BIT, Buffer, iter_batches
+from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
 from antiphon.table.store import Batch, Store, StoreEngine
@@ -48,7 +48,6 @@ JOBS_KEY: Final = b"\x00jobs"
 USER: Final = b"\x01"
 USER_END: Final = b"\x02"
 VERSION_ID: Final = struct.Struct(">q")
-AT_ONCE: Final = 1 << 30  # a piece that holds everything
 
 GET_KEYS: Final = (16, 512)  # that are read from the store at once: at first, and where rows are small
 SMALL_ROW_BYTES: Final = 4096
@@ -94,15 +93,6 @@ class TableState:
         Each buffer holds one or more whole batches. Raises CorruptBatchError before anything is changed, and
         StorageFailedError.
         """
-        for _ in self.applying(batches, AT_ONCE):
-            pass
-
-    def applying(self, batches: Iterable[Buffer], piece: int) -> Iterator[None]:
-        """`apply` in steps of about `piece` effects. Whatever a step leaves behind, the store is at the end of a batch.
-
-        The effects of a batch with more of them are made ready in several steps and written in the last one: nobody reads
-        half of a batch, and no crash leaves half of one behind. Whoever takes the steps applies nothing else in between.
-        """
         effects: list[Effect] = []
         entries: list[tuple[SplitEntry, int]] = []
         end = self.applied_offset
@@ -120,30 +110,12 @@ class TableState:
                     if entry is not None:
                         entries.append((entry, header.base_offset))
                 else:
-                    if end > self.applied_offset and len(effects) + header.record_count > piece:
-                        self._apply_all(effects, end, entries)
-                        effects, entries = [], []
-                        yield
-                    if header.record_count > piece:
-                        yield from self._applying_one(header, batch, piece)
-                    else:
-                        effects += effects_in(header, batch)
+                    effects += effects_in(header, batch)
                 end = next_offset
         if end > self.applied_offset:
-            self._apply_all(effects, end, entries)
-
-    def _apply_all(self, effects: list[Effect], end: int, entries: list[tuple[SplitEntry, int]]) -> None:
-        self.apply_effects(effects, end, max(self.next_version_id, _above(effects)), entries)
-
-    def _applying_one(self, header: BatchHeader, batch: Buffer, piece: int) -> Iterator[None]:
-        """Steps of a batch that is larger than a piece."""
-        prepared, next_version_id = self._store.batch(), self.next_version_id
-        for effects in effects_in_pieces(header, batch, piece):
-            add_effects(prepared, effects)
-            next_version_id = max(next_version_id, _above(effects))
-            yield
-        self.apply_prepared(prepared, header.next_offset, next_version_id)
-        yield
+            # Ids are never negative and big-endian: the largest version is that with the largest id.
+            newest = VERSION_ID.unpack_from(max([version for *_, version in effects]))[0] if effects else -1
+            self.apply_effects(effects, end, max(self.next_version_id, newest + 1), entries)
 
     def apply_effects(
         self,
@@ -428,13 +400,6 @@ def add_effects(batch: Batch, effects: Iterable[Effect]) -> None:
             delete(USER + key)
         else:
             put(USER + key, version + value)
-
-
-def _above(effects: Iterable[Effect]) -> int:
-    """An id above those of all versions in `effects`; 0 if there are none."""
-    # Ids are never negative and big-endian: the largest version is that with the largest id.
-    newest = max([version for *_, version in effects], default=b"")
-    return 1 + int(VERSION_ID.unpack_from(newest)[0]) if newest else 0
 
 
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:

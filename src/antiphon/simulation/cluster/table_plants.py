@@ -5,15 +5,11 @@ from typing import Any, Final
 
 from antiphon.model.requests import Delete, Put, TableOp
 from antiphon.partition.common_actions import CommonActions
-from antiphon.partition.single_writer_actions import SingleWriterActions
 from antiphon.partition.table_writes import TableWrites
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, TROUBLE
+from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
-from antiphon.table.state import TableState
 
-_GROUPS: Final = {"transactions": True, "appenders": 0, "table_piece": 1}
-_SLICED: Final = {**CALM, **_GROUPS, "putters": 0}
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
 
@@ -24,67 +20,6 @@ def _committed_only(
     keys = [op.key for op in ops if isinstance(op, Put | Delete)]
     return dict(zip(keys, self.state.versions(keys), strict=True))
 
-
-_WRITES_SLICES: Final = Edit(
-    TableState,
-    "_applying_one",
-    "add_effects(prepared, effects)\n",
-    "add_effects(prepared, effects)\n"
-    "        self._store.write(prepared)\n"
-    "        prepared = self._store.batch()\n",
-)
-
-_SLICES: Final = (
-    ClusterPlant(
-        "table-slices-are-seen",
-        "each slice of a large entry is written to a follower's store at once, where readers see it before the rest",
-        (_WRITES_SLICES,),
-        options=_SLICED,
-    ),
-    ClusterPlant(
-        "table-first-slice-counts-as-all",
-        "the first slice of a large entry moves the applied offset to the entry's end",
-        (
-            _WRITES_SLICES,
-            Edit(
-                TableState,
-                "_applying_one",
-                "self._store.batch(), self.next_version_id\n",
-                "self._store.batch(), self.next_version_id\n"
-                "    prepared.put(META_KEY, META.pack(FORMAT, header.next_offset, next_version_id))\n",
-            ),
-        ),
-        options={
-            **CRASHES,
-            "table_piece": 1,
-            "bulk_writers": 3,
-            "putters": 0,
-            "appenders": 0,
-            "store_flush_every": 2,
-        },
-    ),
-    ClusterPlant(
-        "table-judges-before-it-applied",
-        "a new leader judges writes before its store has all that is committed",
-        (Edit(SingleWriterActions, "_leader_ready", "self._common.finish_applying()", "pass"),),
-        options={**TROUBLE, **_GROUPS, "conditional_ppm": 600_000, "putters": 4},
-    ),
-    ClusterPlant(
-        "node-answers-before-the-last-slice",
-        "clients and watchers hear of a commit while it is applied in slices",
-        (
-            Edit(
-                CommonActions,
-                "_commit",
-                "            return\n        state.table",
-                "            state.high_watermark = high_watermark\n"
-                "            self._steps.news.append((self._clients.committed, (high_watermark,)))\n"
-                "            return\n        state.table",
-            ),
-        ),
-        options=_SLICED,
-    ),
-)
 
 TABLE_PLANTS: Final = (
     ClusterPlant(
@@ -153,5 +88,4 @@ TABLE_PLANTS: Final = (
         (Edit(TableWrites, "write", "if queue.holds or", "if (queue.holds and len(request.ops) > 1) or"),),
         options={**_RANGES, "putters": 4, "transactions": True, "table_piece": 1},
     ),
-    *_SLICES,
 )

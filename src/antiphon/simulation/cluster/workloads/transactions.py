@@ -1,18 +1,14 @@
 """Transactions of a table: each sets, or removes, all keys of a group, or none of them, and readers see no half of one.
 
-Readers ask as clients do; and each replica is asked for its own rows, which may be old and are of one moment too.
-
 The keys of a group belong to one shard. After a split they may not any more: then transactions are refused as the client
 says, and what is judged is that nothing of those was written.
 """
 
-import contextlib
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InvalidRequestError, KeyNotFoundError, VersionMismatchError
 from antiphon.model.metadata import KeyRanges
-from antiphon.model.requests import Check, Delete, Put, TableOp, TableRows, TableScan
+from antiphon.model.requests import Check, Delete, Put, TableOp
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
 from antiphon.simulation.cluster.workloads.table_history import Positions, Seen, TableHistory, positions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
@@ -58,7 +54,6 @@ class TransactionWorkload(Workload):
         self.shard_ids: list[int] = []
         self.transactions: list[Transaction] = []
         self.reads: list[Read] = []
-        self._halves: list[tuple[int, Group, tuple[Any, ...]]] = []  # groups of which a node showed a part
         self.outcomes = {"committed": 0, "not-committed": 0, "groups-read": 0}
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -85,7 +80,6 @@ class TransactionWorkload(Workload):
             group, kind = draw.choice(self.groups), draw.random()
             serial += 1
             value = b"%d-%d" % (number, serial)
-            self._read_locally(group)
             try:
                 if kind < 0.35:
                     await self._read(table, group, versions, by_scan=draw.random() < 0.7)
@@ -113,23 +107,6 @@ class TransactionWorkload(Workload):
         self.outcomes["groups-read"] += 1
         self.cluster.tell("group-read", group, rows)
         self.reads.append(Read("scan", group, rows, began, positions(self.cluster), by_scan))
-
-    def _read_locally(self, group: Group) -> None:
-        """What each replica's own rows are now, however far it is with applying the log."""
-        for machine in self.cluster.machines:
-            for shard_id in self.shard_ids:
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is None or host.table is None or host.state.failed is not None or host.state.closed:
-                    continue
-                request = TableScan(shard_id, group[0], group[-1] + b"\x00", consistency="local")
-                with contextlib.suppress(AntiphonError):
-                    host.table_reads.scan(request, partial(self._seen_locally, machine.node_id, group))
-
-    def _seen_locally(self, node_id: int, group: Group, answer: Any) -> None:
-        if isinstance(answer, TableRows) and answer.rows:
-            values = {row.value for row in answer.rows if row is not None}
-            if len(values) != 1 or len(answer.rows) != len(group):
-                self._halves.append((node_id, group, answer.rows))
 
     async def _write(
         self, table: Any, group: Group, value: bytes | None, expected: int | None, *, doomed: bool = False
@@ -178,12 +155,6 @@ class TransactionWorkload(Workload):
         self._check_batches(history)
         for one in self.transactions:
             self._check_outcome(history, one)
-        require(
-            history.is_split or not self._halves,
-            "seen-together",
-            self.shard_ids[0],
-            f"nodes showed rows of their own of {self._halves[:1]}, and every transaction writes a whole group",
-        )
         for read in self.reads:
             if read.together and not history.is_split:
                 values = {row[1] for row in read.rows.values() if row is not None}
