@@ -120,6 +120,22 @@ def test_log_append_time_and_extreme_timestamps() -> None:
     assert stamps == [(2**63 - 1) // 1000 * 1000, -((2**63 - 1) // 1000) * 1000]
 
 
+@pytest.mark.parametrize("records", [1, 2])
+def test_offsets_beyond_64_bits_are_refused(records: int) -> None:
+    batch = build_batch([(b"k", b"v", (), 1)] * records)
+    for base, taken in ((2**63 - 1 - records, True), (2**63 - records, False), (2**63 - 1, False)):
+        struct.pack_into(">q", batch, 0, base)
+        if taken:
+            found = decode([bytes(batch)], start=0, end=2**63 - 1, columns=("offset",)).columns["offset"]
+            assert found.to_pylist() == [base + number for number in range(records)]
+            assert [record.offset for record in decode_records(batch)] == found.to_pylist()
+            continue
+        with pytest.raises(CorruptBatchError, match="beyond offset"):
+            decode_records(batch)
+        with pytest.raises(CorruptBatchError, match=f"batch at offset {base} with {records} records"):
+            decode([bytes(batch)], start=0, end=2**63 - 1, columns=("offset",))
+
+
 def test_large_records_and_records_with_very_many_headers() -> None:
     headers = [(f"h{n}", None if n % 3 else b"v") for n in range(1000)]
     records: list[RecordInput] = [(b"k" * 70_000, b"v" * 3_000_000, headers, 1), (None, None, (), 2)]

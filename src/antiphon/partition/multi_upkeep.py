@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import AntiphonError, DamagedLogError, InvalidRequestError
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.multi_files import pass_over, save_marks
 from antiphon.partition.multi_table import MergedShard
@@ -90,7 +90,11 @@ class MultiWriterUpkeep:
         if start <= replica.log_start:
             return
         history = History(replica.log.index.at_or_before(start))
-        if not pass_over(log, history, start):
+        try:
+            if not pass_over(log, history, start):
+                return
+        except (OSError, DamagedLogError) as error:
+            self._driver.stopped_by(error)  # or it passes, and the next round finds the same to trim
             return
         base = history.mark()
         self._driver.call(replica.trimmed, base)

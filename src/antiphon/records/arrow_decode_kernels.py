@@ -19,7 +19,7 @@ from antiphon.records.arrow_memory import (
     put_int32,
     put_int64,
 )
-from antiphon.records.batch import TIMESTAMP_MS_MAX
+from antiphon.records.batch import OFFSET_MAX, TIMESTAMP_MS_MAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,6 +149,8 @@ def scan_batches(data: int, size: int, first: int, last: int, table: int) -> tup
         else:
             return count, at
         base_offset = _big(batch, 8)
+        if base_offset > OFFSET_MAX - records:
+            return count, at
         if attributes & 0x20 or base_offset >= last or base_offset + records <= first:
             unread |= SKIP
         elif codec:

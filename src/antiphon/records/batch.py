@@ -31,6 +31,7 @@ LENGTH_PREFIX_BYTES: Final = 12  # base_offset and batch_length: what batch_leng
 UNCHECKED_BYTES: Final = 21  # bytes 0-20, which the batch's own CRC does not cover
 MAGIC: Final = 2
 BATCH_BYTES_MAX: Final = 2**31 - 1
+OFFSET_MAX: Final = 2**63 - 1  # what offsets take in a batch: the one behind the last record fits too
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000  # that microseconds can hold; columns and digests go no further
 
 CODEC_MASK: Final = 0x07
@@ -122,7 +123,8 @@ def validate_batch(buf: Buffer) -> BatchHeader:
     """Check that `buf` is exactly one whole RecordBatch v2 and return its header.
 
     Checked: length, magic, CRC-32C, offsets against record count, codec number, sequence of a batch with a producer. The
-    records behind the header are not looked at. Any base offset and leader epoch pass: they are the leader's to set.
+    records behind the header are not looked at. Any base offset behind which the records have room and any leader epoch
+    pass: they are the leader's to set.
 
     Raises:
         CorruptBatchError: says what was found and what was expected.
@@ -156,6 +158,11 @@ def check_batch(header: BatchHeader, buf: Buffer) -> None:
             f"batch has {header.record_count} records but takes {header.last_offset_delta + 1} offsets",
             record_count=header.record_count,
             offsets=header.last_offset_delta + 1,
+        )
+    if header.base_offset > OFFSET_MAX - header.record_count:
+        raise CorruptBatchError(
+            f"batch at offset {header.base_offset} with {header.record_count} records goes beyond offset {OFFSET_MAX}",
+            base_offset=header.base_offset,
         )
     if header.attributes & CODEC_MASK >= len(CODEC_NAMES):
         raise CorruptBatchError(f"batch has unknown compression codec {header.codec}", codec=header.codec)
