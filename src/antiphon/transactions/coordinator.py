@@ -15,21 +15,19 @@ import structlog
 from antiphon import system
 from antiphon.coordination import transactions as t
 from antiphon.coordination.transactions import Bounds, Producer, Refused, Row, State, Step
-from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError
+from antiphon.errors import AntiphonError, NotReadyError, OverloadedError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.metadata import ShardMeta
 from antiphon.transactions.endings import Endings
 from antiphon.transactions.internal_table import InternalTable
+from antiphon.transactions.led_shards import LOOK_S, Holder, LedShard, LedShards
 from antiphon.transactions.rows import ABSENT, Kept, RowChangedError, TransactionRows
 
 IDS_MAX: Final = 20_000  # transactional ids of one node
 PARTICIPANTS_MAX: Final = 500_000  # partitions and groups in all transactions of one node
 WAITING_MAX: Final = 64  # requests of one id that wait for each other
-LOAD_WAIT_S: Final = 3.0
-LOOK_S: Final = 1.0  # between two looks at time-outs, and at who leads
 SWEEP_S: Final = 60.0  # between two looks for ids that expire
-IDLE_S: Final = 60.0  # between looks while there is no table
 SHARDS: Final = 4
 
 
@@ -61,17 +59,14 @@ class _Held:
         self.ending: asyncio.Task[None] | None = None
 
 
-class _Led:
+class _Led(LedShard):
     """A shard in one term."""
 
     def __init__(self, shard_id: int, term: int) -> None:
-        self.shard_id = shard_id
-        self.term = term
+        super().__init__(shard_id, term)
         self.held: dict[str, _Held] = {}
         self.ongoing: set[str] = set()
         self.participants = 0
-        self.loaded = asyncio.Event()
-        self.loading: asyncio.Task[None] | None = None
 
 
 class TransactionCoordinator:
@@ -83,7 +78,8 @@ class TransactionCoordinator:
         self._gateway = gateway
         self._table = InternalTable(gateway, TRANSACTIONS_TABLE, config.table_shards, "transactional id")
         self._rows = TransactionRows(gateway)
-        self._led: dict[int, _Led] = {}
+        holder = Holder("transactions", _Led, self._rows.load, self._take_rows, self._drop)
+        self._led = LedShards(gateway, self._table, holder)
         self._task: asyncio.Task[None] | None = None
         self._sweep_s = 0.0
         self._stopping = False
@@ -95,8 +91,7 @@ class TransactionCoordinator:
     async def stop(self) -> None:
         """Coordinate nothing any more."""
         self._stopping = True
-        for led in list(self._led.values()):
-            self._drop(led)
+        self._led.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -177,7 +172,7 @@ class TransactionCoordinator:
         return sorted(self._all(), key=lambda found: found[0])
 
     def _all(self) -> Iterator[tuple[str, Row]]:
-        for led in self._led.values():
+        for led in self._led:
             for name, held in led.held.items():
                 if held.kept is not None and held.kept.row is not None:
                     yield name, held.kept.row
@@ -185,23 +180,23 @@ class TransactionCoordinator:
     @property
     def ids(self) -> int:
         """Transactional ids that are held here."""
-        return sum(len(led.held) for led in self._led.values())
+        return sum(len(led.held) for led in self._led)
 
     @property
     def open_transactions(self) -> int:
         """Transactions that are under way, or decided and not told to all, here."""
         return sum(
             len(led.ongoing) + sum(1 for held in led.held.values() if held.ending is not None)
-            for led in self._led.values()
+            for led in self._led
         )
 
     @property
     def participants(self) -> int:
         """Partitions and groups in them."""
-        return sum(led.participants for led in self._led.values())
+        return sum(led.participants for led in self._led)
 
     def _open(self) -> Iterator[tuple[str, Row]]:
-        for led in self._led.values():
+        for led in self._led:
             for name in led.ongoing:
                 held = led.held.get(name)
                 if held is not None and held.kept is not None and held.kept.row is not None:
@@ -236,10 +231,10 @@ class TransactionCoordinator:
 
     async def _current(self, led: _Led, name: str, held: _Held) -> Kept:
         """The row as it stands in the table. Called with the id's lock."""
-        self._check_led(led)
+        self._led.check(led)
         if held.kept is None:
             kept = await self._rows.read(led.shard_id, name)
-            self._check_led(led)
+            self._led.check(led)
             self._note(led, name, held, kept)
             return kept
         return held.kept
@@ -271,7 +266,7 @@ class TransactionCoordinator:
     async def _end_all(self, led: _Led, name: str, held: _Held) -> None:
         """Tell the participants, then write that it is done; again, until that is written or somebody else does it."""
         try:
-            while self._leads(led):
+            while self._led.leads(led):
                 try:
                     row = await self.describe(name)
                     ending = None if row is None else t.due(row)
@@ -299,79 +294,25 @@ class TransactionCoordinator:
 
     async def _ready_shard(self, shard_id: int) -> _Led:
         """The rows of a shard, in the term in which this node leads it, once they are read."""
-        led = self._lead(shard_id)
-        if led is None:
-            raise NotLeaderError(f"node {self._gateway.node_id} leads shard {shard_id} no more", leader=None)
-        if not led.loaded.is_set():
-            try:
-                await asyncio.wait_for(led.loaded.wait(), LOAD_WAIT_S)
-            except TimeoutError:
-                raise NotReadyError(
-                    "the transactions of this shard are still being read; ask again"
-                ) from None
-        self._check_led(led)
-        return led
+        await self._led.wait_read(shard_id)
+        return self._led.read_one(shard_id)
 
-    def _lead(self, shard_id: int) -> _Led | None:
-        """What is held of a shard in its term of now; begins to read it, if that is new."""
-        term = self._gateway.term_led(shard_id)
-        led = self._led.get(shard_id)
-        if led is not None and led.term != term:
-            self._drop(led)
-            led = None
-        if led is None and term is not None and not self._stopping:
-            led = self._led[shard_id] = _Led(shard_id, term)
-            led.loading = asyncio.get_running_loop().create_task(self._load(led), name="read transactions")
-        return led
-
-    def _leads(self, led: _Led) -> bool:
-        return self._led.get(led.shard_id) is led and self._gateway.term_led(led.shard_id) == led.term
-
-    def _check_led(self, led: _Led) -> None:
-        if not self._leads(led):
-            raise NotLeaderError(
-                f"node {self._gateway.node_id} leads shard {led.shard_id} no more", leader=None
-            )
-
-    async def _load(self, led: _Led) -> None:
-        while self._leads(led):
-            try:
-                rows = await self._rows.load(led.shard_id)
-            except AntiphonError as error:
-                structlog.get_logger().warning(
-                    "transactions_not_read", shard=led.shard_id, reason=error.message
-                )
-                await asyncio.sleep(LOOK_S)
-                continue
-            if not self._leads(led):
-                return
-            for name, kept in rows.items():
-                held = led.held[name] = _Held(kept)
-                self._note(led, name, held, kept)
-            led.loaded.set()
-            return
+    def _take_rows(self, led: _Led, rows: dict[str, Kept]) -> None:
+        for name, kept in rows.items():
+            held = led.held[name] = _Held(kept)
+            self._note(led, name, held, kept)
 
     def _drop(self, led: _Led) -> None:
-        """This node leads the shard no more in that term: whoever does goes on."""
-        if self._led.get(led.shard_id) is led:
-            del self._led[led.shard_id]
-        tasks = [led.loading, *(held.ending for held in led.held.values())]
-        for task in tasks:
-            if task is not None and task is not asyncio.current_task():
-                task.cancel()
-        led.loaded.set()  # whoever waits finds that it is not led
+        for held in led.held.values():
+            if held.ending is not None and held.ending is not asyncio.current_task():
+                held.ending.cancel()
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         """Begin to lead, stop to lead, abort what is overdue, forget what expired."""
-        gateway = self._gateway
         while not self._stopping:
-            has_table = any(topic.name == TRANSACTIONS_TABLE for topic in gateway.metadata.topics)
-            await gateway.wait_metadata(gateway.metadata.version, LOOK_S if has_table else IDLE_S)
-            led_now = {shard.shard_id for shard in self._table.led_shards()}
-            for shard_id in sorted(led_now | set(self._led)):
-                self._lead(shard_id)
+            await self._led.look()
             try:
                 await self._read_unknown()
                 await self._abort_overdue()
@@ -381,7 +322,7 @@ class TransactionCoordinator:
 
     async def _read_unknown(self) -> None:
         """Read rows whose last write has no known outcome: what it decided is to be told, whoever asks again."""
-        for led in list(self._led.values()):
+        for led in self._led:
             for name, held in list(led.held.items()):
                 if held.kept is None and not held.waiting:
                     await self.describe(name)
@@ -401,7 +342,7 @@ class TransactionCoordinator:
         if now_s < self._sweep_s:
             return
         self._sweep_s = now_s + SWEEP_S
-        for led in list(self._led.values()):
+        for led in self._led:
             for name, held in list(led.held.items()):
                 kept = held.kept
                 if kept is None or kept.row is None or held.waiting:
@@ -411,7 +352,7 @@ class TransactionCoordinator:
 
     async def _forget(self, led: _Led, name: str, held: _Held, kept: Kept) -> None:
         async with held.lock:
-            if held.kept != kept or not self._leads(led):
+            if held.kept != kept or not self._led.leads(led):
                 return
             held.kept = None
             try:

@@ -46,6 +46,11 @@ class InternalTable:
         self._what = what
         self._creating: asyncio.Task[None] | None = None
 
+    @property
+    def exists(self) -> bool:
+        """Is there such a table by now?"""
+        return any(topic.name == self._table for topic in self._gateway.metadata.topics)
+
     async def locate(self, name: str) -> ShardMeta:
         """The shard of a name, whoever leads it; makes the table when it is asked for first."""
         try:

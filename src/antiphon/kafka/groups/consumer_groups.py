@@ -29,16 +29,13 @@ from antiphon.coordination.consumer_terms import (
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError, UnavailableError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka.groups.consumer_rows import ABSENT, ConsumerRows, GroupChangedError, StoredGroup
-from antiphon.kafka.topic_config import GROUPS_TABLE
 from antiphon.transactions.internal_table import InternalTable
+from antiphon.transactions.led_shards import LOOK_S, Holder, LedShard, LedShards
 
 GROUPS_MAX: Final = 20_000
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # rows of all groups of a node
 WAITING_MAX: Final = 4_000  # requests of one group
 STEPS_MAX: Final = 64  # requests that one write answers
-LOAD_WAIT_S: Final = 3.0
-LOOK_S: Final = 1.0  # between two looks at who leads
-IDLE_S: Final = 60.0  # between looks while there is no table
 
 Step = Callable[[ConsumerGroup, int], Any]
 
@@ -64,15 +61,12 @@ class _Hosted:
         return self.version != ABSENT or bool(self.group.members)
 
 
-class _Led:
+class _Led(LedShard):
     """A shard in one term."""
 
     def __init__(self, shard_id: int, term: int) -> None:
-        self.shard_id = shard_id
-        self.term = term
+        super().__init__(shard_id, term)
         self.hosted: dict[str, _Hosted] = {}
-        self.loaded = asyncio.Event()
-        self.loading: asyncio.Task[None] | None = None
 
 
 class ConsumerGroups:
@@ -83,7 +77,8 @@ class ConsumerGroups:
         self._gateway = gateway
         self._table = table
         self._rows = ConsumerRows(gateway)
-        self._led: dict[int, _Led] = {}
+        holder = Holder("consumer groups", _Led, self._rows.load, self._take_rows, self._drop)
+        self._led = LedShards(gateway, table, holder)
         self._kept_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -95,8 +90,7 @@ class ConsumerGroups:
     async def stop(self) -> None:
         """Coordinate nothing any more."""
         self._stopping = True
-        for led in list(self._led.values()):
-            self._drop(led)
+        self._led.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -106,12 +100,7 @@ class ConsumerGroups:
     async def ready(self, group_id: str) -> None:
         """Wait until the groups of the shard that has this one are read."""
         shard_id, _ = self._table.home(group_id)
-        led = self._lead(shard_id)
-        if led is not None and not led.loaded.is_set():
-            try:
-                await asyncio.wait_for(led.loaded.wait(), LOAD_WAIT_S)
-            except TimeoutError:
-                raise NotReadyError("the groups of this shard are still being read; ask again") from None
+        await self._led.wait_read(shard_id)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         """The group, with members or without; None where there is no such group of the consumer protocol."""
@@ -126,8 +115,8 @@ class ConsumerGroups:
         """All groups here, by name."""
         return {
             hosted.group_id: hosted.group
-            for led in self._led.values()
-            if self._leads(led)
+            for led in self._led
+            if self._led.leads(led)
             for hosted in led.hosted.values()
             if hosted.is_read and hosted.is_known
         }
@@ -333,7 +322,7 @@ class ConsumerGroups:
     # -- who leads ------------------------------------------------------------------------------------------------
 
     def _host(self, led: _Led, group_id: str) -> _Hosted:
-        if sum(len(each.hosted) for each in self._led.values()) >= GROUPS_MAX:
+        if sum(len(each.hosted) for each in self._led) >= GROUPS_MAX:
             raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
         hosted = led.hosted[group_id] = _Hosted(group_id, led.shard_id, led.term)
         hosted.group = ConsumerGroup(self.bounds)
@@ -349,73 +338,28 @@ class ConsumerGroups:
 
     def _holds(self, hosted: _Hosted) -> bool:
         led = self._led.get(hosted.shard_id)
-        return led is not None and led.hosted.get(hosted.group_id) is hosted and self._leads(led)
+        return led is not None and led.hosted.get(hosted.group_id) is hosted and self._led.leads(led)
 
     def _led_of(self, group_id: str) -> _Led:
         """The shard of a group, in the term in which this node leads it, once its groups are read."""
         shard_id, _ = self._table.home(group_id)
-        led = self._lead(shard_id)
-        if led is None:
-            raise NotLeaderError(f"node {self._gateway.node_id} leads shard {shard_id} no more", leader=None)
-        if not led.loaded.is_set():
-            raise NotReadyError("the groups of this shard are still being read; ask again")
-        return led
+        return self._led.read_one(shard_id)
 
-    def _lead(self, shard_id: int) -> _Led | None:
-        """What is held of a shard in its term of now; begins to read it, if that is new."""
-        term = self._gateway.term_led(shard_id)
-        led = self._led.get(shard_id)
-        if led is not None and led.term != term:
-            self._drop(led)
-            led = None
-        if led is None and term is not None and not self._stopping:
-            led = self._led[shard_id] = _Led(shard_id, term)
-            led.loading = asyncio.get_running_loop().create_task(self._load(led), name="read consumer groups")
-        return led
-
-    def _leads(self, led: _Led) -> bool:
-        return self._led.get(led.shard_id) is led and self._gateway.term_led(led.shard_id) == led.term
-
-    async def _load(self, led: _Led) -> None:
-        while self._leads(led):
-            try:
-                groups = await self._rows.load(led.shard_id)
-            except AntiphonError as error:
-                structlog.get_logger().warning(
-                    "consumer_groups_not_read", shard=led.shard_id, reason=error.message
-                )
-                await asyncio.sleep(LOOK_S)
-                continue
-            if not self._leads(led):
-                return
-            for group_id, stored in groups.items():
-                hosted = led.hosted[group_id] = _Hosted(group_id, led.shard_id, led.term)
-                self._restore(hosted, stored)
-                self._arm(hosted)
-            led.loaded.set()
-            return
+    def _take_rows(self, led: _Led, groups: dict[str, StoredGroup]) -> None:
+        for group_id, stored in groups.items():
+            hosted = led.hosted[group_id] = _Hosted(group_id, led.shard_id, led.term)
+            self._restore(hosted, stored)
+            self._arm(hosted)
 
     def _drop(self, led: _Led) -> None:
-        """This node leads the shard no more in that term: whoever does goes on."""
-        if self._led.get(led.shard_id) is led:
-            del self._led[led.shard_id]
-        if led.loading is not None and led.loading is not asyncio.current_task():
-            led.loading.cancel()
-        gone = NotLeaderError(f"node {self._gateway.node_id} leads shard {led.shard_id} no more", leader=None)
         for hosted in list(led.hosted.values()):
-            self._refuse(hosted, gone)
+            self._refuse(hosted, self._led.gone(led.shard_id))
             self._let_go(hosted, led)
-        led.loaded.set()  # whoever waits finds that it is not led
 
     async def _watch(self) -> None:
         """Begin to lead, and stop to lead."""
-        gateway = self._gateway
         while not self._stopping:
-            has_table = any(topic.name == GROUPS_TABLE for topic in gateway.metadata.topics)
-            await gateway.wait_metadata(gateway.metadata.version, LOOK_S if has_table else IDLE_S)
-            led_now = {shard.shard_id for shard in self._table.led_shards()}
-            for shard_id in sorted(led_now | set(self._led)):
-                self._lead(shard_id)
+            await self._led.look()
 
 
 def _tell(answers: list[tuple["asyncio.Future[Any]", Any]]) -> None:

@@ -59,7 +59,7 @@ CONSUMER_PLANTS: Final = (
     ClusterPlant(
         "consumers-forgotten-by-successor",
         "a node that takes over does not read the members of groups",
-        (Edit(ConsumerGroups, "_load", "groups.items()", "()"),),
+        (Edit(ConsumerGroups, "_take_rows", "groups.items()", "()"),),
         options={**CUTS, **_WORK},
     ),
     ClusterPlant(

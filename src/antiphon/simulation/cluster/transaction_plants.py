@@ -21,7 +21,7 @@ TRANSACTION_PLANTS: Final = (
     ClusterPlant(
         "transactions-successor-forgets",
         "a node that takes over as the coordinator does not go on with the transactions that were decided",
-        (Edit(TransactionCoordinator, "_load", "self._note(led, name, held, kept)", "pass"),),
+        (Edit(TransactionCoordinator, "_take_rows", "self._note(led, name, held, kept)", "pass"),),
         options={**CRASHES, **_WORK},
     ),
     ClusterPlant(
