@@ -3,14 +3,21 @@
 They are forked (`tests/forks.py`): same words, same exit code, same output, another environment.
 """
 
+import fcntl
 import os
+import re
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 from pathlib import Path
+from typing import Any, Self
 
-from tests.forks import FORKS, become
+from tests.forks import FORKS, Handed, become
 
 
 def antiphon(
@@ -37,6 +44,75 @@ def _command(words: tuple[str, ...], environment: dict[str, str], files: list[Pa
     """What the forked process does: become the command, as far as it or its children can tell."""
     flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT)
     become(environment, *(os.open(file, flag, 0o600) for file, flag in zip(files, flags, strict=True)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["antiphon", *words]
+    from antiphon.cli.main import main
+
+    main()
+
+
+class Terminal:
+    """`antiphon ...` in a terminal of its own; `shown` is what it wrote last, from the top of the screen on.
+
+    A context; the process is killed at its end if it still runs.
+    """
+
+    def __init__(self, *words: str, environment: dict[str, str], columns: int = 80, lines: int = 24) -> None:
+        self._ours, theirs = os.openpty()
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.settings = termios.tcgetattr(theirs)
+        self.written = ""
+        self.process = FORKS.Process(target=_in_terminal, args=(words, environment, Handed(theirs)))
+        self.process.start()
+        self._theirs = theirs  # open, so that settings can be looked at afterwards
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.join()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+    @property
+    def shown(self) -> str:
+        """Without what is written for the terminal only."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.written.rpartition("\x1b[H")[2])
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._ours, keys.encode())
+
+    def until(self, wanted: str, timeout_s: float = 20) -> str:
+        """What is shown once that is part of it; fails the test where that takes too long."""
+        deadline_s = time.monotonic() + timeout_s
+        while wanted not in self.shown or not self.written.endswith("\x1b[J"):
+            assert time.monotonic() < deadline_s, f"no {wanted!r} in\n{self.shown}"
+            self._read(0.1)
+        return self.shown
+
+    def ended(self, timeout_s: float = 5) -> int | None:
+        """The exit code."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.process.exitcode is None and time.monotonic() < deadline_s:
+            self._read(0.05)
+        self._read(0)
+        return self.process.exitcode
+
+    def settings_now(self) -> list[Any]:
+        """Of the terminal."""
+        return termios.tcgetattr(self._theirs)
+
+    def _read(self, timeout_s: float) -> None:
+        if select.select([self._ours], [], [], timeout_s)[0]:
+            self.written += os.read(self._ours, 1 << 16).decode("utf-8", "replace")
+
+
+def _in_terminal(words: tuple[str, ...], environment: dict[str, str], terminal: int) -> None:
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    become({"TERM": "xterm", **environment}, terminal, terminal, terminal)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["antiphon", *words]
     from antiphon.cli.main import main

@@ -15,7 +15,7 @@ from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.model.requests import AppendBatch
 from antiphon.node.config import split_address
 from antiphon.tools.local_cluster import LocalCluster
-from tests.cli.shell import antiphon
+from tests.cli.shell import Terminal, antiphon
 from tests.records.test_intake import INSIDE
 
 README = Path(__file__).parent.parent.parent / "README.md"
@@ -243,6 +243,48 @@ def test_status_and_shards_as_json(shell: Shell, cluster: LocalCluster) -> None:
         finding["level"] == "ok" and "healthy" in finding["what"]
         for finding in json.loads(shell.ok("doctor", "--json"))
     )
+
+
+def test_top_as_lines_and_as_json(shell: Shell) -> None:
+    shell.ok("produce", "watched", stdin="one\ntwo\n")
+    lines = shell.ok("top", "--once", "--topic", "watched").splitlines()
+    assert "\x1b" not in "".join(lines)
+    assert "3 of 3 nodes up" in lines[0]
+    row = next(line for line in lines if line.startswith("watched/0"))
+    assert row.split()[-1] == "ok"
+    found = json.loads(shell.ok("top", "--once", "--json"))
+    assert [node["state"] for node in found["nodes"]] == ["up"] * 3
+    assert found["nodes"][0]["rates"]["cpu"] >= 0
+    assert found["nodes"][0]["descriptors"] > 10
+    assert found["without_leader"] == 0
+    assert ("watched", 2) in {(shard["topic"], shard["log_end"]) for shard in found["busiest"]}
+    assert ("created", "watched") in {(event["kind"], event["subject"]) for event in found["events"]}
+    assert "no topic or table 'nothing'" in shell.refused("top", "--once", "--topic", "nothing")
+    assert "rate, lag, size, name, leader" in shell.refused("top", "--sort", "colour", code=2)
+
+
+def test_top_in_a_terminal_while_a_node_dies_and_comes_back(shell: Shell, cluster: LocalCluster) -> None:
+    with Terminal("top", "--every", "0.2", environment=shell.environment, lines=40) as terminal:
+        shown = terminal.until("3 of 3 nodes up")
+        assert len(shown.splitlines()) <= 40
+        assert max(map(len, shown.splitlines())) <= 80
+        terminal.type("s")
+        terminal.until("by lag")
+        cluster.kill(2)
+        assert re.search(r"^ +2\*?  (DOWN|no answer) ", terminal.until("2 of 3 nodes up"), re.MULTILINE)
+        terminal.until("node 2 is not heard of")
+        cluster.start_node(2)
+        terminal.until("3 of 3 nodes up")
+        terminal.type("q")
+        assert terminal.ended() == 0
+        assert terminal.written.endswith("\x1b[?25h\x1b[?1049l"), "the screen and the cursor are as they were"
+        assert terminal.settings_now() == terminal.settings
+    with Terminal("top", environment=shell.environment) as terminal:
+        terminal.until("3 of 3 nodes up")
+        terminal.type("\x03")
+        assert terminal.ended() == 130
+        assert terminal.written.endswith("\x1b[?1049l"), "and nothing after it"
+        assert terminal.settings_now() == terminal.settings
 
 
 def test_how_a_topic_is_replicated_is_chosen_shown_changed_and_warned_of(shell: Shell) -> None:

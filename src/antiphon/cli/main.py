@@ -26,6 +26,7 @@ from antiphon.cli import (
     up_command,
     verify,
 )
+from antiphon.cli.top import command as top_command
 
 app = typer.Typer(
     name="antiphon",
@@ -57,6 +58,7 @@ def _options(
 
 up_command.mount(app)
 cluster_commands.mount(app)
+top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
 access_commands.mount(app)

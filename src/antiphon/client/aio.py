@@ -32,7 +32,7 @@ from antiphon.errors import (
     UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
+from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
@@ -220,12 +220,8 @@ class AsyncClient(CoordinatedCalls):
         self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
     ) -> None:
         """Fence a shard and elect a new leader; `node` -1: the replica with the best log."""
-        meta = await self._meta_of(name)
-        if not 0 <= shard < len(meta.shards):
-            raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
-        request = ElectLeader(meta.shards[shard].shard_id, node)
-        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
-        await self._cluster.refresh()
+        shard_id = _shard_of(await self._meta_of(name), shard).shard_id
+        await self._decide(ElectLeader(shard_id, node), timeout_s)
 
     async def split_shard(
         self, name: str, shard: int, *, at: int | None = None, timeout_s: float | None = None
@@ -237,12 +233,11 @@ class AsyncClient(CoordinatedCalls):
         changed).
         """
         meta = await self._meta_of(name)
-        if not 0 <= shard < len(meta.shards):
-            raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
+        found = _shard_of(meta, shard)
         if at is None:  # said outright, so that a repeat does not halve a half
-            first, last = KeyRanges(meta.shards).range_of(meta.shards[shard])
+            first, last = KeyRanges(meta.shards).range_of(found)
             at = (first + last + 1) // 2
-        request = SplitShard(meta.shards[shard].shard_id, at)
+        request = SplitShard(found.shard_id, at)
         await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
         await self._cluster.refresh()
 
@@ -255,10 +250,8 @@ class AsyncClient(CoordinatedCalls):
 
         Raises InvalidRequestError, UnknownShardError.
         """
-        meta = await self._meta_of(name)
-        if not 0 <= shard < len(meta.shards):
-            raise UnknownShardError(f"{name!r} has shards 0..{len(meta.shards) - 1}, not {shard}")
-        await self._decide(MoveReplica(meta.shards[shard].shard_id, from_node, to_node), timeout_s)
+        shard_id = _shard_of(await self._meta_of(name), shard).shard_id
+        await self._decide(MoveReplica(shard_id, from_node, to_node), timeout_s)
 
     async def administer(self, request: AdminRequest, *, timeout_s: float | None = None) -> None:
         """Have the coordinator carry out a request as it stands: of users, access control lists, quotas."""
@@ -314,9 +307,11 @@ class AsyncClient(CoordinatedCalls):
             raise UnavailableError("no node returned the metadata")
         return self._cluster.meta
 
-    async def node_status(self, node_id: int, *, timeout_s: float | None = None) -> StatusReply:
-        """One node's view of its replicas. Raises UnavailableError if it cannot be reached."""
-        reply = await self._ask_node(node_id, GetStatus(), timeout_s)
+    async def node_status(
+        self, node_id: int, of: GetStatus | None = None, *, timeout_s: float | None = None
+    ) -> StatusReply:
+        """One node's view of its replicas, or of what `of` asks. Raises UnavailableError if it cannot be reached."""
+        reply = await self._ask_node(node_id, of or GetStatus(), timeout_s)
         if not isinstance(reply, StatusReply):
             raise ProtocolViolationError(f"asked for a status, got {type(reply).__name__}")
         return reply
@@ -432,6 +427,12 @@ class AsyncClient(CoordinatedCalls):
             if asyncio.get_running_loop().time() > deadline:
                 raise TimedOutError("the change was made, and the metadata of the asked node lacks it yet")
             await self._cluster.refresh(news=True)
+
+
+def _shard_of(topic: TopicMeta, shard: int) -> ShardMeta:
+    if not 0 <= shard < len(topic.shards):
+        raise UnknownShardError(f"{topic.name!r} has shards 0..{len(topic.shards) - 1}, not {shard}")
+    return topic.shards[shard]
 
 
 class Connecting:

@@ -27,7 +27,7 @@ from antiphon.client.topic_writer import Position
 from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Watch
 from antiphon.model.metadata import ClusterMeta
-from antiphon.model.requests import Row, StatusReply, Version
+from antiphon.model.requests import GetStatus, Row, StatusReply, Version
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
 from antiphon.security.account import Account
@@ -416,9 +416,11 @@ class Client(TransactionCalls, Closes):
         """Nodes, topics and shards as a node knows them now."""
         return self.run(self.aio.metadata())
 
-    def node_status(self, node_id: int, *, timeout_s: float | None = None) -> StatusReply:
-        """What one node knows of its replicas. Raises UnavailableError when it cannot be reached."""
-        return self.run(self.aio.node_status(node_id, timeout_s=timeout_s))
+    def node_status(
+        self, node_id: int, of: GetStatus | None = None, *, timeout_s: float | None = None
+    ) -> StatusReply:
+        """What one node knows of its replicas, or of what `of` asks. Raises UnavailableError when it cannot be reached."""
+        return self.run(self.aio.node_status(node_id, of, timeout_s=timeout_s))
 
     def start_scrub(self, node_id: int, shard_id: int = -1, *, timeout_s: float | None = None) -> None:
         """Have a node read what is on its disk of a shard, or of all, now. See `AsyncClient.start_scrub`."""

@@ -1,7 +1,9 @@
 """What happened to a cluster, as one node heard of it: for people who ask what went on."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+TOLD_MAX: Final = 100  # of the last ones, by one status of a node
 
 
 class EventKind(StrEnum):

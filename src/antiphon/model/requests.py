@@ -219,9 +219,10 @@ class ProducerId(Body, frozen=True, array_like=True, tag=True):
 
 
 class GetStatus(Body, frozen=True, array_like=True, tag=True):
-    """Ask one node how it is, and for what it knows of its replicas of these shards; None: of all."""
+    """Ask one node how it is, for its replicas of these shards (None: of all), and for this many of the last events."""
 
     shards: Annotated[tuple[int, ...], Meta(max_length=FIND_KEYS_MAX)] | None = None
+    events: Annotated[int, Meta(ge=0)] = 0
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -252,6 +253,8 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
     findings: tuple[Finding, ...] = ()  # what is wrong, then what was and is mended
     scrub: ScrubStatus | None = None  # None: from a version without one
     counters: Counters | None = None
+    metadata_version: int = -1  # -1: none yet, or from a version that does not tell
+    events: tuple[tuple[int, str, str, str], ...] = ()  # as `antiphon.model.events.Event`, the oldest first
 
 
 class StartScrub(Body, frozen=True, array_like=True, tag=True):

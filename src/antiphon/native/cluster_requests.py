@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from antiphon.errors import InvalidRequestError, NotReadyError
 from antiphon.gateway.access import shown
+from antiphon.model.events import TOLD_MAX
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
@@ -69,7 +72,13 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
 
 def get_status(exchange: Exchange, request_id: int, body: GetStatus, _payload: memoryview) -> None:
     """Answer with the state of this node and its replicas."""
-    exchange.reply(request_id, exchange.gateway.status(body.shards))
+    gateway = exchange.gateway
+    found = gateway.status(body.shards)
+    if body.events:
+        last = list(gateway.events)[-min(body.events, TOLD_MAX) :]
+        told = tuple((one.at_ms, str(one.kind), one.subject, one.what) for one in last)
+        found = msgspec.structs.replace(found, events=told)
+    exchange.reply(request_id, found)
 
 
 def start_scrub(exchange: Exchange, request_id: int, body: StartScrub, _payload: memoryview) -> None:

@@ -11,11 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from antiphon.model.counters import Counters
-
-LATENCY_BOUNDS_S: Final = (
-    0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
-)  # fmt: skip
+from antiphon import system
+from antiphon.model.counters import LATENCY_BOUNDS_S, Counters
 
 
 class Histogram:
@@ -106,6 +103,8 @@ class NodeMetrics:
             self.elections,
             self.commit_latency.counts,
             self.disk_latency.counts,
+            int(system.cpu_s() * 1000),
+            system.open_files(),
         )
 
     def render(self) -> bytes:

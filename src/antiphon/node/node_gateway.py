@@ -423,7 +423,7 @@ class NodeGateway:
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """See Gateway."""
-        return self._own.status(shards)
+        return msgspec.structs.replace(self._own.status(shards), metadata_version=self.metadata_version)
 
 
 def _future() -> tuple["asyncio.Future[Any]", Callable[[Any], None]]:

@@ -197,6 +197,14 @@ def _split(key: bytes) -> tuple[str, str, int]:
     return group, topic, partition
 
 
+def place_of(key: bytes) -> tuple[str, str, int] | None:
+    """Group, topic and partition of a row's key; None for a bad one."""
+    try:
+        return _split(key)
+    except _BadRowError:
+        return None
+
+
 def _decoded(value: bytes) -> Committed:
     """A row's value, within what answers can carry; raises _BadRowError."""
     try:

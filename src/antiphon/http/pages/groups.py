@@ -16,7 +16,7 @@ from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import GROUPS_TABLE, JOBS_TABLE
 from antiphon.model.requests import Row, TableScan
 from antiphon.model.transactions import ListTransactions, TransactionsReply
-from antiphon.transactions.group_offsets import committed_of
+from antiphon.transactions.group_offsets import committed_of, place_of
 
 SCAN_ROWS: Final = 1_000
 SCANS_MAX: Final = 10  # of each shard, for one page
@@ -67,22 +67,13 @@ async def _scan(site: Site, look: Look, table: str, prefix: bytes, *, values: bo
     return [row for part, _ in parts for row in part], any(more for _, more in parts)
 
 
-def _place(key: bytes) -> tuple[str, str, int] | None:
-    """Group, topic and shard of the row of a committed offset."""
-    try:
-        _, group, topic, number = key.decode().split("/")
-        return group.replace("%2F", "/").replace("%25", "%"), topic, int(number)
-    except ValueError:
-        return None
-
-
 async def groups(site: Site, look: Look) -> Response:
     """The list: each group that has committed offsets, with how many."""
     rows, more = await _scan(site, look, GROUPS_TABLE, b"offset/", values=False)
     counts: Counter[str] = Counter()
     topics: dict[str, set[str]] = {}
     for row in rows:
-        place = _place(row.key)
+        place = place_of(row.key)
         if place is not None:
             counts[place[0]] += 1
             topics.setdefault(place[0], set()).add(place[1])
@@ -107,7 +98,7 @@ async def group(site: Site, look: Look) -> Response:
         look.rights.require(Operation.DESCRIBE, Resource.GROUP, name)
     escaped = name.replace("%", "%25").replace("/", "%2F")
     rows, _ = await _scan(site, look, GROUPS_TABLE, f"offset/{escaped}/".encode(), values=True)
-    places = sorted((place[1], place[2], row) for row in rows if (place := _place(row.key)) is not None)
+    places = sorted((place[1], place[2], row) for row in rows if (place := place_of(row.key)) is not None)
     page = paged(places, look.whole("start", 0), GROUP_ROWS)
     shards = {(topic, index): _shard_id(site, topic, index) for topic, index, _ in page.rows}
     ends = await look.asker.ends([one for one in shards.values() if one is not None])

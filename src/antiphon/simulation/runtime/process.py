@@ -108,6 +108,14 @@ class Process:
         """See `system.System`."""
         return RESIDENT_BYTES
 
+    def cpu_s(self) -> float:
+        """See `system.System`. What runs here takes no time of its own."""
+        return 0.0
+
+    def open_files(self) -> int:
+        """See `system.System`."""
+        return 0
+
     # -- its life ---------------------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

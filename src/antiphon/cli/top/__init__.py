@@ -1,0 +1,1 @@
+"""`antiphon top`: a cluster live in a terminal."""
