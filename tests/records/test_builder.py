@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from antiphon.errors import AntiphonError, CorruptBatchError, InvalidRequestError
 from antiphon.records.batch import CODEC_NAMES, HEADER_BYTES, read_header, validate_batch
-from antiphon.records.builder import RecordInput, build_batch, build_term_start, seal, term_of_term_start
+from antiphon.records.builder import (
+    RecordInput,
+    build_batch,
+    build_term_start,
+    building,
+    seal,
+    term_of_term_start,
+)
 from antiphon.records.compression import compress, decompress
 from antiphon.records.decode import Record, decode_records
 from tests.memory import allocated_at_most
@@ -76,6 +83,25 @@ def test_large_compressible_and_random_values(compression: str) -> None:
     records: list[RecordInput] = [(None, b"a" * 300_000, (), 1), (b"n", noise, (), 2)]
     batch = build_batch(records, compression=compression)
     assert decode_records(memoryview(batch)) == expected(records, 0)
+
+
+@pytest.mark.parametrize("times", [(-1, 0, 1), (-1, 1004, 1003), (-1,), (-1, -1, 5), (-1, -2, 3), (5, -1, 7)])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_record_without_a_time_keeps_none_before_others_that_have_one(
+    times: tuple[int, ...], compression: str
+) -> None:
+    records: list[RecordInput] = [(b"k", b"v", (), time) for time in times]
+    in_steps = building(records, 2, (-1, -1, -1))
+    while True:
+        try:
+            next(in_steps)
+        except StopIteration as done:
+            stepped = done.value
+            break
+    for batch in (build_batch(records, compression=compression), stepped):
+        header = validate_batch(batch)
+        assert (header.base_timestamp, header.max_timestamp) == (times[0], max(times))
+        assert [record.timestamp_ms for record in decode_records(batch)] == list(times)
 
 
 def test_several_batches_and_control_batches() -> None:

@@ -45,6 +45,7 @@ NO_PRODUCER: Final = (-1, -1)
 _LENGTH_AT: Final = struct.Struct(">i")
 _CRC_AT: Final = struct.Struct(">I")
 _ATTRIBUTES_AT: Final = struct.Struct(">h")
+_TIMES_AT: Final = struct.Struct(">qq")  # base timestamp, max timestamp
 
 _UNFIT: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
 
@@ -93,13 +94,15 @@ def build_batch(
     cls = _builder_class or load_builder()
     try:
         builder = cls(MAGIC, 0, is_transactional, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)
-        append = builder.append
+        append, later_ms = builder.append, _later_ms(records)
         for at, (key, value, headers, timestamp_ms) in enumerate(records):
-            if append(at, timestamp_ms, key, value, list(headers)) is None:
+            if append(at, timestamp_ms + later_ms, key, value, list(headers)) is None:
                 raise _too_large()
         batch: bytearray = builder.build()
     except _UNFIT as error:
         raise InvalidRequestError(f"records cannot be put in a batch: {error}") from error
+    if later_ms:
+        _set_earlier(batch, later_ms)
     if codec:
         batch = recompress(batch, codec)
     stamp(batch, base_offset, leader_epoch)
@@ -115,16 +118,31 @@ def building(
     """
     cls = _builder_class or load_builder()
     try:
-        builder = cls(MAGIC, 0, False, *producer, BATCH_BYTES_MAX)
+        builder, later_ms = cls(MAGIC, 0, False, *producer, BATCH_BYTES_MAX), _later_ms(records)
         for at, (key, value, headers, timestamp_ms) in enumerate(records):
             if at and not at % piece:
                 yield
-            if builder.append(at, timestamp_ms, key, value, list(headers)) is None:
+            if builder.append(at, timestamp_ms + later_ms, key, value, list(headers)) is None:
                 raise _too_large()
         batch: bytearray = builder.build()
     except _UNFIT as error:
         raise InvalidRequestError(f"records cannot be put in a batch: {error}") from error
+    if later_ms:
+        _set_earlier(batch, later_ms)
     return batch
+
+
+def _later_ms(records: Sequence[RecordInput]) -> int:
+    """What is added to all times while a batch is built: aiokafka's builder takes -1, no time, of the first record for "no
+    record yet", and would give it the time of the second one.
+    """
+    return 1 if records[0][3] == -1 else 0
+
+
+def _set_earlier(batch: bytearray, later_ms: int) -> None:
+    base_ms, most_ms = _TIMES_AT.unpack_from(batch, 27)
+    _TIMES_AT.pack_into(batch, 27, base_ms - later_ms, most_ms - later_ms)
+    seal(batch)
 
 
 def _too_large() -> BatchTooLargeError:
