@@ -18,6 +18,7 @@ from antiphon.records.batch import (
     HEADER_STRUCT,
     LENGTH_PREFIX_BYTES,
     MAGIC,
+    NO_TIME,
     TRANSACTIONAL_BIT,
     UNCHECKED_BYTES,
     Buffer,
@@ -92,9 +93,10 @@ def build_batch(
         raise InvalidRequestError("a batch has at least one record")
     codec = codec_number(compression) if compression != "none" else 0
     cls = _builder_class or load_builder()
+    later_ms = int(records[0][3] == NO_TIME)  # see `_set_earlier`
     try:
         builder = cls(MAGIC, 0, is_transactional, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)
-        append, later_ms = builder.append, _later_ms(records)
+        append = builder.append
         for at, (key, value, headers, timestamp_ms) in enumerate(records):
             if append(at, timestamp_ms + later_ms, key, value, list(headers)) is None:
                 raise _too_large()
@@ -117,8 +119,9 @@ def building(
     `producer`: id, epoch and base sequence, as for `build_batch`, whose errors this raises.
     """
     cls = _builder_class or load_builder()
+    later_ms = int(records[0][3] == NO_TIME)
     try:
-        builder, later_ms = cls(MAGIC, 0, False, *producer, BATCH_BYTES_MAX), _later_ms(records)
+        builder = cls(MAGIC, 0, False, *producer, BATCH_BYTES_MAX)
         for at, (key, value, headers, timestamp_ms) in enumerate(records):
             if at and not at % piece:
                 yield
@@ -132,14 +135,10 @@ def building(
     return batch
 
 
-def _later_ms(records: Sequence[RecordInput]) -> int:
-    """What is added to all times while a batch is built: aiokafka's builder takes -1, no time, of the first record for "no
-    record yet", and would give it the time of the second one.
-    """
-    return 1 if records[0][3] == -1 else 0
-
-
 def _set_earlier(batch: bytearray, later_ms: int) -> None:
+    """Take back what was added to all times of a batch while it was built: where its first record has no time, -1,
+    aiokafka's builder takes that for "no record yet" and would give the record the time of the second one.
+    """
     base_ms, most_ms = _TIMES_AT.unpack_from(batch, 27)
     _TIMES_AT.pack_into(batch, 27, base_ms - later_ms, most_ms - later_ms)
     seal(batch)
