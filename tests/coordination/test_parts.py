@@ -52,6 +52,11 @@ def test_three_hundred_shards_on_three_nodes() -> None:
     assert led == [100, 100, 100]
 
 
+def test_leadership_stays_even_where_one_choice_at_a_time_would_not_keep_it_so() -> None:
+    _, led = spread(place([NodeLoad(node, 0, 0) for node in range(7)], 73, 2), 7)
+    assert max(led) - min(led) <= 1
+
+
 def test_new_node_gets_the_next_shards() -> None:
     ensembles = place(
         [NodeLoad(0, 30, 10), NodeLoad(1, 30, 10), NodeLoad(2, 30, 10), NodeLoad(3, 0, 0)], 10, 3
