@@ -34,9 +34,12 @@ lint: setup
 	$(BIN)/ruff format --check --quiet src tests examples || { echo "formatting differs: make fix"; exit 1; }
 	$(BIN)/ruff check --quiet src tests examples
 
+# Meanwhile the other core compiles the tests, which each process of `make test` would do for itself.
 $(CLASSES): $(STAMP)
 	@echo "keeping Spark's classes in $@ for the drivers that tests start (half a minute, once)" >&2
-	$(BIN)/python -m tests.spark.quick_java $@
+	@$(BIN)/pytest --collect-only -qq > /dev/null & tests=$$!; \
+	$(BIN)/python -m tests.spark.quick_java $@; classes=$$?; \
+	wait $$tests; exit $$classes
 
 # The tests start hundreds of Python processes: each would compile the sources anew where the environment forbids byte code.
 test: export PYTHONDONTWRITEBYTECODE :=
@@ -86,6 +89,7 @@ prove-requirements: setup ## show that the tests of the numbered requirements ca
 
 docs: setup ## draw the diagrams and tables that are made from the code
 	$(BIN)/python -m antiphon.tools.diagrams docs
+	$(BIN)/python -m antiphon.tools.monitoring monitoring/grafana.json
 
 lock: setup ## resolve the newest versions into requirements.lock
 	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --universal --upgrade --generate-hashes --python-version 3.11 --no-header -o requirements.lock

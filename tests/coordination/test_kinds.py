@@ -297,7 +297,7 @@ def test_c4_who_is_to_take_over_and_lacks_entries_does_not_leave_the_shard_witho
     assert world.write(old.shard_id, "missed by one")
     world.run(300)
     assert world.coordinator is not None
-    world.coordinator._elections.begin(old.shard_id, wanted=wanted)
+    world.coordinator._elections.begin(old.shard_id, "ordered", wanted=wanted)
     world.act(world.coordinator.tick(world.now_ms))
     assert world.run(
         3_000, lambda: meta_of(world).status is ShardStatus.ONLINE and meta_of(world).term > old.term

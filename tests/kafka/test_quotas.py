@@ -69,7 +69,7 @@ async def test_a_producer_over_its_quota_is_told_and_not_read() -> None:
         quotas = running.listener._config.quotas
         assert quotas.waits[Use.PRODUCE] >= 2
         text = running.first.metrics.render().decode()
-        assert "antiphon_quota_produce_throttled_seconds " in text
+        assert "antiphon_quota_produce_throttled_seconds_total " in text
 
 
 @in_virtual_time

@@ -56,8 +56,6 @@ QUICK = [
     "node-trims-all-that-is-settled",
     "node-takes-older-metadata",
     "node-wakes-watchers-before-applying",
-    "listener-takes-wrong-proofs",
-    "listener-takes-nodes-among-clients",
     "multi-ack-before-sync",
     "multi-duplicates-taken",
     "multi-gaps-taken",

@@ -10,6 +10,7 @@ discarded. Its successor starts from the committed state. Two rules make this sa
 Every method returns the actions to carry out, in order. Times are milliseconds of a monotonic clock.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from antiphon.coordination import access, topics
@@ -114,7 +115,7 @@ class Coordinator:
         self._elections = Elections(self._ledger)
         self._splits = Splits(
             self._ledger,
-            lambda shard_id, node: self._elections.begin(shard_id, wanted=node),
+            lambda shard_id, node: self._elections.begin(shard_id, "created", wanted=node),
             self._elections.deleted,
             config.capacity,
         )
@@ -144,9 +145,9 @@ class Coordinator:
         return self._changes
 
     @property
-    def unclean_elections(self) -> int:
-        """Elections that may have lost committed entries, as their topics allow, since this coordinator began (C10)."""
-        return self._elections.unclean_elections
+    def elections_begun(self) -> Mapping[str, int]:
+        """How many elections began since this coordinator did, by reason."""
+        return self._elections.begun
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -289,7 +290,7 @@ class Coordinator:
         )
         _, shard_ids = topics.create(self._ledger, cluster.cluster_id, request, DEFAULT)
         for shard_id in shard_ids:
-            self._elections.begin(shard_id)
+            self._elections.begin(shard_id, "created")
 
     # -- replicas' answers ----------------------------------------------------------------------------------------
 
@@ -390,7 +391,7 @@ class Coordinator:
 
     def _begin_new(self, token: int, topic_id: bytes, shard_ids: list[int]) -> None:
         for shard_id in shard_ids:
-            self._elections.begin(shard_id)
+            self._elections.begin(shard_id, "created")
         if not shard_ids:
             self._ledger.answer_when_committed(token)
             return
@@ -432,7 +433,7 @@ class Coordinator:
                 f"node {wanted} is not in the live replica set {list(meta.live)} of shard {meta.shard_id}: "
                 "it may lack committed entries"
             )
-        self._elections.begin(meta.shard_id, wanted=wanted if wanted >= 0 else None, ordered=True)
+        self._elections.begin(meta.shard_id, "ordered", wanted=wanted if wanted >= 0 else None, ordered=True)
         meta = self._model.shards[meta.shard_id].meta
         if meta.status is ShardStatus.OFFLINE:
             raise nobody_leads(self._model, meta)

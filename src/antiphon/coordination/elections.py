@@ -12,6 +12,7 @@ that the log names. Its successor can always elect in a higher term.
 own leader, by vote or because every replica writes, are handled by `self_led`.
 """
 
+from collections import Counter
 from typing import Literal
 
 import msgspec
@@ -52,7 +53,7 @@ class Elections:
 
     def __init__(self, ledger: Ledger) -> None:
         self.followers = Followers(ledger)
-        self.unclean_elections = 0  # since this coordinator began (C10)
+        self.begun: Counter[str] = Counter()  # since this coordinator began, by reason
         self._ledger = ledger
         self._model = ledger.model
         self._shards = ShardRecords(ledger)
@@ -77,6 +78,7 @@ class Elections:
     def begin(
         self,
         shard_id: int,
+        reason: str,
         *,
         wanted: NodeId | None = None,
         above: int = 0,
@@ -87,6 +89,7 @@ class Elections:
 
         Args:
             shard_id: the shard.
+            reason: why, in a word, for those who count.
             wanted: the node that should lead, if the promises allow it.
             above: the term will be above this one.
             ordered: an operator asks: with manual appointment any member may lead (C4); an unclean election does not wait.
@@ -94,6 +97,7 @@ class Elections:
         """
         record = self._model.shards[shard_id]
         options = self.options_of(record)
+        self.begun[reason] += 1
         self.forget(shard_id)
         if is_self_led(options):
             self._self_led.begin(record, options)
@@ -148,7 +152,7 @@ class Elections:
                     if node not in meta.live and self._model.is_alive(node):
                         self.followers.bring_back(shard_id, node, meta.leader, now_ms, STRANGER_MS)
             else:
-                self.begin(shard_id)
+                self.begin(shard_id, "resumed")
 
     def options_changed(self, topic: TopicMeta) -> None:
         """A topic's settings were changed: shards whose terms use the wrong rule now get a new term, a few at a time."""
@@ -157,7 +161,7 @@ class Elections:
             if is_self_led(self.options_of(record)):
                 continue
             if record.meta.status == ShardStatus.OFFLINE:
-                self.begin(shard_id)  # what was not allowed may be now
+                self.begin(shard_id, "settings")  # what was not allowed may be now
             else:
                 self._rules.check(record)
 
@@ -185,7 +189,7 @@ class Elections:
         else:
             goes_on = by_live or can_commit(meta, options, there)
         if leads or not goes_on:
-            self.begin(meta.shard_id)
+            self.begin(meta.shard_id, "member_lost")
         elif undecided and election is not None:
             self._decide(election, now_ms)
         elif by_live:
@@ -221,7 +225,7 @@ class Elections:
             # A process that is gone has promised. One that has forgotten its promises waits to be asked, or is never fed.
             election.replies.pop(node, None)
         if meta.status == ShardStatus.OFFLINE or (restarted and leads) or disk_replaced:
-            self.begin(shard_id)
+            self.begin(shard_id, "member_returned")
         elif restarted and node in meta.live and meta.fence == Fence.MAJORITY:
             # The leader must see it again before it counts as keeping up. (Where commits go by the live set it stays:
             # all that it ever acknowledged is on its disk.)
@@ -279,7 +283,6 @@ class Elections:
             return
         election.promoted = True
         if election.unclean:
-            self.unclean_elections += 1
             self._ledger.act(UncleanElection(election.shard_id, election.term, candidate))
         message = election.become_leader(record)
         self._ledger.send(candidate, message)
@@ -352,14 +355,14 @@ class Elections:
         if record is None or term < record.meta.term or is_self_led(self.options_of(record)):
             return
         if term > record.meta.term:
-            self.begin(shard_id, above=term)
+            self.begin(shard_id, "higher_term", above=term)
             return
         election = self._open.get(shard_id)
         refused = election is not None and election.promoted and election.candidate == sender
         if refused or (election is None and has_leader(record.meta) and record.meta.leader == sender):
             in_a_row = self._candidacies.refused(shard_id)
             if in_a_row <= REFUSALS_AT_ONCE:
-                self.begin(shard_id)
+                self.begin(shard_id, "refused")
 
     def live_set(self, sender: NodeId, report: LiveSet, now_ms: int) -> None:
         """A leader reports its followers: a member that keeps up is trusted again, an unknown member is brought back.
@@ -399,13 +402,13 @@ class Elections:
             if kind == "pause":
                 if self._pauses.get(shard_id) is election:
                     del self._pauses[shard_id]
-                    self.begin(shard_id, waited=True)
+                    self.begin(shard_id, "retried", waited=True)
                 continue
             if self._open.get(shard_id) is not election:
                 continue
             if kind == "promote" and election.candidate is not None:
                 self._candidacies.unanswered(election, election.candidate)
-                self.begin(shard_id)
+                self.begin(shard_id, "unanswered")
             elif election.candidate is None:
                 if kind == "grace":
                     election.grace_over = True
@@ -413,7 +416,7 @@ class Elections:
                 else:
                     self._send_new_term(election, now_ms)
         for shard_id, leader in self._rules.due(self._open):
-            self.begin(shard_id, wanted=leader)
+            self.begin(shard_id, "settings", wanted=leader)
         self.followers.tick(now_ms)
 
     def _pause(self, shard_id: int, wait_ms: int) -> None:
@@ -475,13 +478,13 @@ class Elections:
         """All answered, and none may lead: too few remember everything."""
         self.forget(election.shard_id)
         if election.only is not None and election.only != appointed(record, None):
-            self.begin(election.shard_id)  # who was to take over could not: back to who led
+            self.begin(election.shard_id, "retried")  # who was to take over could not: back to who led
             return
         if record.meta.fence != Fence.MAJORITY:
             kept = live_sets.without(record.meta, election.damaged())
             if kept is not record.meta:
                 self._shards.put(record, kept)  # a damaged log holds no longer all that was committed
-                self.begin(election.shard_id)
+                self.begin(election.shard_id, "damaged")
                 return
         self._shards.take_offline(record)
 

@@ -359,7 +359,7 @@ class Reconfigurations:
                 move.left = frozenset()
                 self._put(record, step.meta)
                 if step.elect:
-                    self._elections.begin(move.shard_id, wanted=step.meta.aim[0])
+                    self._elections.begin(move.shard_id, "moved", wanted=step.meta.aim[0])
                 if not (step.meta.goal or step.meta.learners or step.meta.outgoing):
                     self._end(move.shard_id)
             case Feed():
@@ -381,7 +381,7 @@ class Reconfigurations:
     def _move_leadership(self, move: Move, meta: ShardMeta, step: Elect | HandOver) -> None:
         if isinstance(step, Elect):
             move.handed_over_in = meta.term + 1
-            self._elections.begin(move.shard_id, wanted=step.wanted)
+            self._elections.begin(move.shard_id, "moved", wanted=step.wanted)
         else:
             move.handed_over_in = meta.term
             self._ledger.send(meta.leader, TransferLeadership(move.shard_id, meta.term, to=step.to))

@@ -30,6 +30,8 @@ from antiphon.security.session import OPEN, Session, session_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from antiphon.gateway.request_times import Histogram
+
 RECEIVE_BYTES: Final = 64 * 1024
 RECEIVE_FULL_BYTES: Final = 4 * 1024  # at a time, without room in the account
 LARGE_BYTES: Final = (
@@ -56,15 +58,20 @@ class Answer:
         request_bytes: of the request.
         size_bytes: what is counted for it.
         throttle_ms: how long the client is told to wait, because of its quotas.
+        times: where it is noted how long the request took; None: not known yet.
     """
 
-    __slots__ = ("buffers", "connection", "ready", "request_bytes", "size_bytes", "throttle_ms")
+    __slots__ = (
+        "buffers", "connection", "ready", "request_bytes", "since_s", "size_bytes", "throttle_ms", "times"
+    )  # fmt: skip
 
     def __init__(self, connection: "Connection", request_bytes: int) -> None:
         self.connection = connection
         self.request_bytes = request_bytes
         self.size_bytes = size_bytes = request_bytes + REQUEST_COSTS_BYTES
         self.throttle_ms = 0
+        self.times: Histogram | None = None
+        self.since_s = system.monotonic_s()
         self.ready = False
         self.buffers: Sequence[Buffer] = ()
         connection.account.add(size_bytes)
@@ -82,6 +89,8 @@ class Answer:
     def send(self, *buffers: Buffer) -> None:
         """The response is these buffers; none at all for a request that has no response."""
         self.ready = True
+        if self.times is not None:
+            self.times.observe(system.monotonic_s() - self.since_s)
         self.buffers = buffers
         self.reserve(sum(map(len, buffers)) - self.size_bytes)
         self.connection.answered()

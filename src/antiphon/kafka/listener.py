@@ -13,6 +13,7 @@ from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationErro
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
+from antiphon.gateway.request_times import RequestTimes
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
@@ -163,6 +164,7 @@ class KafkaListener:
         self._look: asyncio.TimerHandle | None = None
         self.port = 0
         self.requests = 0  # served since the start, for metrics
+        self.request_times = RequestTimes()
 
     @property
     def address(self) -> str:
@@ -249,6 +251,7 @@ class KafkaListener:
             answer.connection.start_task(_bare(frame, answer), "kafka login")
             return
         header, reader = read_header(frame, self._apis)
+        answer.times = self.request_times[header.api.name]
         if not session.is_open and header.api.key not in BEFORE_LOGIN:
             raise ProtocolViolationError(f"{header.api.name} before a login")
         if not header.supported:

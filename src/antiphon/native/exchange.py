@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
+from antiphon import system
 from antiphon.errors import (
     AntiphonError,
     FrameTooLargeError,
@@ -32,6 +33,7 @@ from antiphon.security.session import OPEN
 from antiphon.wire.frames import Buffer, encode_message
 
 if TYPE_CHECKING:
+    from antiphon.gateway.request_times import RequestTimes
     from antiphon.transactions.asking import TransactionAsker
     from antiphon.transport.connection import Connection
 
@@ -73,6 +75,10 @@ class Exchange:
         self.resume: Callable[[], None] = _nothing  # called when it has waited
         self.is_guarded = False  # does anybody decide what the client may ask for?
         self.following: dict[int, int] = {}  # key of a waiting fetch -> its shard
+        self.times: RequestTimes | None = None
+        self.begun: dict[
+            int, tuple[str, float]
+        ] = {}  # open request of a client -> its name, when it was read
         self._write_bytes_max = limits.connection_write_bytes
         self._requests_max = limits.requests_per_connection
         self._open_requests = 0
@@ -238,6 +244,9 @@ class Exchange:
         connection = self.connection
         if connection is None:
             return
+        begun = self.begun.pop(request_id, None)
+        if begun is not None and self.times is not None:
+            self.times[begun[0]].observe(system.monotonic_s() - begun[1])
         try:
             parts = encode_message(request_id, body, payload or ())
             connection.send(parts)

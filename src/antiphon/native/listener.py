@@ -14,6 +14,7 @@ import structlog
 
 from antiphon.errors import UnauthenticatedError, UnprovenNodeError
 from antiphon.gateway.quotas import FREE
+from antiphon.gateway.request_times import RequestTimes
 from antiphon.native.exchange import Exchange, NativeLimits
 from antiphon.native.keyed_session import KeyedSession
 from antiphon.native.session import Greets, NativeSession
@@ -71,6 +72,7 @@ class NativeListener:
         self.authenticator: Authenticator | None = None  # set before `start`, as are the quotas
         self.quotas = FREE
         self.asker: TransactionAsker | None = None
+        self.request_times = RequestTimes()
         self._gateway = gateway
         self._peers = peers
         self._turn = turn
@@ -107,7 +109,7 @@ class NativeListener:
 
     def _accept(self) -> Connection:
         exchange = Exchange(self._gateway, self.limits, self._spawn, self._pool.open())
-        exchange.quotas, exchange.asker = self.quotas, self.asker
+        exchange.quotas, exchange.asker, exchange.times = self.quotas, self.asker, self.request_times
         session = (
             NativeSession(exchange, self._peers, self)
             if self._key is None

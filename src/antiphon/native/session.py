@@ -206,6 +206,8 @@ class NativeSession:
             elif type(body) is Authenticate:
                 self._authenticate(request_id, body)
             else:
+                if exchange.times is not None and not exchange.is_peers:
+                    exchange.begun[request_id] = type(body).__name__, system.monotonic_s()
                 if exchange.is_guarded:
                     exchange.check(body)
                 HANDLERS[type(body)](exchange, request_id, body, payload)

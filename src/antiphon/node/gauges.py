@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from antiphon import system
+from antiphon.node.metrics import Labelled
 
 if TYPE_CHECKING:
+    from antiphon.coordination.coordinator import Coordinator
     from antiphon.log.wal import Wal
     from antiphon.node.findings import Findings
     from antiphon.node.metrics import NodeMetrics
@@ -42,6 +44,43 @@ def add_gauges(
     gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", in_flight_bytes)
     gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.refuses_clients))
     gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
+    gauges["antiphon_cpu_seconds_total"] = ("Time of processors that all threads had", system.cpu_s)
+    gauges["antiphon_open_files"] = ("Descriptors that are open; 0: not known", system.open_files)
+
+
+def add_lag(metrics: "NodeMetrics", hosts: "Mapping[int, Partition]") -> None:
+    """How far other nodes are behind the shards that are led here."""
+
+    def behind() -> dict[str, float]:
+        worst: dict[str, float] = {}
+        for host in hosts.values():
+            if not host.state.is_serving:
+                continue
+            status = host.status()
+            for node, end in status.followers:
+                lag = float(max(0, status.log_end - end))
+                worst[str(node)] = max(worst.get(str(node), 0.0), lag)
+        return worst
+
+    metrics.labelled["antiphon_follower_lag_entries"] = Labelled(
+        "Offsets that a node is behind the leader, in the shard led here where it is furthest behind",
+        "node",
+        behind,
+    )
+
+
+def add_election_counts(metrics: "NodeMetrics", coordinator: "Callable[[], Coordinator | None]") -> None:
+    """Why elections began, as long as this node coordinates."""
+
+    def begun() -> dict[str, float]:
+        found = coordinator()
+        return (
+            {} if found is None else {reason: float(count) for reason, count in found.elections_begun.items()}
+        )
+
+    metrics.labelled["antiphon_elections_begun"] = Labelled(
+        "Elections that this node began as coordinator, by reason", "reason", begun, counts=True
+    )
 
 
 def add_scrub_gauges(metrics: "NodeMetrics", findings: "Findings", scrub: "Scrub") -> None:

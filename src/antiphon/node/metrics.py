@@ -1,47 +1,35 @@
-"""What a node counts, for Prometheus. Per node, never per shard or client: the number of series does not grow with use.
+"""What a node counts, for Prometheus. Per node, kind of request and reason, never per shard or client: the number of series
+does not grow with use.
 
 Hot paths add to plain integers; they are turned into Prometheus samples when somebody asks.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from antiphon import system
-from antiphon.model.counters import LATENCY_BOUNDS_S, Counters
+from antiphon.gateway.request_times import Histogram, Listeners
+from antiphon.model.counters import Counters
 
 
-class Histogram:
-    """Counts of durations in seconds in fixed buckets."""
+class Labelled(NamedTuple):
+    """A figure with one label, whose values are few: nodes of the cluster, or reasons.
 
-    __slots__ = ("_counts", "_sum")
+    Attributes:
+        text: what it is.
+        label: the label's name.
+        read: the figure by the label's value.
+        counts: does it only ever rise?
+    """
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self._counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-        self._sum += seconds
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """How many durations there were up to each bound and above the one before it; the last: above all."""
-        return tuple(self._counts)
-
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative buckets as Prometheus wants them, and the sum."""
-        total = 0
-        out: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self._counts, strict=True):
-            total += count
-            out.append((bound, float(total)))
-        return out, self._sum
+    text: str
+    label: str
+    read: Callable[[], Mapping[str, float]]
+    counts: bool = False
 
 
 class NodeMetrics:
@@ -81,12 +69,21 @@ class NodeMetrics:
         self.messages_out = 0
         self.commit_latency = Histogram()  # from a client's append to its commit
         self.disk_latency = Histogram()  # from handing a write to the WAL thread until it is durable
-        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.apply_latency = Histogram()  # of what is committed at once, into a table's store
+        self.request_times = Listeners()
+        self.gauges: dict[
+            str, tuple[str, Callable[[], float]]
+        ] = {}  # counters, where a name ends in `_total`
+        self.labelled: dict[str, Labelled] = {}
         self.histograms: dict[str, tuple[str, Callable[[], tuple[list[tuple[str, float]], float]]]] = {
             "antiphon_commit_seconds": ("From a client's append to its commit", self.commit_latency.buckets),
             "antiphon_disk_seconds": (
                 "From handing a write to the disk's thread until it is durable",
                 self.disk_latency.buckets,
+            ),
+            "antiphon_apply_seconds": (
+                "Applying what was committed at once to the store of a table",
+                self.apply_latency.buckets,
             ),
         }
 
@@ -157,7 +154,27 @@ class _Samples(Collector):
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"antiphon_{name}", text, value=getattr(self._metrics, name))
         for name, (text, read) in self._metrics.gauges.items():
-            yield GaugeMetricFamily(name, text, value=read())
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(name, text, value=read())
+        for name, figure in self._metrics.labelled.items():
+            yield _with_label(name, figure)
         for name, (text, buckets) in self._metrics.histograms.items():
             found, total = buckets()
             yield HistogramMetricFamily(name, text, buckets=found, sum_value=total)
+        requests = HistogramMetricFamily(
+            "antiphon_request_seconds",
+            "From reading a request until it is answered, waiting for data or members included",
+            labels=("listener", "request"),
+        )
+        for listener, request, times in self._metrics.request_times:
+            found, total = times.buckets()
+            requests.add_metric((listener, request), buckets=found, sum_value=total)
+        yield requests
+
+
+def _with_label(name: str, figure: Labelled) -> Metric:
+    kind = CounterMetricFamily if figure.counts else GaugeMetricFamily
+    family = kind(name, figure.text, labels=(figure.label,))
+    for value, amount in sorted(figure.read().items()):
+        family.add_metric((value,), amount)
+    return family

@@ -29,7 +29,7 @@ from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.disk_care import DiskCare
 from antiphon.node.forwarding import Forwarder
-from antiphon.node.gauges import add_gauges
+from antiphon.node.gauges import add_election_counts, add_gauges, add_lag
 from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
@@ -147,6 +147,10 @@ class Node:
         """Start the WAL thread: listeners may hand on requests from now on, which find no replicas yet."""
         self.wal.start(self.loop)
         add_gauges(self.metrics, self.hosts, self.wal, lambda: self.back_pressure.in_flight_bytes)
+        add_lag(self.metrics, self.hosts)
+        add_election_counts(
+            self.metrics, lambda: None if self.coordinator is None else self.coordinator.coordinator
+        )
 
     def join(self, addresses: Mapping[str, str]) -> None:
         """Recover the replicas and make for the cluster, which is told these addresses of the listeners.

@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import DamagedStoreError
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
@@ -37,7 +38,9 @@ class CommonActions:
         """Apply; then answer clients and wake readers (S0.20, S1.20)."""
         state, high_watermark = self._state, action.high_watermark
         if state.table is not None:
+            began_s = system.monotonic_s()
             state.table.committed(high_watermark)
+            state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
         state.high_watermark = high_watermark
         self._steps.news.append((self._clients.committed, (high_watermark,)))
         transactions = state.log.producers.transactions

@@ -76,6 +76,11 @@ class PartitionMetrics(Protocol):
         ...
 
     @property
+    def apply_latency(self) -> Durations:
+        """Of what is committed at once, into a table's store."""
+        ...
+
+    @property
     def disk_latency(self) -> Durations:
         """From handing a write to the WAL until it is durable."""
         ...

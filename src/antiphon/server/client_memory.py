@@ -7,6 +7,7 @@ from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.gateway.turns import Turns
 from antiphon.model.cluster import MetadataView
+from antiphon.model.metadata import ShardStatus
 from antiphon.node.config import Limits
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ def add_quota_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], quotas:
     gauges["antiphon_quota_tracked"] = ("Limits whose use is kept track of", lambda: quotas.tracked)
     for use in Use:
         what = "Connections refused" if use is Use.CONNECTION else "Requests that made their client wait"
-        gauges[f"antiphon_quota_{use}_throttled"] = (
+        gauges[f"antiphon_quota_{use}_throttled_total"] = (
             f"{what} because of quotas of kind {use}, since the start",
             lambda use=use: quotas.waits[use],  # type: ignore[misc]
         )
         if use is not Use.CONNECTION:
-            gauges[f"antiphon_quota_{use}_throttled_seconds"] = (
+            gauges[f"antiphon_quota_{use}_throttled_seconds_total"] = (
                 f"How long clients were made to wait because of quotas of kind {use}, since the start",
                 lambda use=use: quotas.waited_s[use],  # type: ignore[misc]
             )
@@ -52,6 +53,17 @@ def add_capacity_gauges(
         "Shards of all topics and tables of the cluster",
         lambda: sum(len(topic.shards) for topic in view.topics.values()),
     )
+    gauges["antiphon_partitions_without_leader"] = (
+        "Of those, without a leader, as far as this node knows",
+        lambda: sum(
+            shard.status is not ShardStatus.ONLINE for topic in view.topics.values() for shard in topic.shards
+        ),
+    )
+    gauges["antiphon_nodes_alive"] = (
+        "Nodes of the cluster that are alive, as far as this node knows",
+        lambda: sum(node.alive for node in view.nodes.values()),
+    )
+    gauges["antiphon_nodes"] = ("Nodes of the cluster", lambda: len(view.nodes))
     gauges["antiphon_partitions_limit"] = ("Above so many, no more are made", lambda: limits.partitions)
     gauges["antiphon_node_replicas_limit"] = (
         "Above so many replicas on a node, no more are placed on it",
@@ -71,7 +83,11 @@ def add_transaction_gauges(
         "Transactions under way, or decided and not told to all that take part, that this node coordinates",
         lambda: coordinator.open_transactions,
     )
-    gauges["antiphon_transaction_markers"] = (
+    gauges["antiphon_transactions_oldest_seconds"] = (
+        "How long the oldest transaction that this node coordinates has been under way; 0: there is none",
+        lambda: coordinator.oldest_s,
+    )
+    gauges["antiphon_transaction_markers_total"] = (
         "Ends of transactions that partitions and groups were told by this node since its start",
         lambda: coordinator.endings.told,
     )
@@ -88,7 +104,7 @@ def add_memory_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], budget
         "Connections that are not read because there is no memory for them",
         lambda: budget.waiting,
     )
-    gauges["antiphon_client_memory_waits"] = (
+    gauges["antiphon_client_memory_waits_total"] = (
         "Times that a connection had to wait for memory, since the start",
         lambda: budget.waits,
     )
@@ -99,7 +115,7 @@ def add_memory_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], budget
 def _add_pool(gauges: dict[str, tuple[str, Callable[[], float]]], name: str, pool: Pool) -> None:
     gauges[f"antiphon_{name}_memory_bytes"] = (f"Of that, by {name} clients", lambda: pool.held_bytes)
     gauges[f"antiphon_{name}_memory_limit_bytes"] = ("Its limit", lambda: pool.limit_bytes)
-    gauges[f"antiphon_{name}_closed_slow"] = (
+    gauges[f"antiphon_{name}_closed_slow_total"] = (
         f"Connections of {name} clients that were closed because they did not send or read on, since the start",
         lambda: pool.closed_slow,
     )

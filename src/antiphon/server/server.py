@@ -94,6 +94,7 @@ class Server:
         self.peers = nodes_listener(node, self.memory.pools["native"])
         for native in self._natives:
             native.asker = self.transactions.asker
+            native.request_times = node.metrics.request_times.native
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
         self._config = config
@@ -133,6 +134,7 @@ class Server:
                 self.transactions,
                 self._faults,
             )
+            self.kafka.request_times = node.metrics.request_times.kafka
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
                 node.gateway,

@@ -191,6 +191,12 @@ class TransactionCoordinator:
         )
 
     @property
+    def oldest_s(self) -> float:
+        """Seconds since the oldest transaction under way here began; 0 where there is none."""
+        began_ms = min((row.began_ms for _, row in self._open()), default=None)
+        return 0.0 if began_ms is None else max(0.0, (system.wall_ms() - began_ms) / 1000)
+
+    @property
     def participants(self) -> int:
         """Partitions and groups in them."""
         return sum(led.participants for led in self._led)
