@@ -202,9 +202,15 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
         own is not None and cluster.evidence.holds_all(machine, own, needed.get(CLUSTER_SHARD_ID, 0))
     ):
         return False
-    if any(is_rotten(machine.disk, path) for path in machine.rotten):
+    # Of a replica that was moved away nothing is left to mend, whenever its removal becomes durable.
+    if any(shard_of(path) in node.hosts and is_rotten(machine.disk, path) for path in machine.rotten):
         return False
     return all(host.log.damaged is None for host in node.hosts.values())
+
+
+def shard_of(path: str) -> int:
+    """Whose file it is: `/data/shards/7/...` or `/data/tables/7/...`."""
+    return int(path.split("/")[3].split(".", maxsplit=1)[0])
 
 
 def _is_store_damaged(host: "Partition") -> bool:
@@ -219,7 +225,7 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
     if node is None or not node.agent.registered.is_set():
         return
     for path, bit in machine.flipped:
-        shard_id = int(path.split("/")[3])
+        shard_id = shard_of(path)
         host = node.hosts.get(shard_id)
         if (
             host is None
@@ -345,7 +351,7 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
     for root in (*_replicas_with_something(faults.cluster, machine), *tables):
         for path, data in _files(machine.disk.copy(root), root):
             kind = _kind_of_file(path)
-            if path.endswith(DATA_SUFFIX) and int(path.split("/")[3]) not in opened:
+            if path.endswith(DATA_SUFFIX) and shard_of(path) not in opened:
                 continue  # its index may be what a power failure left of it, and nobody has mended that since
             # A bit of the room behind the last batch says nothing, and the next batch is written over it.
             size = len(without_padding(data)) if kind == DATA_SUFFIX else len(data)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from antiphon.log.segment import DATA_SUFFIX, without_padding
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, without_padding
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
 from antiphon.simulation.cluster.disk_view import shard_path
@@ -64,6 +64,9 @@ def _decay(faults: Faults, machine: "Machine", draw: Random, *, is_of_cluster: b
     hurt(faults, machine, f"bit {bit} of {path} while the node runs")
     faults.cluster.tell("rot", machine.node_id, path)
     machine.disk.flip_bit(path, bit)
+    if path.endswith(DATA_SUFFIX):
+        # As for `bit_flip`: rot needs longer than the system takes to write an index back (decision 0007).
+        machine.disk.write_back(path.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX)
     machine.rotten.append(path)
 
 
