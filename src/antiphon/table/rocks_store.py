@@ -29,6 +29,7 @@ from rocksdict import (
 )
 
 from antiphon.errors import DamagedStoreError, ResourceExhaustedError, StorageFailedError
+from antiphon.table.rocks_manifest import unreadable_manifest
 
 WRITE_BUFFER_BYTES: Final = 8 * 1024 * 1024  # per shard, allocated in small arenas as rows come
 WRITE_BUFFERS_BYTES: Final = 64 * 1024 * 1024  # all shards of a node together
@@ -249,6 +250,7 @@ class RocksEngine:
 
     def open(self, path: str) -> RocksStore:
         """See `StoreEngine`."""
+        _require_readable(path, OPENING)
         try:
             db = Rdict(path, _options())
             no_wal = WriteOptions()
@@ -264,6 +266,7 @@ class RocksEngine:
         The files' pages are dropped from the system's cache before, so that they come from the disk.
         """
         _drop_cached(path)
+        _require_readable(path, "a check")
         try:
             db = Rdict(path, _check_options(), access_type=AccessType.read_only(False))
             cursor = db.iter(_check_reads())
@@ -286,6 +289,16 @@ class RocksEngine:
         finally:
             del cursor
             db.close()
+
+
+def _require_readable(path: str, what: str) -> None:
+    """Raise DamagedStoreError where RocksDB would read for ever, StorageFailedError where nothing can be read."""
+    try:
+        found = unreadable_manifest(path)
+    except OSError as error:
+        raise _failed(path, what, error, b"", None) from error
+    if found is not None:
+        raise _failed(path, what, ValueError(f"Corruption: {found}"), b"", None)
 
 
 def _check_options() -> Options:
