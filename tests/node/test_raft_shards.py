@@ -1,6 +1,9 @@
 """Shards whose replicas vote, on real nodes: elections, moves and lost disks, also with no coordinator in reach."""
 
+import asyncio
+
 import msgspec
+import structlog
 
 import antiphon.aio
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
@@ -200,6 +203,30 @@ async def test_a_replica_that_moved_while_its_node_was_down_is_given_up() -> Non
         await eventually(lambda: not nodes.disks[away].exists(f"{DIRECTORY}/shards/{shard_id}"))
         await nodes.append(shard_id, b"two")
         await agree(nodes, shard_id, *after)
+
+
+@in_virtual_time
+async def test_a_replica_whose_topic_was_deleted_while_its_node_was_down_is_given_up_for_good() -> None:
+    """What the node remembers of it opens it at the start, and must not open it again once it is gone."""
+    async with cluster_of(3) as nodes:
+        shard_id = await raft_shard(nodes)
+        await nodes.append(shard_id, b"one")
+        leader = await leader_of(nodes, shard_id)
+        away = next(one for one in nodes.nodes if one != leader and nodes.nodes[one].coordinator is not None)
+        nodes.kill(away)
+        gateway = nodes.nodes[leader].gateway
+        await gateway.delete_topic("t")
+        with structlog.testing.capture_logs() as lines:
+            node = await nodes.start(away)
+            disk, path = nodes.shard_path(away, shard_id)
+            await eventually(node.agent.registered.is_set)
+            await eventually(lambda: shard_id not in node.hosts and not disk.exists(path))
+            for number in range(3):  # the metadata goes on
+                await gateway.create_topic(CreateTopic(f"later-{number}"))
+                await asyncio.sleep(0.1)
+        assert shard_id not in node.hosts
+        assert not disk.exists(path)
+        assert [line["event"] for line in lines].count("replica_removed") == 1
 
 
 @in_virtual_time

@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from antiphon.errors import CorruptBatchError, UnavailableError
+from antiphon.errors import AntiphonError, CorruptBatchError, DamagedStoreError, UnavailableError
 from antiphon.log.disk import write_whole
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.simulated_disk import SimulatedDisk
@@ -36,7 +36,9 @@ class Leader:
         self.terms = TermIndex(10, 1)
         self.terms.append(3, 100)
         self.log = SimpleNamespace(producers=ProducerState(), terms=self.terms)
-        self.table = SimpleNamespace(state=self)
+        self.table = SimpleNamespace(state=self, stores=self)
+        self.checked: list[str] = []
+        self.damage: DamagedStoreError | None = None
         self.applied: list[int] = []  # of the checkpoints to come; the last one stays
         self.during_checkpoint: Callable[[], None] = lambda: None
         self.told: list[Any] = []
@@ -50,6 +52,16 @@ class Leader:
         write_whole(self.disk, f"{path}/rows", b"x" * 1000)
         self.during_checkpoint()
         return self.applied.pop(0) if len(self.applied) > 1 else self.applied[0]
+
+    def check(self, path: str) -> Iterator[int]:
+        self.checked.append(path)
+        yield 1
+        if self.damage is not None:
+            raise self.damage
+
+    def stopped_by(self, error: DamagedStoreError) -> AntiphonError:
+        self.told.append(("stopped", error))
+        return UnavailableError("the replica has stopped")
 
     def members_at(self, _offset: int) -> None:
         return None
@@ -104,6 +116,21 @@ def _run(test: Callable[[Leader, Around], Coroutine[Any, Any, None]]) -> None:
 
 
 sent_in_virtual_time = run_by(_run, given=2)
+
+
+@sent_in_virtual_time
+async def test_a_copy_with_damage_is_not_sent_and_ends_the_replica(leader: Leader, around: Around) -> None:
+    """What has decayed unseen in the leader's store must not become the follower's."""
+    leader.applied = [40]
+    leader.damage = DamagedStoreError("a block is damaged", path="rows", first_key="", last_key=None)
+    await send(leader, around)
+    await eventually(lambda: ("failed", FOLLOWER) in leader.told)
+    assert leader.told == [("stopped", leader.damage), ("failed", FOLLOWER)]
+    assert around.begun == []
+    assert leader.checked
+    leader.damage = None
+    await send(leader, around)
+    assert leader.told == [("sent", FOLLOWER, EntryId(3, 40))]
 
 
 @sent_in_virtual_time

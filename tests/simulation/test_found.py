@@ -13,9 +13,11 @@ from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.cluster import SimulatedCluster
 from antiphon.simulation.cluster.options import draw_options
+from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.violation import ViolationError
+from tests.simulation.told import words
 
 META = ShardMeta(1, 0, ensemble=(3, 0), leader=3, term=2, live=(3,), live_version=4, fence="live")
 
@@ -112,3 +114,9 @@ def test_a_reader_is_not_told_of_a_start_that_no_log_has(followers: FollowerWork
     for start in (1, 3):
         with pytest.raises(ViolationError, match="read-goes-on"):
             followers._check_gone(reader, start)
+
+
+def test_a_replica_of_a_deleted_topic_is_not_opened_again_from_what_a_node_remembers() -> None:
+    """tarantool 501429: two of them came again and again, empty, and elected a leader of a term that had one."""
+    result = run_cluster(draw_options(501_429, "tarantool"))
+    assert result.failure is None, words(result)

@@ -7,6 +7,7 @@ vote, and their leader sends them what they lack.
 
 That is done only while the shard can do without the replica: a replica that is damaged does not vote, and the only one of a
 shard serves what it can still read. So the other members are asked first whether theirs are well, and asked again later.
+Nobody is asked where the replica's own log can make its store anew.
 """
 
 import asyncio
@@ -85,7 +86,7 @@ class Mending:
         host = self._node.hosts.get(shard_id)
         if host is None or is_over(host):
             return True  # somebody else has met the damage
-        if not await self._can_do_without(shard_id):
+        if not _can_make_anew(host, damage) and not await self._can_do_without(shard_id):
             return False
         if is_over(host):
             return True
@@ -128,6 +129,11 @@ class Mending:
         if any(one.shard_id == shard_id and not one.mended_ms for one in reply.findings):
             return False
         return any(one.shard_id == shard_id and one.state in WELL for one in reply.replicas)
+
+
+def _can_make_anew(host: "Partition", damage: "Damage") -> bool:
+    """Does the replica's own log, which is whole, tell its store from the beginning? It opens again once that is read."""
+    return isinstance(damage, DamagedStoreError) and host.log.log_start == 0
 
 
 def _are_enough(shard: ShardMeta, well: set[int]) -> bool:

@@ -363,6 +363,7 @@ class Shards:
     def remove(self, shard_id: int) -> None:
         """The shard is no longer here: close its replica and remove its files."""
         self._placements.pop(shard_id, None)
+        self._remembered.pop(shard_id, None)  # or it would come again, if the shard was deleted
         host = self._node.hosts.get(shard_id)
         if host is not None:
             self._log.info("replica_removed", shard=shard_id)
@@ -428,6 +429,7 @@ class Shards:
             closing.add_done_callback(lambda _done: then(host.shard_id))
 
     def _remove_files(self, shard_id: int) -> None:
+        self._remembered.pop(shard_id, None)
         self._removing.add(shard_id)
         removal = self._node.loop.run_in_executor(None, self._remove_now, shard_id)
         removal.add_done_callback(lambda _done: self._removed(shard_id))

@@ -38,11 +38,13 @@ from antiphon.records.entry_id import EntryId
 if TYPE_CHECKING:
     from antiphon.node.context import NodeContext
     from antiphon.partition.services import SnapshotSource
+    from antiphon.table.store import StoreEngine
 
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_IN_FLIGHT = 4
 CHUNK_TIMEOUT_S = 30.0
 CHECKPOINT_TRIES = 3  # a log may be trimmed beyond a copy of its table while that is made
+CHECK_REST_S = 0.05  # at most, after each piece of a copy that is read to check it
 _PREFIX = "send-"
 KEEP_S = 300.0  # a copy that was not delivered is kept for so long after the last try
 
@@ -186,6 +188,7 @@ class Snapshots:
                 return source.terms.start
             try:
                 offset = await asyncio.to_thread(source.table.state.checkpoint, path)
+                await self._check_copy(source.table.stores, path)
             except DamagedStoreError as error:
                 raise source.stopped_by(error) from error
             terms = source.terms
@@ -198,6 +201,21 @@ class Snapshots:
         raise UnavailableError(
             f"the log of shard {source.shard_id} is trimmed faster than its table is copied"
         )
+
+    async def _check_copy(self, stores: "StoreEngine", path: str) -> None:
+        """Read all of it before any of it is sent. Raises DamagedStoreError.
+
+        A copy has its store's blocks as they are on the disk. If one had decayed there unseen, the follower's store would
+        have it too, and two replicas together may be more than their shard can do without.
+        """
+        steps = stores.check(path)
+        while True:
+            began_s = system.monotonic_s()
+            if await asyncio.to_thread(next, steps, None) is None:
+                return
+            await asyncio.sleep(
+                min(CHECK_REST_S, system.monotonic_s() - began_s)
+            )  # others want to go on meanwhile
 
     def _drop_old(self) -> None:
         now_s = self._node.now_s()

@@ -187,7 +187,10 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
     node = machine.node
     if node is None or not node.agent.registered.is_set() or node.shards.broken:
         return False
+    for_people = _told_to_people(cluster, machine)
     for _, shard in shards_on(cluster, machine.node_id):
+        if shard.shard_id in for_people:
+            continue
         host, end = node.hosts.get(shard.shard_id), needed.get(shard.shard_id, 0)
         if host is None or host.state.failed is not None or host.log.damaged is not None:
             return False
@@ -203,9 +206,20 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
     ):
         return False
     # Of a replica that was moved away nothing is left to mend, whenever its removal becomes durable.
-    if any(shard_of(path) in node.hosts and is_rotten(machine.disk, path) for path in machine.rotten):
+    mended = node.hosts.keys() - for_people
+    if any(shard_of(path) in mended and is_rotten(machine.disk, path) for path in machine.rotten):
         return False
     return all(host.log.damaged is None for host in node.hosts.values())
+
+
+def _told_to_people(cluster: "SimulatedCluster", machine: "Machine") -> set[int]:
+    """Shards of two replicas by now whose log cannot make a store anew: the shard needs both, and the node says so."""
+    node = machine.node
+    if node is None:
+        return set()
+    told = {one.shard_id for one in node.care.findings.now}
+    few = {shard.shard_id for _, shard in shards_on(cluster, machine.node_id) if len(shard.everybody) < 3}
+    return {one for one in few & told if one in node.hosts and node.hosts[one].log.log_start > 0}
 
 
 def shard_of(path: str) -> int:

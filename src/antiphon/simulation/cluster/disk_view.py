@@ -5,11 +5,13 @@ import struct
 from functools import lru_cache
 from typing import Final
 
+from crc32c import crc32c
+
 from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.hard_state import HARD_STATE_NAME
 from antiphon.log.segment import DATA_SUFFIX
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.records.batch import HEADER_BYTES, read_header
+from antiphon.records.batch import HEADER_BYTES, Buffer, read_header
 from antiphon.records.entry_id import EMPTY, EntryId
 
 DIRECTORY: Final = "/data"  # of each simulated node
@@ -26,12 +28,21 @@ def shard_path(shard_id: int) -> str:
 
 
 def promise_of(disk: SimulatedDisk, shard_path: str) -> tuple[int, int]:
-    """Term and vote (-1: nobody) that would be found after a power failure now; (0, -1) where there is nothing."""
+    """Term and vote (-1: nobody) that would be found after a power failure now; (0, -1) where there is nothing.
+
+    Where the file is not whole the term is at least that of the log, and nobody knows the vote.
+    """
     data = disk.durable(f"{shard_path}/{HARD_STATE_NAME}")
-    if data is None or len(data) < _PROMISE_AT + _PROMISE.size:
+    if data is None:
         return 0, -1
+    if len(data) < _PROMISE_AT + _PROMISE.size or not _is_whole(data):
+        return end_of_log(disk, shard_path).term, -1
     term, vote = _PROMISE.unpack_from(data, _PROMISE_AT)
     return term, vote
+
+
+def _is_whole(data: Buffer) -> bool:
+    return bool(crc32c(data[_PROMISE_AT:]) == int.from_bytes(data[_PROMISE_AT - 4 : _PROMISE_AT], "big"))
 
 
 def end_of_log(disk: SimulatedDisk, shard_path: str) -> EntryId:

@@ -93,6 +93,11 @@ class ClusterOptions:
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
 
     @property
+    def moves_replicas(self) -> bool:
+        """May a replica leave a node, and a new one of the same shard come to it?"""
+        return self.operator_weight > 0 or self.kafka_admins > 0
+
+    @property
     def has_key(self) -> bool:
         """Do nodes prove that they are nodes? They have to where clients log in."""
         return self.peer_key or bool(self.principals)

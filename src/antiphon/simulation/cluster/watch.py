@@ -94,7 +94,7 @@ class Watch:
             int, tuple[int, list[_Seen]]
         ] = {}  # by node: how many hosts, and what was seen of them
         self.held: dict[tuple[int, int], int] = {}  # (node, shard) -> committed end before a disk was hurt
-        self.word = KeptWord(may_move=world.options.operator_weight > 0)
+        self.word = KeptWord(may_move=world.options.moves_replicas)
         self._broken: ViolationError | None = None  # seen in the middle of a step
         self.multi = MultiWatch(evidence, world.options, self._judge, self._look_at_failed)
         self.modes = ModeWatch(evidence, machines)
@@ -292,7 +292,7 @@ class Watch:
         require(
             damaged is not None
             or host.log.recovery.log_end >= had  # its leader may have cut it since, in the same step
-            or self._world.options.operator_weight > 0,  # who may have moved it away, and back
+            or self._world.options.moves_replicas,  # who may have moved it away, and back
             "loss-noticed",
             host.shard_id,
             f"node {machine.node_id} had a durable log up to {had}, and goes on from "

@@ -233,7 +233,7 @@ class MultiWatch:
         require(
             damaged is not None
             or covers(multi.vclock, had)
-            or self._options.operator_weight > 0,  # who may have moved it away, and back
+            or self._options.moves_replicas,  # who may have moved it away, and back
             "loss-noticed",
             host.shard_id,
             f"the disk of node {node} held {had}, and it goes on from {multi.vclock} as if that was all",
