@@ -8,9 +8,12 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+from antiphon.cli.main import app
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.model.requests import AppendBatch
 from antiphon.node.config import split_address
@@ -196,6 +199,72 @@ def test_keys_and_versions(shell: Shell) -> None:
     assert "k1" in shell.refused("kv", "default", "get", "k1")
     shell.ok("kv", "default", "delete-range", "k", "l")
     assert shell.ok("kv", "default", "list", "--from", "k", "--to", "l") == ""
+
+
+def test_what_changes_something_says_so_in_json(shell: Shell, tmp_path: Path) -> None:
+    def said(*words: str) -> Any:
+        return json.loads(shell.ok(*words, "--json"))
+
+    shell.ok("table", "create", "t-json", "--replicas", "3")
+    assert said("table", "alter", "t-json", "--config", "on.not.leader=forward")["config"] == {
+        "on.not.leader": "forward"
+    }
+    elected = said("shard", "elect", "t-json", "0")
+    assert (elected["topic"], elected["shard"], elected["term"] > 1) == ("t-json", 0, True)
+    shell.ok("kv", "t-json", "put", "k", "v")
+    assert said("kv", "t-json", "delete", "k") == {"key": "k", "deleted": True}
+    assert said("kv", "t-json", "delete-range", "a", "b") == {"from": "a", "to": "b", "deleted": True}
+    parts = said("shard", "split", "t-json", "0")
+    assert [part["shard"] for part in parts] == [0, 1]
+    assert parts[0]["hashes"][1] + 1 == parts[1]["hashes"][0]
+    assert said("table", "delete", "t-json") == {"name": "t-json", "kind": "table", "deleted": True}
+    made = said("user", "add", "jason", "--generate")
+    assert made["user"] == "jason"
+    assert len(made["password"]) > 10
+    assert "jason" in [one["user"] for one in said("user", "list")]
+    assert said("user", "remove", "jason") == {"user": "jason", "removed": True}
+    entry = ("--principal", "User:jason", "--name", "orders", "--operation", "read")
+    acl = said("acl", "add", *entry)
+    assert acl == {
+        "permission": "allow", "principal": "User:jason", "operation": "read", "resource": "topic",
+        "name": "orders", "pattern": "literal", "host": "*",
+    }  # fmt: skip
+    assert said("acl", "list") == [acl]
+    (tmp_path / "acls.toml").write_text("")
+    plan = said("acl", "apply", str(tmp_path / "acls.toml"), "--prune", "--dry-run")
+    assert plan == {"added": [], "removed": [acl], "kept": 0, "applied": False}
+    assert said("acl", "remove", *entry) == {**acl, "removed": True}
+    quota = said("quota", "set", "--user", "*", "--producer-byte-rate", "1000")
+    assert quota == {"user": "*", "client_id": None, "ip": None, "limits": {"producer_byte_rate": 1000.0}}
+    assert said("quota", "list") == [quota]
+    assert said("quota", "remove", "--user", "*")["removed"] == ["producer_byte_rate"]
+
+
+def test_every_command_can_say_json() -> None:
+    """All but the one that prints an example of a file."""
+    lacking = []
+
+    def walk(command: Any, *words: str) -> None:
+        for name, inner in getattr(command, "commands", {}).items():
+            walk(inner, *words, name)
+        if not hasattr(command, "commands") and not any("--json" in one.opts for one in command.params):
+            lacking.append(" ".join(words))
+
+    walk(typer.main.get_command(app))
+    assert lacking == ["pipeline example"]
+
+
+def test_a_shell_completes_commands(shell: Shell) -> None:
+    asked = {"_ANTIPHON_COMPLETE": "complete_bash", "COMP_WORDS": "antiphon to", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [Path(sys.executable).parent / "antiphon"],  # the variable goes by the script's name
+        capture_output=True,
+        text=True,
+        env=shell.environment | asked,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["top", "topic"], done.stderr
 
 
 def test_quotas(shell: Shell) -> None:

@@ -8,8 +8,8 @@ import typer
 
 import antiphon
 from antiphon.cli import acl_file
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, ServersOption, server_addresses
-from antiphon.cli.output import reports_errors
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import print_json, reports_errors, say, usage
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AccessReply, AlterAcls, AlterUser
@@ -58,6 +58,7 @@ def user_add(
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Add a user, or set the password of one. The password stays here: the cluster gets keys that prove it."""
     from antiphon.security.passwords import credentials
@@ -65,14 +66,22 @@ def user_add(
     password, generated = read_password(password_file, from_stdin=password_stdin, generate=generate)
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(AlterUser(name, credentials(password))))
-    typer.echo(f"user {name!r} is there" + (f"; the password, told once: {password}" if generated else ""))
+    told = f"; the password, told once: {password}" if generated else ""
+    shown = {"user": name} | ({"password": password} if generated else {})
+    say(f"user {name!r} is there{told}", shown, as_json=as_json)
 
 
 @users.command("list", epilog="Example: antiphon user list")
 @reports_errors
-def user_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
+def user_list(
+    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
+) -> None:
     """List the users and their mechanisms."""
-    for name, mechanisms in _access(servers, directory).users:
+    found = _access(servers, directory).users
+    if as_json:
+        print_json([{"user": name, "mechanisms": list(mechanisms)} for name, mechanisms in found])
+        return
+    for name, mechanisms in found:
         typer.echo(f"{name}  {', '.join(mechanisms)}")
 
 
@@ -82,11 +91,12 @@ def user_remove(
     name: Annotated[str, typer.Argument(help="Name of the user.")],
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove a user. Its connections end within seconds; entries that name it stay."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(AlterUser(name, remove=True)))
-    typer.echo(f"user {name!r} is gone")
+    say(f"user {name!r} is gone", {"user": name, "removed": True}, as_json=as_json)
 
 
 @acls.command("add", epilog="Example: antiphon acl add --principal User:alice --name orders --operation read")
@@ -101,12 +111,13 @@ def acl_add(
     deny: Annotated[bool, typer.Option("--deny", help="Forbid it; this wins over what allows it.")] = False,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Add an entry."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(AlterAcls((acl,))))
-    typer.echo(_text(acl))
+    say(_text(acl), _plain(acl), as_json=as_json)
 
 
 @acls.command(
@@ -123,6 +134,7 @@ def acl_remove(
     deny: Annotated[bool, typer.Option("--deny", help="An entry that forbids.")] = False,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove the entry that says exactly this."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
@@ -130,7 +142,7 @@ def acl_remove(
         raise InvalidRequestError(f"there is no entry: {_text(acl)}")
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(AlterAcls(remove=(acl,))))
-    typer.echo(f"removed: {_text(acl)}")
+    say(f"removed: {_text(acl)}", _plain(acl) | {"removed": True}, as_json=as_json)
 
 
 @acls.command("list", epilog="Example: antiphon acl list --toml > acls.toml")
@@ -139,9 +151,15 @@ def acl_list(
     toml: Annotated[bool, typer.Option("--toml", help="Print a file for `antiphon acl apply`.")] = False,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """List the entries."""
+    if toml and as_json:
+        usage("give --toml or --json, not both")
     found = _access(servers, directory).acls
+    if as_json:
+        print_json([_plain(acl) for acl in found])
+        return
     if toml:
         typer.echo(acl_file.to_toml(found), nl=False)
         return
@@ -161,6 +179,7 @@ def acl_apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and stop.")] = False,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Add the entries of a file that the cluster lacks, all in one step; with --prune the file is all there is."""
     wanted = acl_file.read_acls(file)
@@ -171,11 +190,15 @@ def acl_apply(
     if (added or removed) and not dry_run:
         with antiphon.connect(server_addresses(servers, directory)) as db:
             db.run(db.aio.administer(AlterAcls(added, removed)))
+    kept = len(known) - len(removed)
+    if as_json:
+        changes = {"added": [_plain(acl) for acl in added], "removed": [_plain(acl) for acl in removed]}
+        print_json(changes | {"kept": kept, "applied": not dry_run})
+        return
     for sign, changed in (("+", added), ("-", removed)):
         for acl in changed:
             typer.echo(f"{sign} {_text(acl)}")
     would = "would be " if dry_run else ""
-    kept = len(known) - len(removed)
     typer.echo(f"{len(added)} {would}added, {len(removed)} {would}removed, {kept} stay")
 
 
@@ -186,6 +209,12 @@ def _access(servers: str | None, directory: Path) -> AccessReply:
 
 def _permission(*, deny: bool) -> Permission:
     return Permission.DENY if deny else Permission.ALLOW
+
+
+def _plain(acl: Acl) -> dict[str, str]:
+    """The same for programs, by the names of the options."""
+    names = ("permission", "principal", "operation", "resource", "name", "pattern", "host")
+    return {name: str(getattr(acl, name)) for name in names}
 
 
 def _text(acl: Acl) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.local_nodes import attend, node_json, note_signals
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
 from antiphon.cli.secure_folder import use_settings
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
@@ -46,7 +46,7 @@ def _all(cluster: LocalClusterFile, listener: str) -> str:
 
 
 @reports_errors
-def down(directory: DirOption = DEFAULT_DIR) -> None:
+def down(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> None:
     """Stop a cluster on this machine; its data stays."""
     cluster = find_cluster(directory.absolute())
     dirs = [Path(node.dir) for node in cluster.nodes]
@@ -57,7 +57,8 @@ def down(directory: DirOption = DEFAULT_DIR) -> None:
         raise AntiphonError(
             f"{len(killed)} of {running} nodes did not stop in time and were killed; they recover at the next start"
         )
-    typer.echo(f"Stopped {running} of {len(dirs)} nodes; the data is in {directory}")
+    shown = {"stopped": running, "nodes": len(dirs), "dir": str(directory)}
+    say(f"Stopped {running} of {len(dirs)} nodes; the data is in {directory}", shown, as_json=as_json)
 
 
 @reports_errors

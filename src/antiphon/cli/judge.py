@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.output import reports_errors
+from antiphon.cli.cluster_commands import JsonOption
+from antiphon.cli.output import print_json, reports_errors, say
 
 FilesArgument = Annotated[list[Path], typer.Argument(help="Files to judge.")]
 
@@ -23,23 +24,27 @@ def mount(app: typer.Typer) -> None:
 
 
 @reports_errors
-def history(files: FilesArgument) -> None:
+def history(files: FilesArgument, as_json: JsonOption = False) -> None:
     """Is each history linearizable? Reads Jepsen's register logs and key-value histories."""
     from antiphon.simulation.public_histories import judge_history
 
-    for path in files:
-        typer.echo(f"{path} {judge_history(path).value}")
+    found = {str(path): judge_history(path).value for path in files}
+    if as_json:
+        print_json([{"file": path, "verdict": verdict} for path, verdict in found.items()])
+        return
+    for path, verdict in found.items():
+        typer.echo(f"{path} {verdict}")
 
 
 @reports_errors
-def quorum(files: FilesArgument) -> None:
+def quorum(files: FilesArgument, as_json: JsonOption = False) -> None:
     """Answer each stanza of quorum arithmetic; exits 1 where one is answered otherwise than the file says."""
     from antiphon.simulation.public_quorums import judge_quorums
 
     failed = False
     for path in files:
         stanzas, wrong = judge_quorums(path)
-        typer.echo(f"{path} {len(stanzas) - len(wrong)}/{len(stanzas)} stanzas")
+        _tell(path, len(stanzas) - len(wrong), len(stanzas), as_json=as_json)
         for stanza, answer in wrong[:20]:
             typer.echo(
                 f"  line {stanza.line}: {stanza.command}: expected {stanza.expected}, got {answer}", err=True
@@ -55,6 +60,7 @@ def script(
     as_is: Annotated[
         bool, typer.Option("--as-is", help="Without the liberties that docs/simulation.md describes.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Carry out each cluster script on our replicas; exits 1 where logs or states differ from what the file says."""
     from antiphon.simulation.public_scripts import judge_script
@@ -62,7 +68,7 @@ def script(
     failed = False
     for path in files:
         judgement = judge_script(path, as_is=as_is)
-        typer.echo(f"{path} {judgement.passed}/{judgement.compared} stanzas")
+        _tell(path, judgement.passed, judgement.compared, as_json=as_json)
         for liberty, times in judgement.liberties.items():
             typer.echo(f"  {times} x {liberty}", err=True)
         for wrong in judgement.wrong:
@@ -74,3 +80,8 @@ def script(
         failed = failed or bool(judgement.wrong)
     if failed:
         raise typer.Exit(1)
+
+
+def _tell(path: Path, passed: int, compared: int, *, as_json: bool) -> None:
+    shown = {"file": str(path), "passed": passed, "stanzas": compared}
+    say(f"{path} {passed}/{compared} stanzas", shown, as_json=as_json)

@@ -8,7 +8,7 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.data_commands import as_text
-from antiphon.cli.output import print_json, print_table, reports_errors, usage
+from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
 
 KeyArgument = Annotated[str, typer.Argument(help="The key.")]
 ABSENT = -1
@@ -94,11 +94,12 @@ def delete(
     ] = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove a key; exit code 1 if it is not there."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.table(context.obj).delete(key, expected_version=if_version)
-    typer.echo(f"deleted {key}")
+    say(f"deleted {key}", {"key": key, "deleted": True}, as_json=as_json)
 
 
 @reports_errors
@@ -108,11 +109,13 @@ def delete_range(
     end: Annotated[str, typer.Argument(help="First key to keep; an empty one removes to the end.")],
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove every key from START up to, not including, END."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.table(context.obj).delete_range(start, end)
-    typer.echo(f"deleted {start}..{end or 'the end'}")
+    shown = {"from": start, "to": end, "deleted": True}
+    say(f"deleted {start}..{end or 'the end'}", shown, as_json=as_json)
 
 
 StartOption = Annotated[str, typer.Option("--from", help="First key.")]

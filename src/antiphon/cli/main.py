@@ -31,7 +31,6 @@ from antiphon.cli.top import command as top_command
 app = typer.Typer(
     name="antiphon",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Replicated logs and the tables they fold into. Kafka clients connect unchanged; Spark is the pipeline.",

@@ -98,6 +98,14 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, as
         typer.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
+def say(text: str, value: object, *, as_json: bool) -> None:
+    """Say what came of a command: in words, or as one JSON document."""
+    if as_json:
+        print_json(value)
+    else:
+        typer.echo(text)
+
+
 def print_json(value: object) -> None:
     """Print one JSON document on one line."""
     typer.echo(json.dumps(value, default=_jsonable, ensure_ascii=False))

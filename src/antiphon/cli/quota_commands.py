@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, ServersOption, server_addresses
-from antiphon.cli.output import reports_errors
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import print_json, reports_errors, say
 from antiphon.errors import InvalidRequestError
 from antiphon.model.quotas import DEFAULT, LIMITS, Quota, address, check_quota
 from antiphon.model.requests import AlterQuota
@@ -42,6 +42,7 @@ def quota_set(
     ] = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Set limits of a user, of a client id, of both together, or of an address. Its other limits stay."""
     quota = msgspec.structs.replace(
@@ -57,7 +58,7 @@ def quota_set(
         raise InvalidRequestError(f"name a limit: {', '.join(map(_option, LIMITS))}")
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(AlterQuota(quota)))
-    typer.echo(_text(quota))
+    say(_text(quota), _plain(quota), as_json=as_json)
 
 
 @quotas.command("remove", epilog="Example: antiphon quota remove --user alice --limit producer_byte_rate")
@@ -71,6 +72,7 @@ def quota_remove(
     ] = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Take limits away. What the next wider quota says counts then."""
     entity = _entity(user, client_id, ip)
@@ -84,15 +86,21 @@ def quota_remove(
             raise InvalidRequestError(f"there is no {' '.join(['quota', *lacking])} of {_whose(entity)}")
         gone = gone or tuple(found.limits)
         db.run(db.aio.administer(AlterQuota(entity, gone)))
-    typer.echo(f"removed: {_whose(entity)}: {', '.join(gone)}")
+    shown = _plain(entity) | {"removed": list(gone)}
+    say(f"removed: {_whose(entity)}: {', '.join(gone)}", shown, as_json=as_json)
 
 
 @quotas.command("list", epilog="Example: antiphon quota list")
 @reports_errors
-def quota_list(servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
+def quota_list(
+    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
+) -> None:
     """List the quotas."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
         found = db.run(db.aio.access()).quotas
+    if as_json:
+        print_json([_plain(quota) for quota in sorted(found, key=_text)])
+        return
     for line in sorted(map(_text, found)):
         typer.echo(line)
 
@@ -115,6 +123,13 @@ def _option(limit: str) -> str:
 def _whose(quota: Quota) -> str:
     names = zip(("user", "client-id", "ip"), quota.entity, strict=True)
     return " ".join(f"{kind} {name or EVERYONE}" for kind, name in names if name is not None)
+
+
+def _plain(quota: Quota) -> dict[str, object]:
+    """The same for programs; an entity that is not named is null."""
+    names = zip(("user", "client_id", "ip"), quota.entity, strict=True)
+    whose = {kind: None if name is None else name or EVERYONE for kind, name in names}
+    return whose | {"limits": dict(quota.limits)}
 
 
 def _text(quota: Quota) -> str:

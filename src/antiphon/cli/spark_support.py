@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.cli.output import progress, reports_errors
+from antiphon.cli.cluster_commands import JsonOption
+from antiphon.cli.output import print_json, progress, reports_errors
 from antiphon.errors import AntiphonError
 
 if TYPE_CHECKING:
@@ -88,14 +89,18 @@ def _children_write_to(log: str) -> "Iterator[None]":
 
 
 @reports_errors
-def spark_env() -> None:
+def spark_env(as_json: JsonOption = False) -> None:
     """Print what Spark's own commands need in their environment: Java, and the Python of this installation.
 
     spark-pipelines, spark-submit and pyspark look for Java in JAVA_HOME, and start the python3 of the PATH otherwise.
     """
     import antiphon.spark
 
-    for name, value in antiphon.spark.environment().items():
+    found = antiphon.spark.environment()
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
         typer.echo(f"export {name}={shlex.quote(value)}")
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, ServersOption, server_addresses
-from antiphon.cli.output import progress, reports_errors
+from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import print_json, progress, reports_errors
 from antiphon.model.metadata import KeyRanges
 
 
@@ -20,6 +20,7 @@ def shard_split(
     timeout_s: Annotated[float, typer.Option(help="How long to wait for the copying, in seconds.")] = 3600.0,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Split a shard of a table in two, while it is read and written."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
@@ -27,6 +28,9 @@ def shard_split(
             db.split_shard(table, shard, at=None if at < 0 else at, timeout_s=timeout_s)
         found = next(topic for topic in db.metadata().topics if topic.name == table)
     ranges = KeyRanges(found.shards)
+    if as_json:
+        print_json([{"shard": part.index, "hashes": list(ranges.range_of(part))} for part in found.shards])
+        return
     for part in found.shards:
         first, last = ranges.range_of(part)
         typer.echo(f"{table}/{part.index} holds key hashes {first} to {last}")

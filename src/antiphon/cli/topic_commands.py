@@ -8,7 +8,7 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.moves import WAIT_S, wait_for_moves
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
 from antiphon.cli.split_command import shard_split
 from antiphon.cli.topic_options import (
     CommitOption,
@@ -219,6 +219,7 @@ def _alter(kind: Kind) -> Callable[..., None]:
         ] = None,
         servers: ServersOption = None,
         directory: DirOption = DEFAULT_DIR,
+        as_json: JsonOption = False,
     ) -> None:
         chosen = with_options(parse_config(config), commit=commit, accept_split_brain=accept_split_brain)
         settings: dict[str, str | None] = {**chosen, **dict.fromkeys(reset or [])}
@@ -230,7 +231,8 @@ def _alter(kind: Kind) -> Callable[..., None]:
             topic = _find(db.metadata(), name, kind)
             if replicas is not None:
                 wait_for_moves(db, lambda topic_name, _: topic_name == name, WAIT_S)
-        typer.echo(f"Altered {kind.value} {name}")
+                topic = _find(db.metadata(), name, kind)
+        say(f"Altered {kind.value} {name}", _as_json(topic), as_json=as_json)
         if settings:
             _warn(topic)
 
@@ -246,11 +248,13 @@ def _delete(kind: Kind) -> Callable[..., None]:
         name: Annotated[str, typer.Argument(help="Its name.")],
         servers: ServersOption = None,
         directory: DirOption = DEFAULT_DIR,
+        as_json: JsonOption = False,
     ) -> None:
         with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"deleting {name}"):
             _find(db.metadata(), name, kind)
             db.delete_topic(name)
-        typer.echo(f"Deleted {kind.value} {name}")
+        shown = {"name": name, "kind": kind.value, "deleted": True}
+        say(f"Deleted {kind.value} {name}", shown, as_json=as_json)
 
     delete.__doc__ = f"Delete a {kind.value} and its data."
     return delete
@@ -319,11 +323,18 @@ def shard_elect(
     node: Annotated[int, typer.Option(help="The node that should lead; -1: the best log.")] = -1,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
 ) -> None:
     """Fence a shard and elect its leader anew."""
-    with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"electing {topic}/{shard}"):
-        db.elect_leader(topic, shard, node=node)
-    typer.echo(f"{topic}/{shard} has elected")
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        with progress(f"electing {topic}/{shard}"):
+            db.elect_leader(topic, shard, node=node)
+        led = {
+            one.index: one for found in db.metadata().topics if found.name == topic for one in found.shards
+        }
+    found = led.get(shard)
+    shown = {"topic": topic, "shard": shard, "leader": found and found.leader, "term": found and found.term}
+    say(f"{topic}/{shard} has elected", shown, as_json=as_json)
 
 
 def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[object]]:

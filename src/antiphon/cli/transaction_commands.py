@@ -13,7 +13,7 @@ from antiphon.cli.cluster_commands import (
     ServersOption,
     server_addresses,
 )
-from antiphon.cli.output import print_json, print_table, reports_errors, usage
+from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
 from antiphon.cli.status_page import NODE_TIMEOUT_S
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta
@@ -84,12 +84,18 @@ def describe(
 
 @app.command("abort", epilog="Example: antiphon transactions abort orders-1")
 @reports_errors
-def abort(name: IdArgument, servers: ServersOption = None, directory: DirOption = DEFAULT_DIR) -> None:
+def abort(
+    name: IdArgument,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
     """Abort the open transaction of a transactional id. Its producer is fenced and has to begin anew."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
         node, _ = _one(db, name)
         db.abort_transaction(node, name, timeout_s=NODE_TIMEOUT_S)
-    typer.echo(f"the transaction of {name} is aborted, and its producer is fenced")
+    text = f"the transaction of {name} is aborted, and its producer is fenced"
+    say(text, {"transactional_id": name, "aborted": True}, as_json=as_json)
 
 
 def _all(
