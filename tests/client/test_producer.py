@@ -265,3 +265,31 @@ async def test_many_records_go_in_batches(cluster: FailingNodes, db: AsyncClient
     )
     for shard in range(3):
         assert all(len(batch) < 300_000 for batch in cluster.batches("in", shard))
+
+
+@pytest.mark.parametrize(
+    "later", [UnknownTopicError("no such table"), InvalidRequestError("not now"), DROP_BEFORE]
+)
+@in_a_cluster
+async def test_a_commit_of_unknown_outcome_stays_unknown_whatever_the_next_try_meets(
+    cluster: FailingNodes, db: AsyncClient, later: Fault
+) -> None:
+    """It may be committed: only the coordinator's word on this transaction says that it is not."""
+    await db.create_topic("in")
+    async with db.producer("mover", timeout_s=0.5) as producer:
+        transaction = producer.begin()
+        await transaction.append("in", b"a")
+        await transaction.flush()
+        cluster.fail(FinishTransaction, DROP_AFTER, *[DROP_BEFORE] * 200)
+        with pytest.raises(TimedOutError) as unknown:
+            await transaction.commit()
+        assert unknown.value.details["earlier_try"]
+        cluster.faults.clear()
+        cluster.fail(FinishTransaction, *[later] * 200)
+        with pytest.raises(TimedOutError) as unknown:
+            await transaction.commit()
+        assert unknown.value.details["earlier_try"]
+        assert transaction.is_open
+        cluster.faults.clear()
+        await transaction.commit()
+    assert await committed(db, "in") == [b"a"]

@@ -33,3 +33,18 @@ def test_promises_are_kept(world: dict[str, Any], seed: int) -> None:
 def test_a_planted_mistake_is_seen(name: str) -> None:
     caught = seeds_to_catch(CLUSTER_PLANTS[name], range(1, QUICK_SEEDS + 1))
     assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
+
+
+@pytest.mark.parametrize(
+    ("profile", "seed"),
+    [
+        (
+            "multi",
+            510_916,
+        ),  # a node that knew nothing yet denied the table of transactions, and a client believed it
+        ("tarantool", 510_364),  # of two offsets of a group the later one was committed first, and stayed
+    ],
+)
+def test_what_seeds_have_found_is_mended(profile: str, seed: int) -> None:
+    result = run_cluster(draw_options(seed, profile))
+    assert result.failure is None, words(result)

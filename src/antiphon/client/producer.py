@@ -183,6 +183,7 @@ class AsyncTransaction:
         self._joined_groups: set[str] = set()
         self._identity: Identity | None = None
         self._may_be_known = False  # to the coordinator
+        self._is_in_doubt = False  # was a commit asked for whose outcome is not known?
         self._joining = asyncio.Lock()
         self._held_bytes = 0
         self._found: list[Position | None] = []
@@ -330,7 +331,11 @@ class AsyncTransaction:
             await producer.ask(FinishTransaction(producer.name, *identity, commit), producer.name)
         except AntiphonError as error:
             producer.in_doubt()
-            if commit and isinstance(error, TimedOutError):
+            if self._is_in_doubt:  # an earlier call may have committed it
+                error.details["earlier_try"] = True
+            final = isinstance(error, ProducerFencedError | InvalidTxnStateError)
+            if commit and (isinstance(error, TimedOutError) or (self._is_in_doubt and not final)):
+                self._is_in_doubt = True
                 raise TimedOutError(
                     f"whether the transaction of {producer.name!r} was committed is not known: {error.message}",
                     earlier_try=True,

@@ -12,6 +12,7 @@ from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
     NotLeaderError,
+    NotReadyError,
     TimedOutError,
     UnknownTopicError,
 )
@@ -164,15 +165,17 @@ class NodeGateway:
         """See Gateway."""
         found = self.cluster.view.topics.get(name)
         if found is None:
-            raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
+            raise _unknown(self.cluster.view, f"there is no topic or table {name!r}", name=name)
         return found
 
     def topic_by_id(self, topic_id: bytes) -> TopicMeta:
         """See Gateway."""
         found = self.cluster.view.topic_by_id(topic_id)
         if found is None:
-            raise UnknownTopicError(
-                f"there is no topic or table with id {topic_id.hex()}", topic_id=topic_id.hex()
+            raise _unknown(
+                self.cluster.view,
+                f"there is no topic or table with id {topic_id.hex()}",
+                topic_id=topic_id.hex(),
             )
         return found
 
@@ -424,6 +427,13 @@ class NodeGateway:
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """See Gateway."""
         return msgspec.structs.replace(self._own.status(shards), metadata_version=self.metadata_version)
+
+
+def _unknown(view: LocalView, text: str, **details: Any) -> AntiphonError:
+    """What a node says of a topic that it does not know: it may be that it knows none yet."""
+    if view.version < 0:
+        return NotReadyError("this node was just started and knows no metadata yet")
+    return UnknownTopicError(text, **details)
 
 
 def _future() -> tuple["asyncio.Future[Any]", Callable[[Any], None]]:
