@@ -120,3 +120,9 @@ def test_a_replica_of_a_deleted_topic_is_not_opened_again_from_what_a_node_remem
     """tarantool 501429: two of them came again and again, empty, and elected a leader of a term that had one."""
     result = run_cluster(draw_options(501_429, "tarantool"))
     assert result.failure is None, words(result)
+
+
+def test_batches_that_wait_behind_one_that_is_refused_are_refused_too() -> None:
+    """multi 511642: the first four waited too long for a thread to look at their records, and the fifth did not."""
+    result = run_cluster(draw_options(511_642, "multi"))
+    assert result.failure is None, words(result)

@@ -1,7 +1,9 @@
 """Appends of clients on their way to a shard: each batch's records are looked at first, in the order of their arrival.
 
 Most batches are judged at once. One that takes long is judged by a thread, and what arrives for the same shard meanwhile
-waits behind it, so a producer's batches keep their order. What waits is kept as a copy, and counts as bytes in flight.
+waits behind it, so a producer's batches keep their order. Where one of them is refused and may be sent again, so are those
+of its producer that wait behind it: of a producer that it does not know a log takes any sequence. What waits is kept as a
+copy, and counts as bytes in flight.
 """
 
 import asyncio
@@ -23,16 +25,27 @@ if TYPE_CHECKING:
 class _Waiting:
     """A batch that waits for its own judgement, or for those before it."""
 
-    __slots__ = ("batch", "deadline_s", "done", "expected_offset", "is_judged", "number", "problem")
+    __slots__ = (
+        "batch",
+        "deadline_s",
+        "done",
+        "expected_offset",
+        "is_judged",
+        "number",
+        "problem",
+        "producer_id",
+    )
 
     def __init__(
         self,
+        producer_id: int,
         batch: bytes,
         expected_offset: int | None,
         deadline_s: float,
         done: Done,
         number: int | None,
     ) -> None:
+        self.producer_id = producer_id  # negative: none
         self.batch = batch
         self.expected_offset = expected_offset
         self.deadline_s = deadline_s
@@ -53,6 +66,7 @@ class RecordIntake:
         self._replicas = replicas
         self._walker = RecordWalker(_in_thread)
         self._lines: dict[int, deque[_Waiting]] = {}
+        self._refused: dict[int, dict[int, AntiphonError]] = {}  # of a line: by producer
 
     def append(
         self,
@@ -88,7 +102,8 @@ class RecordIntake:
             host.clients.append(batch, expected_offset, timeout_s, done, header, number)
             return
         host.state.check_writable()
-        one = _Waiting(bytes(batch), expected_offset, host.services.now_s() + timeout_s, done, number)
+        deadline_s = host.services.now_s() + timeout_s
+        one = _Waiting(header.producer_id, bytes(batch), expected_offset, deadline_s, done, number)
         self._lines.setdefault(shard_id, deque()).append(one)
         host.services.in_flight(len(one.batch))
         if is_judged:
@@ -121,15 +136,21 @@ class RecordIntake:
             try:
                 self._append(host.shard_id, one, one.deadline_s - host.services.now_s())
             except AntiphonError as error:
+                if error.retriable and one.producer_id >= 0:
+                    self._refused.setdefault(host.shard_id, {})[one.producer_id] = error
                 one.done(error)
             except Exception as error:  # noqa: BLE001 - a bug: it is not the trouble of those who wait behind
                 one.done(InternalError(f"the batch could not be appended: {error!r}"))
         if not line:
             del self._lines[host.shard_id]
+            self._refused.pop(host.shard_id, None)
 
     def _append(self, shard_id: int, one: _Waiting, left_s: float) -> None:
         if one.problem is not None:
             raise one.problem
+        before = self._refused.get(shard_id, {}).get(one.producer_id)
+        if before is not None:
+            raise before
         if left_s <= 0:
             raise TimedOutError(
                 "the time was over before the batch's records were looked at: nothing was appended"
