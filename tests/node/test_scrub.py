@@ -231,6 +231,28 @@ def test_damage_waits_until_the_others_are_there_to_mend_it() -> None:
     with_nodes(3, test)
 
 
+def test_damage_of_a_file_that_was_trimmed_since_costs_no_replica() -> None:
+    """raft 524122: a sound replica was given up for what was wrong with a file that it no longer had."""
+
+    async def test(nodes: Nodes) -> None:
+        shard_id = await topic_of(nodes, "t")
+        host = await nodes.leader(shard_id)
+        node = nodes.nodes[host.services.node_id]
+        away = next(one for one in nodes.nodes if one != node.node_id)
+        await nodes.stop(away)
+        path = rot(nodes, host, ".log")
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: bool(current(node)))
+        await node.gateway.trim(shard_id, -1, 10.0)
+        await eventually(lambda: not nodes.disks[node.node_id].exists(path))
+        await nodes.start(away)
+        await eventually(lambda: not current(node))
+        assert node.hosts[shard_id] is host
+        assert host.state.is_serving
+
+    with_nodes(3, test)
+
+
 def test_two_replicas_that_decay_are_mended_one_after_the_other_or_not_at_all() -> None:
     async def test(nodes: Nodes) -> None:
         shard_id = await topic_of(nodes, "t")

@@ -88,7 +88,7 @@ class Mending:
             return True  # somebody else has met the damage
         if not _can_make_anew(host, damage) and not await self._can_do_without(shard_id):
             return False
-        if is_over(host):
+        if is_over(host) or await self._is_gone(host, damage):
             return True
         if isinstance(damage, DamagedStoreError):
             host.driver.fail(damage)
@@ -97,6 +97,12 @@ class Mending:
         error = DamagedLogError(text_of(damage), offset=damage.offset, position=damage.position)
         host.driver.fail(error)
         return True
+
+    async def _is_gone(self, host: "Partition", damage: "Damage") -> bool:
+        """Was the damaged file removed since, as the log was trimmed or reset? What is left is not to be given up."""
+        if isinstance(damage, DamagedStoreError):
+            return False
+        return not await self._node.loop.run_in_executor(None, host.log.disk.exists, damage.path)
 
     async def _can_do_without(self, shard_id: int) -> bool:
         """Would the shard go on without this replica, and have the others all that there is to fetch?"""

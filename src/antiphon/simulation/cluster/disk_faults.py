@@ -207,7 +207,9 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
         return False
     # Of a replica that was moved away nothing is left to mend, whenever its removal becomes durable.
     mended = node.hosts.keys() - for_people
-    if any(shard_of(path) in mended and is_rotten(machine.disk, path) for path in machine.rotten):
+    paths = [path for path, _ in machine.flipped if path.endswith(INDEX_SUFFIX)]
+    paths += machine.rotten
+    if any(shard_of(path) in mended and is_rotten(machine.disk, path) for path in paths):
         return False
     return all(host.log.damaged is None for host in node.hosts.values())
 
@@ -234,10 +236,14 @@ def _is_store_damaged(host: "Partition") -> bool:
 
 
 def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, int]) -> None:
-    """Rot that nobody has read by the end of the faults is none: what else would the checks at the end find?"""
+    """Rot that nobody has read by the end of the faults is none: what else would the checks at the end find?
+
+    What the node has found stays: it may be about to act on it.
+    """
     node = machine.node
     if node is None or not node.agent.registered.is_set():
         return
+    read = {one.shard_id for one in node.care.findings.now} - _told_to_people(cluster, machine)
     for path, bit in machine.flipped:
         shard_id = shard_of(path)
         host = node.hosts.get(shard_id)
@@ -254,8 +260,14 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
                 machine.disk.flip_bit(path, bit)
                 machine.start()
                 return
-        elif not _is_whole(cluster, machine, host, needed.get(shard_id, 0)):
+        elif shard_id not in read and _is_hurt(cluster, machine, host, path, needed.get(shard_id, 0)):
             machine.disk.flip_bit(path, bit)
+
+
+def _is_hurt(cluster: "SimulatedCluster", machine: "Machine", host: "Partition", path: str, end: int) -> bool:
+    if path.endswith(INDEX_SUFFIX):
+        return is_rotten(machine.disk, path)
+    return not _is_whole(cluster, machine, host, end)
 
 
 def _remove_closed_tables(cluster: "SimulatedCluster", machine: "Machine") -> None:
