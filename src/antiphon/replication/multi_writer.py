@@ -118,7 +118,7 @@ class MultiWriterReplica:
             OriginAnswer: self._on_answer,
         }
 
-    # -- what the surroundings may look at ------------------------------------------------------------------------
+    # -- what the caller may look at -------------------------------------------------------------------------------
 
     @property
     def origin(self) -> int:
@@ -381,7 +381,7 @@ class MultiWriterReplica:
             if self.log.durable_end > before:
                 out.append(Commit(self.log.durable_end))
             self._intake.persisted(out)
-            self._relays.pump_all(out)
+            self._relays.send_to_all(out)
             self._check_regained(out)
         self._answer_held(out)
         return out
