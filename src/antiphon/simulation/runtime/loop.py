@@ -15,6 +15,7 @@ import asyncio
 import heapq
 import math
 import sys
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -352,9 +353,12 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         self._closed = True
         self._ready.clear()
         self._timers.clear()
-        for process in self.processes:
-            process.kill(silently=True)
-            process.dispose()
+        with warnings.catch_warnings():
+            # A process that ended between two steps may have made what was to be awaited in the next one.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for process in self.processes:
+                process.kill(silently=True)
+                process.dispose()
         self.processes.clear()
 
     def get_debug(self) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 UNWINDINGS_MAX = 20
 EPOCH_NS = 1_800_000_000_000_000_000  # what the wall clock says when the world begins
+PID = 4242
 RESIDENT_BYTES = 100_000_000  # of every process: memory is not simulated
 
 
@@ -114,6 +115,10 @@ class Process:
     def open_files(self) -> int:
         """See `system.System`."""
         return 0
+
+    def pid(self) -> int:
+        """See `system.System`. It is in files, so it has one length in all runs."""
+        return PID
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
