@@ -77,7 +77,7 @@ def test_what_was_said_before_the_end_arrives(silently: bool, sent_arrives: bool
     loop = VirtualLoop(Random(1))
     network = Network(loop, Random(1))
     a, b = (Process(loop, name, name, 1) for name in "ab")
-    ear, later = Ear(), []
+    ear, later = Ear(), list[str]()
 
     async def listen() -> None:
         await asyncio.get_running_loop().create_server(lambda: ear, "b", 7)
@@ -118,9 +118,9 @@ def _use(disk: SimulatedDisk, done: list[str]) -> None:
 
 def test_a_process_ends_at_a_call_that_only_looks() -> None:
     for after, kind in enumerate(("listdir", "open", "read", "write")):
-        disk, ended = _disk_with_a_file(), []
+        disk, ended = _disk_with_a_file(), list[bool]()
         disk.end_at = disk.looks + after
-        disk.on_end = lambda ended=ended: ended.append(True)  # type: ignore[misc]
+        disk.on_end = lambda ended=ended: ended.append(True)
         done: list[str] = []
         with pytest.raises(SimulatedCrash):
             _use(disk, done)
@@ -137,7 +137,7 @@ def test_who_dies_at_a_write_is_told_when_a_part_of_it_is_there_and_writes_nothi
         file = disk.open("/data/file", create=True)
         found: list[SimulatedDisk] = []
         disk.end_at = disk.looks
-        disk.on_end = lambda disk=disk, found=found: found.append(disk.kill())  # type: ignore[misc]
+        disk.on_end = lambda disk=disk, found=found: found.append(disk.kill())
         with pytest.raises(SimulatedCrash):
             file.pwritev([b"123456"], 0)
         size = found[0].open("/data/file").size()

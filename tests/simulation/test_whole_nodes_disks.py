@@ -72,7 +72,7 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobody_writes() -> None:
-    result = run_cluster(draw_options(9048, **FOUND_BEFORE))
+    result = run_cluster(draw_options(9048, None, **FOUND_BEFORE))
     assert result.failure is None, words(result)
 
 

@@ -129,11 +129,9 @@ def _bound_elsewhere(refusing: list[_Place]) -> list[_Place]:
     }
     return [
         (module, name, instead[id(value)])
-        for module in list(sys.modules.values())
-        if isinstance(module, ModuleType)
-        and module.__name__.partition(".")[0] not in sys.stdlib_module_names
-        and module.__name__ != __name__
-        for name, value in list(vars(module).items())
+        for path, module in list(sys.modules.items())
+        if path.partition(".")[0] not in sys.stdlib_module_names and path != __name__
+        for name, value in list(getattr(module, "__dict__", {}).items())  # not all of them are modules
         if id(value) in instead
     ]
 
