@@ -5,6 +5,7 @@ import pytest
 from antiphon.errors import NotLeaderError
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import PersistTerm, Repaired
+from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.members import Members
 from antiphon.replication.messages import Ack, AskTerm, TermReply, VoteReply
 from antiphon.replication.replica_state import Role
@@ -56,6 +57,25 @@ def test_it_is_repaired_by_a_new_term_and_then_stands_in_for_another() -> None:
     cluster.tick(100)
     (leader,) = cluster.leading
     assert cluster[leader].data == ["a"]
+
+
+def test_it_is_repaired_where_nobody_has_written() -> None:
+    config = ReplicaConfig(term_start_on_empty=False)
+    cluster = Cluster(3, raft=True, config=config)
+    cluster.tick(11)
+    assert cluster[1].log == []
+    cluster.wipe(3)
+    cluster.restart(3)
+    cluster.tick(60)
+    assert not cluster.replica(3).damaged
+    (leader,) = cluster.leading
+    assert cluster[3].log_end == cluster[leader].log_end == 1, "the entry that shows it, and no more"
+    other = next(node for node in (1, 2) if node != leader)
+    cluster.crash(other)
+    cluster.crash(leader)
+    cluster.restart(leader)
+    cluster.tick(100)
+    assert cluster.leading, "the new disk's replica votes"
 
 
 def test_it_stays_damaged_over_a_restart_before_the_repair() -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from antiphon.invariants import invariant, unreachable
-from antiphon.records.entry_id import EntryId
+from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import Action, RoleChanged, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
@@ -138,6 +138,12 @@ class TermState:
         self.leading.start(entry, heads, out)
         for node in sorted(self.lost_peers):
             self.leading.replicator.peer_lost(node)
+
+    def show_term(self, out: list[Action]) -> None:
+        """Append the term-start entry that the leader of an empty log began without (`term_start_on_empty`)."""
+        if self.leading is not None and self.log.terms.end == EMPTY:
+            entry = self._entries.term_start(self.term, self.log.terms.log_end)
+            self.leading.replicator.append(entry, out)
 
     def _leadership_ready(self, out: list[Action]) -> None:
         for observer in self.observers:
