@@ -141,6 +141,9 @@ class Faults:
         cluster.network.heal_all()
         for machine in cluster.machines:
             machine.mend()
+        for workload in cluster.workloads:
+            for client in workload.clients:
+                client.process.resume()
 
 
 def restart_later(faults: Faults, machine: "Machine", after_ms: int) -> None:

@@ -72,9 +72,7 @@ class ClusterOptions:
     commands: str = ""  # of the operator, separated by spaces; empty: all that there are
     topic_config: str = ""  # of the topic: name=value, separated by spaces
     old_disk_weight: int = 0  # never drawn: nothing tells a node that its inventory is old too
-    rocks: bool = (
-        False  # never drawn, as it takes longer: tables' stores are RocksDB, not the store in memory
-    )
+    rocks: bool = False  # tables' stores are RocksDB, not the store in memory; it takes a quarter longer
     install_weight: int = 0  # power failures while a snapshot is put in place
     store_flip_weight: int = 0  # flipped bits in tables' stores only
     internal_elect_weight: int = 0  # elections of leaders in the cluster's own tables
@@ -90,6 +88,10 @@ class ClusterOptions:
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
+    client_kill_weight: int = 0  # clients end in the middle of what they do, and others take their places
+    client_pause_weight: int = 0  # they stand still
+    client_stall_weight: int = 0  # they do not read what they are sent
+    client_skew_ppm: int = 0  # their clocks run up to so much faster or slower, and are set wrong
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
 
     @property
@@ -165,6 +167,8 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_proofs(profile, seed),
         **_rot(profile, seed),
         **_pieces(profile, seed),
+        **_clients(profile, seed),
+        **_seldom(profile, seed),
     }
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
@@ -264,6 +268,29 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
 def _pieces(profile: str, seed: int) -> dict[str, int]:
     """Small writes are to be worked on in pieces, too, as large ones are in real nodes."""
     return {"table_piece": Random(f"antiphon cluster pieces {profile} {seed}").choice((0, 1, 3))}
+
+
+def _clients(profile: str, seed: int) -> dict[str, int]:
+    """What goes wrong with clients."""
+    draw = Random(f"antiphon cluster clients {profile} {seed}")
+    return {
+        "client_kill_weight": draw.choice((0, 0, 2)),
+        "client_pause_weight": draw.choice((0, 0, 2)),
+        "client_stall_weight": draw.choice((0, 0, 2)),
+        "client_skew_ppm": draw.choice((0, 0, 10_000, 100_000)),
+    }
+
+
+def _seldom(profile: str, seed: int) -> dict[str, Any]:
+    """What takes long, or hits hard: one of the machines, in few worlds."""
+    draw = Random(f"antiphon cluster seldom {profile} {seed}")
+    return {
+        "rocks": draw.random() < 0.02,
+        "new_disk_weight": int(draw.random() < 0.1),
+        "install_weight": int(draw.random() < 0.15),
+        "store_flip_weight": int(draw.random() < 0.05),
+        "internal_elect_weight": int(draw.random() < 0.1),
+    }
 
 
 NEEDS_NO_LOGIN: Final = (

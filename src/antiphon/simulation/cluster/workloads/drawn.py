@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 from antiphon.simulation.cluster.workloads.access import AccessWorkload
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.consumer_group import ConsumerGroupWorkload
-from antiphon.simulation.cluster.workloads.first_records import FirstRecords
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.forwarded import ForwardedWorkload
 from antiphon.simulation.cluster.workloads.http import HttpWorkload
@@ -50,7 +49,6 @@ DRAWN: Final[dict[str, Make]] = {
     "kafka_admins": lambda cluster, *_: AdminWorkload(cluster),
     "http_clients": lambda cluster, *_: HttpWorkload(cluster),
     "intruders": lambda cluster, *_: IntruderWorkload(cluster),
-    "new_disk_weight": lambda cluster, *_: FirstRecords(cluster, "first-records"),
     "impostors": lambda cluster, *_: ImpostorWorkload(cluster),
     "record_deleters": lambda cluster, *_: RecordDeletes(cluster),
     "kafka_transactors": lambda cluster, *_: TransactionalWorkload(cluster),

@@ -50,10 +50,9 @@ class GroupWorkload(KafkaWorkload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.kafka_members):
-            self.spawn(f"{number}", self._come_and_go)
+        self.spawn_all(self.cluster.options.kafka_members, self._come_and_go)
 
-    async def _come_and_go(self, process: "Process") -> None:
+    async def _come_and_go(self, process: "Process", _number: int) -> None:
         while not self.stopped:
             member = Membership(self, self.history, process, self.client(process))
             await member.live()

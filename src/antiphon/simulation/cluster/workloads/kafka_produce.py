@@ -63,8 +63,7 @@ class ProducerWorkload(KafkaWorkload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.kafka_producers):
-            self.spawn(f"{number}", lambda process, number=number: self._produce(process, number))  # type: ignore[misc]
+        self.spawn_all(self.cluster.options.kafka_producers, self._produce)
 
     async def _produce(self, process: "Process", number: int) -> None:
         client = self.client(process)

@@ -97,12 +97,18 @@ class Transactor:
         self._process = process
         self._client = client
         self._number = number
+        self.numbers = [number]  # of those whose place it took, and its own
         self._draw = client.random
         self._count = 0
         self._producer: _Producer | None = None
         self._names = [f"tx-{number}"]
         self._group = f"{GROUP}{number}"
         self._places: dict[tuple[int, str], Address] = {}
+
+    def inherit(self, before: "Transactor") -> None:
+        """Take the place of one that was killed: with its ids, the first of which is used next, and what it left open."""
+        self._names = list(before._names)
+        self.numbers = [*before.numbers, self._number]
 
     # -- what it does ---------------------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class Transactor:
                 )
                 await asyncio.sleep(0.3)
         for asked in self._book.asked.values():
-            if asked.text.startswith(f"{self._number}:"):
+            if int(asked.text.partition(":")[0]) in self.numbers:
                 asked.at_rest = True
 
     async def _is_at_rest(self, name: str) -> bool:
