@@ -88,6 +88,7 @@ class ClusterOptions:
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
+    static_members: int = 0  # of a consumer group in which two have one instance id
     client_kill_weight: int = 0  # clients end in the middle of what they do, and others take their places
     client_pause_weight: int = 0  # they stand still
     client_stall_weight: int = 0  # they do not read what they are sent
@@ -290,6 +291,7 @@ def _seldom(profile: str, seed: int) -> dict[str, Any]:
         "install_weight": int(draw.random() < 0.15),
         "store_flip_weight": int(draw.random() < 0.05),
         "internal_elect_weight": int(draw.random() < 0.1),
+        "static_members": 3 * (draw.random() < 0.15),
     }
 
 
@@ -303,6 +305,7 @@ NEEDS_NO_LOGIN: Final = (
     "http_clients",
     "intruders",
     "record_deleters",
+    "static_members",
 )
 """Workloads whose clients do not know how to log in."""
 
