@@ -85,6 +85,7 @@ class ClusterOptions:
     scrub: bool = False  # nodes read what is on their disks again and again
     rot_weight: int = 0  # bits that flip under a node that runs; needs `scrub`, or nobody finds them
     cluster_rot_weight: int = 0  # the same, in the cluster's own log only; never drawn, as `rot` does it too
+    aborted_rot_weight: int = 0  # the same, in indexes of aborted transactions only
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
@@ -263,7 +264,9 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
         "record_bytes": 500,
     }  # so that segments are closed
     small["disk_reserve"] = draw.choice((0, 16_384, 65_536))
-    return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
+    rot = {"rot_weight": 2 * int(scrub and draw.random() < 0.5)}
+    rot["aborted_rot_weight"] = int(scrub and draw.random() < 0.5)
+    return {"scrub": scrub, **rot, **(small if scrub else {})}
 
 
 def _pieces(profile: str, seed: int) -> dict[str, int]:

@@ -33,7 +33,50 @@ _ROT_IN_CLUSTER: Final = {
 }
 _PRODUCERS_BEFORE: Final = "producers_before(self.disk, self.directory, self.bases[0])"
 
+_ROT_IN_INDEXES: Final = {
+    **_ROT,
+    "appenders": 0,
+    "putters": 0,
+    "rot_weight": 0,
+    "aborted_rot_weight": 1,
+    "kafka_transactors": 3,
+    "operations_per_s": 1_000,
+}
+
 SCRUB_PLANTS: Final = (
+    ClusterPlant(
+        "scrub-skips-aborted",
+        "the scrub reads the logs, and not the indexes of aborted transactions beside them",
+        (Edit(Scrub, "_read", "await self._read_aborted(host)", "True"),),
+        options=_ROT_IN_INDEXES,
+    ),
+    ClusterPlant(
+        "scrub-tells-of-aborted-only",
+        "an index of aborted transactions that is not whole is told of, and not made anew",
+        (
+            Edit(
+                Scrub,
+                "_make_anew",
+                "host.driver.submit(made_anew(host.log, damage.offset), lambda _: done.set())",
+                "done.set()",
+            ),
+        ),
+        options=_ROT_IN_INDEXES,
+    ),
+    ClusterPlant(
+        "log-takes-rotten-aborted",
+        "a log that is opened takes an index of aborted transactions without a look at its checksum",
+        (
+            Edit(
+                aborted,
+                "load_aborted",
+                "payload = unframe(ABORTED_MAGIC, ABORTED_VERSION, read_whole(disk, path), path)",
+                "payload = (read_whole(disk, path) or b'')[16:]",
+            ),
+            (recovery, "load_aborted", _unchecked),
+        ),
+        options={**_ROT_IN_INDEXES, "kill_weight": 2, "fault_every_ms": 200},
+    ),
     ClusterPlant(
         "scrub-skips-checksums",
         "the scrub reads all batches, and does not compare them with their checksums",

@@ -47,6 +47,8 @@ class TransactionalWorkload(KafkaWorkload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "transactors") -> None:
         super().__init__(cluster, name)
+        if cluster.options.scrub:
+            self.config = {"segment.bytes": "4096"}  # so that indexes of aborted transactions are closed
         self._book = Book()
         self.outcomes = self._book.outcomes
         self._transactors: dict[int, Transactor] = {}

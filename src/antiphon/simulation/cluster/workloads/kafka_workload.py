@@ -27,12 +27,14 @@ class KafkaWorkload(Workload):
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         super().__init__(cluster, name)
         self.shard_ids: dict[int, int] = {}  # by partition
+        self.config: dict[str, str] = {}  # of the topic, besides what all have
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
         options = self.cluster.options
         profile = "oxia" if options.profile == "multi" else options.profile
         config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
+        config |= self.config
         if self.cluster.stream("validation").random() < 0.5:
             config["record.validation"] = "full"
         with contextlib.suppress(TopicExistsError):  # another workload made it
