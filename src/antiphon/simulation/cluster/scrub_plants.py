@@ -1,8 +1,12 @@
 """Bugs to plant in the scrub, where what is on disks decays while nodes run."""
 
+import struct
+from array import array
 from typing import Final
 
 from antiphon.log import log_check, recovery
+from antiphon.log.aborted import AbortedIndex
+from antiphon.log.disk import Disk, read_whole
 from antiphon.log.log_check import LogCheck
 from antiphon.node.scrub import Scrub
 from antiphon.node.shards import Shards
@@ -43,6 +47,16 @@ _ROT_IN_INDEXES: Final = {
     "operations_per_s": 1_000,
 }
 
+_HEAD_BYTES: Final = 16  # of an index of aborted transactions; then four numbers for each
+
+
+def _unchecked(disk: Disk, path: str, before: int) -> AbortedIndex | None:
+    data = (read_whole(disk, path) or b"")[_HEAD_BYTES:]
+    found = AbortedIndex(array("q", struct.unpack(f">{len(data) // 8}q", data)))
+    found.truncate(before)
+    return found
+
+
 SCRUB_PLANTS: Final = (
     ClusterPlant(
         "scrub-skips-aborted",
@@ -66,15 +80,7 @@ SCRUB_PLANTS: Final = (
     ClusterPlant(
         "log-takes-rotten-aborted",
         "a log that is opened takes an index of aborted transactions without a look at its checksum",
-        (
-            Edit(
-                aborted,
-                "load_aborted",
-                "payload = unframe(ABORTED_MAGIC, ABORTED_VERSION, read_whole(disk, path), path)",
-                "payload = (read_whole(disk, path) or b'')[16:]",
-            ),
-            (recovery, "load_aborted", _unchecked),
-        ),
+        ((recovery, "load_aborted", _unchecked),),
         options={**_ROT_IN_INDEXES, "kill_weight": 2, "fault_every_ms": 200},
     ),
     ClusterPlant(

@@ -21,6 +21,7 @@ from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
+from antiphon.simulation.cluster.workloads.stalled_readers import StalledReaders
 from antiphon.simulation.cluster.workloads.static_group import StaticGroupWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
@@ -47,6 +48,7 @@ DRAWN: Final[dict[str, Make]] = {
     "kafka_producers": lambda cluster, *_: ProducerWorkload(cluster),
     "kafka_consumers": lambda cluster, *_: ConsumerWorkload(cluster),
     "kafka_members": lambda cluster, *_: GroupWorkload(cluster),
+    "stalled_readers": lambda cluster, *_: StalledReaders(cluster),
     "static_members": lambda cluster, *_: StaticGroupWorkload(cluster),
     "kafka_admins": lambda cluster, *_: AdminWorkload(cluster),
     "http_clients": lambda cluster, *_: HttpWorkload(cluster),
