@@ -27,6 +27,7 @@ class KafkaWorkload(Workload):
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         super().__init__(cluster, name)
         self.shard_ids: dict[int, int] = {}  # by partition
+        self.gives_time = False  # does the topic give records the time of their append?
         self.config: dict[str, str] = {}  # of the topic, besides what all have
 
     async def set_up(self, db: AsyncClient) -> None:
@@ -37,6 +38,9 @@ class KafkaWorkload(Workload):
         config |= self.config
         if self.cluster.stream("validation").random() < 0.5:
             config["record.validation"] = "full"
+        self.gives_time = self.cluster.stream("append time").random() < 0.3
+        if self.gives_time:
+            config["message.timestamp.type"] = "LogAppendTime"
         with contextlib.suppress(TopicExistsError):  # another workload made it
             await insist(
                 lambda: db.create_topic(
