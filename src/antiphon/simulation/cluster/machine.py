@@ -136,7 +136,9 @@ class Machine:
             rack=rack_of(self.node_id),
             profile=options.profile if options.profile != "multi" else "oxia",
             ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
-            limits=Limits(disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})),
+            limits=Limits(
+                disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})
+            ),
             consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(

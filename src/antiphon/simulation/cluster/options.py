@@ -89,7 +89,9 @@ class ClusterOptions:
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
-    stalled_readers: int = 0  # Kafka and HTTP clients that ask for much and do not read it; nodes have little memory then
+    stalled_readers: int = (
+        0  # Kafka and HTTP clients that ask for much and do not read it; nodes have little memory then
+    )
     static_members: int = 0  # of a consumer group in which two have one instance id
     client_kill_weight: int = 0  # clients end in the middle of what they do, and others take their places
     client_pause_weight: int = 0  # they stand still

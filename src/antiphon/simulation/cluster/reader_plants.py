@@ -1,10 +1,12 @@
-"""Bugs to plant in how nodes treat clients that do not read what they asked for."""
+"""Bugs to plant in what clients of Kafka's protocol are told, and in how those are treated that do not read it."""
 
 from typing import Any, Final
 
 from antiphon.gateway.budget import Account
 from antiphon.http import listener as http_listener
 from antiphon.kafka.connection import Connection
+from antiphon.kafka.handlers import produce
+from antiphon.log.producer_state import ProducerState
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM
 
@@ -17,7 +19,34 @@ _STALLED: Final[dict[str, Any]] = {
     "settle_ms": 60_000,
 }
 
+_PRODUCERS: Final[dict[str, Any]] = {
+    **CALM,
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 200,
+    "kafka_producers": 2,
+}
+
 READER_PLANTS: Final = (
+    ClusterPlant(
+        "listener-tells-no-append-time",
+        "the answer to a Produce does not say which time the log gave the records",
+        (
+            Edit(
+                vars(produce)["_Work"],
+                "wait_for",
+                "append_time_ms=result.append_time_ms,",
+                "",
+            ),
+        ),
+        options=_PRODUCERS,
+    ),
+    ClusterPlant(
+        "listener-describes-first-sequences",
+        "DescribeProducers names the first sequence of a producer's last batch instead of the last one",
+        (Edit(ProducerState, "_known", "last.last_sequence", "last.first_sequence"),),
+        options=_PRODUCERS,
+    ),
     ClusterPlant(
         "listener-answers-whoever-reads",
         "a connection has room for more, however much its client has not read",

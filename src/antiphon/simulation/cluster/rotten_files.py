@@ -38,7 +38,7 @@ def is_rotten(disk: SimulatedDisk, path: str) -> bool:
         return not _are_batches(bytes(data))
     if path.endswith(ABORTED_SUFFIX):
         head, crc, payload = data[:_SEALED], data[_SEALED:_SEALED_CRC], data[_SEALED_CRC:]
-        return crc32c(bytes(head + payload)) != int.from_bytes(crc, "big")
+        return bool(crc32c(bytes(head + payload)) != int.from_bytes(crc, "big"))
     return path.endswith(".run") and _is_named(disk, path) and not is_whole_run(bytes(data))
 
 

@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from antiphon.log.aborted import ABORTED_SUFFIX
-from antiphon.log.layout import file_of, newest_snapshot
-from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, without_padding
+from antiphon.log.layout import newest_snapshot
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, file_of, without_padding
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
 from antiphon.simulation.cluster.disk_view import shard_path
@@ -46,7 +46,9 @@ def _aborted_rot(faults: Faults, fault: Fault, draw: Random) -> None:
     """The same, in an index of aborted transactions that the newest snapshot counts on."""
     machine = faults.machine(fault)
     if _may_decay(faults, machine):
-        _decay(faults, machine, draw, [path for host in _hosts(machine) for path in _indexes_of(machine, host)])
+        _decay(
+            faults, machine, draw, [path for host in _hosts(machine) for path in _indexes_of(machine, host)]
+        )
 
 
 def _may_decay(faults: Faults, machine: "Machine") -> bool:

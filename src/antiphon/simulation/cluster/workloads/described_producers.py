@@ -1,4 +1,4 @@
-"""When all producers are through, the leaders of the partitions know the last batch of each, and say so (DescribeProducers)."""
+"""When all producers are through, the leaders of the partitions say what was the last batch of each (DescribeProducers)."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final

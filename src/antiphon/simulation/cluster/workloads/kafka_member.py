@@ -297,7 +297,9 @@ class Membership:
         topics = [m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))]
         many = self._versions[OFFSET_FETCH] >= MANY_GROUPS
         request = m.OffsetFetchRequest(
-            group_id=self._group, topics=topics, groups=[m.FetchOffsetsGroup(group_id=self._group, topics=topics)]
+            group_id=self._group,
+            topics=topics,
+            groups=[m.FetchOffsetsGroup(group_id=self._group, topics=topics)],
         )
         found = await self._ask(OFFSET_FETCH, request)
         group = found.groups[0] if many else found

@@ -17,8 +17,8 @@ from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.described_producers import describe_producers
+from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.kafka_damage import send_damaged
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.violation import ViolationError, require

@@ -16,7 +16,7 @@ Every second producer is a Python client, the others speak Kafka's protocol.
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 

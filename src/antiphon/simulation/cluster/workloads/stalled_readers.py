@@ -3,8 +3,8 @@
 Each asks a node many times on one connection, of Kafka's protocol or HTTP, without reading, stands there for a while, and
 then reads all of it. Nodes have little memory for clients in these worlds.
 
-- `memory-bound`: what waits at a node to be sent to the clients of a listener is never more than the listener's part, what any connection
-  may hold in any case, and one answer for each.
+- `memory-bound`: what waits at a node to be sent to the clients of a listener is never more than the listener's part, what
+  any connection may hold in any case, and one answer for each.
 - `slow-closed`: who reads nothing for longer than a node waits is hung up on.
 - `fetched-is-committed`, `offsets-follow`: as for other consumers. `page`: each page is whole, in the order of the requests.
 """
@@ -43,7 +43,10 @@ PAGE: Final = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
 LOOK_S: Final = 0.05
 STALL_S: Final = (0.1, 1.0, 4.0)
 ANSWER_S: Final = 5.0  # after it reads again
-ANSWER_BYTES: Final = {"kafka": 16 * 1024, "http": 256 * 1024}  # over what there is room for, of one connection
+ANSWER_BYTES: Final = {
+    "kafka": 16 * 1024,
+    "http": 256 * 1024,
+}  # over what there is room for, of one connection
 LONG: Final = 0.3  # of the clients that stop last: they wait until they are hung up on
 LONGEST_S: Final = PATIENCE_S * 1.2 + 2.0  # a node's clock may be slow
 RETRIABLE: Final = frozenset({
@@ -206,9 +209,7 @@ class StalledReaders(KafkaWorkload):
 
     def _judge_memory(self, machine: "Machine", pool: "Pool") -> None:
         port = {"kafka": KAFKA_PORT, "http": HTTP_PORT}[pool.name]
-        ends = [
-            end.other for end in self.cluster.network.transports() if end.remote == (machine.host, port)
-        ]
+        ends = [end.other for end in self.cluster.network.transports() if end.remote == (machine.host, port)]
         held = sum(end.get_write_buffer_size() for end in ends)
         bound = pool.limit_bytes + len(ends) * (FLOOR_BYTES + ANSWER_BYTES[pool.name])
         require(
@@ -223,9 +224,7 @@ class StalledReaders(KafkaWorkload):
         shard_id = self.shard_ids[0]
         truth = self.cluster.evidence.truth(shard_id)
         if fetched.error_code:
-            require(
-                fetched.error_code in RETRIABLE, "fetch-refused", shard_id, f"error {fetched.error_code}"
-            )
+            require(fetched.error_code in RETRIABLE, "fetch-refused", shard_id, f"error {fetched.error_code}")
             return
         self.outcomes["late-fetches"] += 1
         for header, data in iter_batches(fetched.records or b""):

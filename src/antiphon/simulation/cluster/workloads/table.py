@@ -29,7 +29,9 @@ class TableWorkload(Workload):
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
         self.shard_ids: list[int] = []
         self.config: dict[str, str] = {}  # of the table
-        self._pending: dict[int, tuple[str, str, Any, int]] = {}  # by client: its write that has no outcome yet
+        self._pending: dict[
+            int, tuple[str, str, Any, int]
+        ] = {}  # by client: its write that has no outcome yet
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""

@@ -80,7 +80,7 @@ class Workload(ABC):
         self._places_free.append(client)
         self.died(client.number)
 
-    def died(self, number: int) -> None:
+    def died(self, number: int) -> None:  # noqa: B027 - most keep account of requests before they are made
         """A client was killed: what it had asked for, and was not told, has an unknown outcome."""
 
     def succeed(self) -> None:
