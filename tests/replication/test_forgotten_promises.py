@@ -69,13 +69,28 @@ def test_it_is_repaired_where_nobody_has_written() -> None:
     cluster.tick(60)
     assert not cluster.replica(3).damaged
     (leader,) = cluster.leading
-    assert cluster[3].log_end == cluster[leader].log_end == 1, "the entry that shows it, and no more"
+    assert 0 < cluster[3].log_end == cluster[leader].log_end <= 2, (
+        "no more than a term-start entry for each term"
+    )
     other = next(node for node in (1, 2) if node != leader)
     cluster.crash(other)
     cluster.crash(leader)
     cluster.restart(leader)
     cluster.tick(100)
     assert cluster.leading, "the new disk's replica votes"
+
+
+def test_a_damaged_voter_of_an_empty_shard_is_repaired_in_the_next_term() -> None:
+    cluster = Cluster(3, config=ReplicaConfig(term_start_on_empty=False, resend_ticks=2))
+    cluster.lead(1, 1)
+    cluster.crash(3)
+    cluster[3].damaged = True
+    cluster.restart(3)
+    cluster.lead(1, 2)
+    cluster.deliver()
+    cluster.tick(4)
+    assert cluster[3].took(Repaired) == [Repaired()]
+    assert [entry.base_offset for entry in cluster[3].log] == [0]
 
 
 def test_it_stays_damaged_over_a_restart_before_the_repair() -> None:

@@ -26,7 +26,7 @@ CLIENTS = {
     "ledger_keepers": 2,
     "operations_per_s": 300,
 }
-READERS = {**CALM, "stalled_readers": 3, "operations_per_s": 100, "appenders": 0, "settle_ms": 60_000}
+READERS = {**CALM, "stalled_readers": 3, "operations_per_s": 300, "appenders": 0, "settle_ms": 60_000}
 
 
 def test_clients_are_killed_paused_and_stalled_and_all_judges_know_it() -> None:

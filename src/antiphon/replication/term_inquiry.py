@@ -3,9 +3,7 @@
 Decisions
 ---------
 * **A damaged replica asks for a new term** (`AskTerm`), since only an entry committed in a term begun since proves that its
-  log is whole. A leader that could be elected without it obeys, by standing for the next term. Where nobody has written
-  yet, there may be no entry to prove it: then the leader writes its term-start entry late. Else the shard would have a
-  voter less until somebody writes, and one that fails besides could leave it without a leader.
+  log is whole. A leader that could be elected without it obeys, by standing for the next term.
 * **A replica that forgot its promises too** (its disk came back empty) may have been part of any term so far. Before it
   obeys or acknowledges anything it asks the others which terms they promised, and takes the highest for its own. As many
   must answer as make a majority, itself not counted: those share a replica with every majority that it may have been part
@@ -89,11 +87,7 @@ class TermInquiry:
         state.send_when_durable(sender, TermReply(state.shard, state.term, *told), out)
         leading = state.leading
         progress = None if leading is None else leading.replicator.progress.get(sender)
-        if leading is None or progress is None or not is_member:
-            return
-        if message.floor < state.term:
-            if message.floor >= 0:  # the terms are known to it; so what it waits for is an entry of this one
-                state.show_term(out)
+        if leading is None or progress is None or not is_member or message.floor < state.term:
             return
         if not progress.wants_term:
             progress.wants_term = True  # who else is there may not be known yet; it asks again
