@@ -26,7 +26,7 @@ CLIENTS = {
     "ledger_keepers": 2,
     "operations_per_s": 300,
 }
-READERS = {**CALM, "stalled_readers": 3, "operations_per_s": 300, "appenders": 0, "settle_ms": 60_000}
+READERS = {**CALM, "stalled_readers": 3, "operations_per_s": 100, "appenders": 0, "settle_ms": 60_000}
 
 
 def test_clients_are_killed_paused_and_stalled_and_all_judges_know_it() -> None:
@@ -71,7 +71,7 @@ def test_what_a_killed_client_had_asked_for_has_an_unknown_outcome() -> None:
         cluster.close()
 
 
-@pytest.mark.parametrize("profile", ["fluvio", "raft"])
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
 def test_readers_that_do_not_read_are_bounded_and_hung_up_on(profile: str) -> None:
     result = run_cluster(draw_options(1, profile, **READERS))
     assert result.failure is None, words(result)

@@ -20,7 +20,7 @@ def _clients(faults: Faults) -> "list[tuple[Workload, Client]]":
     """Those that work, in order."""
     return [
         (workload, client)
-        for workload in faults.cluster.workloads
+        for workload in faults.workloads
         for client in workload.clients
         if client.process.alive and not client.task.done()
     ]

@@ -12,7 +12,6 @@ from antiphon.simulation.violation import ViolationError
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.operator import Operator
     from antiphon.simulation.cluster.options import ClusterOptions
-    from antiphon.simulation.cluster.workloads.workload import Workload
 
 
 class SimulatedCluster(World):
@@ -28,7 +27,6 @@ class SimulatedCluster(World):
             self.machines.append(Machine(self, self.watch, i, self.stream(f"machine {i}")))
         self._machine_of = {machine.host: machine for machine in self.machines}
         self.operator: Operator | None = None  # carries out commands, where a run has them
-        self.workloads: list[Workload] = []  # what its clients do
 
     def start_all(self) -> None:
         """Start all nodes."""

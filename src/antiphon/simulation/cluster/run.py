@@ -109,7 +109,7 @@ class _Run:
         self.cluster = SimulatedCluster(options)
         self.cluster.operator = Operator(self.cluster)
         self.faults = Faults(self.cluster, schedule)
-        self.workloads = self.cluster.workloads = workloads_of(self.cluster)
+        self.workloads = self.faults.workloads = workloads_of(self.cluster)
         self._due = False
         self._founded = False
         self._started_s = self._began_s = self.cluster.loop.now
