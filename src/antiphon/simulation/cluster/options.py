@@ -1,5 +1,6 @@
 """What a run of whole nodes is made of, drawn from its seed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, Final
@@ -158,24 +159,31 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         operator_weight=draw.choice((0, 2, 4)),
         trim_weight=draw.choice((0, 0, 1)),
     )
-    drawn = {
-        **_loads(profile, seed),
-        **_more_loads(profile, seed),
-        **_listeners(profile, seed),
-        **_more_disk(profile, seed),
-        **_intruders(profile, seed),
-        **_networks(profile, seed),
-        **_delays(profile, seed),
-        **_deletes(profile, seed),
-        **_transactors(profile, seed),
-        **_consumers(profile, seed),
-        **_proofs(profile, seed),
-        **_rot(profile, seed),
-        **_pieces(profile, seed),
-        **_clients(profile, seed),
-        **_seldom(profile, seed),
-    }
+    drawn: dict[str, Any] = {}
+    for draw_part in _parts():
+        drawn |= draw_part(profile, seed)
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
+
+
+def _parts() -> tuple[Callable[[str, int], dict[str, Any]], ...]:
+    """What draws the other options, each from a stream of its own."""
+    return (
+        _loads,
+        _more_loads,
+        _listeners,
+        _more_disk,
+        _intruders,
+        _networks,
+        _delays,
+        _deletes,
+        _transactors,
+        _consumers,
+        _proofs,
+        _rot,
+        _pieces,
+        _clients,
+        _seldom,
+    )
 
 
 def _loads(profile: str, seed: int) -> dict[str, Any]:
