@@ -149,6 +149,20 @@ LISTENER_PLANTS: Final = (
         options={**CALM, **_LISTENERS, "peer_key": True, "impostors": 1},
     ),
     ClusterPlant(
+        "listener-static-member-keeps-place",
+        "a commit counts as that of whoever has the instance id by now, also where another member made it",
+        (
+            Edit(
+                ClassicGroup,
+                "check_commit",
+                "error = self._refuse(member_id, instance_id, generation)",
+                "member_id = self._members.id_of(instance_id) or member_id\n    "
+                "error = self._refuse(member_id, None, generation)",
+            ),
+        ),
+        options={**CUTS, "appenders": 0, "putters": 0, "operations_per_s": 100, "static_members": 4},
+    ),
+    ClusterPlant(
         "listener-takes-nodes-among-clients",
         "a node takes whoever says so on the port of clients for a node, where nodes have to prove it",
         (Edit(session, "_refusal", "greets is Greets.CLIENTS and", "False and"),),

@@ -5,6 +5,7 @@ from typing import Any, Final
 from antiphon.node import raft_shards
 from antiphon.node.shards import Shards
 from antiphon.replication.commit_marker import CommitMarker
+from antiphon.replication.term_state import TermState
 from antiphon.simulation import mode_mutations as wrong
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, MOVES, TROUBLE
@@ -179,6 +180,13 @@ _DISKS: Final = (
         (Edit(Shards, "_may_open", "self._node.agent.registered.is_set()", "True"),),
         "oxia",
         {**_NEW_DISKS, "power_all_weight": 2},
+    ),
+    ClusterPlant(
+        "empty-shard-shows-no-term",
+        "the leader of an empty log writes no entry for a voter on a new disk, which waits for one",
+        (Edit(TermState, "on_ack", "self.show_term(out)", "pass"),),
+        "raft",
+        _NEW_DISKS,
     ),
 )
 

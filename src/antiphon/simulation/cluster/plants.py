@@ -23,6 +23,7 @@ from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS, SCRIPT_PLANTS
 from antiphon.simulation.cluster.read_plants import READ_PLANTS
+from antiphon.simulation.cluster.reader_plants import READER_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_plants import SCRUB_PLANTS
 from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
@@ -49,6 +50,7 @@ _ALL: Final = (
     *READ_PLANTS,
     *MODE_PLANTS,
     *SCRUB_PLANTS,
+    *READER_PLANTS,
     *ACCESS_PLANTS,
     *TRANSACTION_PLANTS,
     *CONSUMER_PLANTS,

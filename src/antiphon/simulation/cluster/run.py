@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+import antiphon.simulation.cluster.client_faults
 import antiphon.simulation.cluster.disk_faults
 import antiphon.simulation.cluster.disk_trims
 import antiphon.simulation.cluster.shell_faults
@@ -109,7 +110,7 @@ class _Run:
         self.cluster = SimulatedCluster(options)
         self.cluster.operator = Operator(self.cluster)
         self.faults = Faults(self.cluster, schedule)
-        self.workloads = workloads_of(self.cluster)
+        self.workloads = self.faults.workloads = workloads_of(self.cluster)
         self._due = False
         self._founded = False
         self._started_s = self._began_s = self.cluster.loop.now

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, without_padding
+from antiphon.log.aborted import ABORTED_SUFFIX
+from antiphon.log.layout import newest_snapshot
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, file_of, without_padding
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
 from antiphon.simulation.cluster.disk_view import shard_path
@@ -28,7 +30,7 @@ def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
     machine = faults.machine(fault)
     if _may_decay(faults, machine):
         is_of_cluster = draw.random() < OF_CLUSTER and not machine.cluster_log_decayed
-        _decay(faults, machine, draw, is_of_cluster=is_of_cluster)
+        _decay(faults, machine, draw, _files(machine, is_of_cluster=is_of_cluster))
 
 
 @register("cluster_rot")
@@ -36,7 +38,17 @@ def _cluster_rot(faults: Faults, fault: Fault, draw: Random) -> None:
     """The same, in the cluster's own log."""
     machine = faults.machine(fault)
     if _may_decay(faults, machine) and not machine.cluster_log_decayed:
-        _decay(faults, machine, draw, is_of_cluster=True)
+        _decay(faults, machine, draw, _files(machine, is_of_cluster=True))
+
+
+@register("aborted_rot")
+def _aborted_rot(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The same, in an index of aborted transactions that the newest snapshot counts on."""
+    machine = faults.machine(fault)
+    if _may_decay(faults, machine):
+        _decay(
+            faults, machine, draw, [path for host in _hosts(machine) for path in _indexes_of(machine, host)]
+        )
 
 
 def _may_decay(faults: Faults, machine: "Machine") -> bool:
@@ -44,12 +56,32 @@ def _may_decay(faults: Faults, machine: "Machine") -> bool:
     return node is not None and node.agent.registered.is_set() and may_be_hurt(faults.cluster, machine)
 
 
-def _decay(faults: Faults, machine: "Machine", draw: Random, *, is_of_cluster: bool) -> None:
-    found: list[str] = []
-    for shard_id, host in sorted(machine.node.hosts.items() if machine.node else ()):
-        sound = host.state.failed is None and host.log.damaged is None
-        if sound and is_of_cluster == (shard_id == CLUSTER_SHARD_ID):
-            found += _files_of(machine, host)
+def _hosts(machine: "Machine") -> "Iterator[Partition]":
+    """Its sound replicas, in order."""
+    for _, host in sorted(machine.node.hosts.items() if machine.node else ()):
+        if host.state.failed is None and host.log.damaged is None:
+            yield host
+
+
+def _files(machine: "Machine", *, is_of_cluster: bool) -> list[str]:
+    return [
+        path
+        for host in _hosts(machine)
+        if is_of_cluster == (host.shard_id == CLUSTER_SHARD_ID)
+        for path in _files_of(machine, host)
+    ]
+
+
+def _indexes_of(machine: "Machine", host: "Partition") -> Iterator[str]:
+    snapshot = newest_snapshot(machine.disk, host.log.path, min(host.log.durable_end, host.log.log_end))
+    counted = () if snapshot is None else zip(snapshot.segments, snapshot.aborted, strict=False)
+    for segment, count in counted:
+        path = file_of(host.log.path, segment.base_offset, ABORTED_SUFFIX)
+        if count and machine.disk.durable(path):
+            yield path
+
+
+def _decay(faults: Faults, machine: "Machine", draw: Random, found: list[str]) -> None:
     if not found:
         return
     path = draw.choice(found)

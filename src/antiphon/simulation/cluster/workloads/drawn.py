@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 from antiphon.simulation.cluster.workloads.access import AccessWorkload
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.consumer_group import ConsumerGroupWorkload
-from antiphon.simulation.cluster.workloads.first_records import FirstRecords
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.forwarded import ForwardedWorkload
 from antiphon.simulation.cluster.workloads.http import HttpWorkload
@@ -22,6 +21,8 @@ from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
+from antiphon.simulation.cluster.workloads.stalled_readers import StalledReaders
+from antiphon.simulation.cluster.workloads.static_group import StaticGroupWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.cluster.workloads.transactions import TransactionWorkload
@@ -47,10 +48,11 @@ DRAWN: Final[dict[str, Make]] = {
     "kafka_producers": lambda cluster, *_: ProducerWorkload(cluster),
     "kafka_consumers": lambda cluster, *_: ConsumerWorkload(cluster),
     "kafka_members": lambda cluster, *_: GroupWorkload(cluster),
+    "stalled_readers": lambda cluster, *_: StalledReaders(cluster),
+    "static_members": lambda cluster, *_: StaticGroupWorkload(cluster),
     "kafka_admins": lambda cluster, *_: AdminWorkload(cluster),
     "http_clients": lambda cluster, *_: HttpWorkload(cluster),
     "intruders": lambda cluster, *_: IntruderWorkload(cluster),
-    "new_disk_weight": lambda cluster, *_: FirstRecords(cluster, "first-records"),
     "impostors": lambda cluster, *_: ImpostorWorkload(cluster),
     "record_deleters": lambda cluster, *_: RecordDeletes(cluster),
     "kafka_transactors": lambda cluster, *_: TransactionalWorkload(cluster),
