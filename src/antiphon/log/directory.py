@@ -1,8 +1,8 @@
 """A node's data directory: which node it belongs to, which process has it open, and where its shards are.
 
 `identity.json` contains format, cluster, node and disk (`log.identity`). A directory of another cluster or node, or of a
-later format, is refused. `disk_id` is random, drawn when the directory is made. So a disk that comes back empty or swapped has
-another id, and is not taken for the disk that remembers its votes.
+later format, is refused. `disk_id` is random, drawn when the directory is made. So a disk that comes back empty or swapped
+has another id, and is not taken for the disk that remembers its votes.
 
 `bootstrap` says whether the node was told to found a cluster when the directory was made. Only then does an empty
 directory prove that nothing was promised. Any other directory may replace a lost one; `joined` says that all replicas

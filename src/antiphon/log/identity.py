@@ -20,6 +20,7 @@ from antiphon.log.snapshot import seal, unframe
 FORMAT: Final = 1
 IDENTITY_NAME: Final = "identity.json"
 IDENTITY_COPY_NAME: Final = "identity.copy"
+EMPTY_START: Final = "the node then starts empty, and the others send it everything"
 _MAGIC: Final = b"ANTIPHID"
 _VERSION: Final = 1
 
@@ -70,14 +71,14 @@ def find_identity(disk: Disk, path: str) -> Found:
     file = os.path.join(path, IDENTITY_NAME)
     main, copy, refused = _Main(), None, None
     try:
-        main = _decode(file, path, read_whole(disk, file))
+        main = _decode(path, read_whole(disk, file))
     except PermissionError as error:
         refused, main = error, _Main(why=f"it cannot be opened: {error.strerror}")
     copy = _read_copy(disk, path)
     if main.identity is not None and copy is not None and main.identity != copy and not main.is_checked:
         raise ForeignDirectoryError(
             f"{file} and {IDENTITY_COPY_NAME} beside it are about two directories, or one is of an earlier start; restore "
-            "both from one backup, or move the directory away: the node then starts empty, and the others send it everything",
+            f"both from one backup, or move the directory away: {EMPTY_START}",
             path=path,
         )
     if main.identity is not None:
@@ -88,14 +89,14 @@ def find_identity(disk: Disk, path: str) -> Found:
         raise refused
     if main.why:
         raise ForeignDirectoryError(
-            f"{file} is not a node's identity: {main.why}; restore it from a backup, or move the directory away: the node then "
-            "starts empty, and the others send it everything",
+            f"{file} is not a node's identity: {main.why}; restore it from a backup, or move the directory away: "
+            f"{EMPTY_START}",
             path=path,
         )
     return Found(None)
 
 
-def _decode(file: str, path: str, data: bytes | None) -> _Main:
+def _decode(path: str, data: bytes | None) -> _Main:
     if data is None:
         return _Main()
     try:
