@@ -2,15 +2,18 @@
 
 import pytest
 
-from tests.node.damage_trials import HARMS, KINDS, Trial, run_trials
+from tests.node.damage_kinds import HARMS, KINDS
+from tests.node.damage_trials import RUNNING, Trial, run_trials
 
 
 def some(trials: list[Trial]) -> list[Trial]:
-    """One file of each kind, damaged in one way, after a stop: other ways for other kinds."""
+    """One file of each kind, damaged in one way, after a stop: other ways for other kinds. Some of a running node too."""
     chosen = []
     for number, (kind, _) in enumerate(KINDS):
         harm = HARMS[number % len(HARMS)]
         chosen += [one for one in trials if (one.kind, one.harm, one.before) == (kind, harm, "stopped")][:1]
+        if number % 4 == 0:
+            chosen += [one for one in trials if (one.kind, one.harm, one.before) == (kind, harm, RUNNING)][:1]
     return chosen
 
 

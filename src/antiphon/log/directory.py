@@ -184,7 +184,7 @@ def _refuse_foreign(path: str, identity: Identity, cluster_id: str, node_id: int
     if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
         raise ForeignDirectoryError(
             f"{IDENTITY_NAME} says that {path} belongs to node {identity.node_id} of cluster {identity.cluster_id}, "
-            f"not to node {node_id} of cluster {cluster_id}; give each node its own directory",
+            f"not to node {node_id} of cluster {cluster_id}; give each node its own directory and node.toml",
             path=path,
             found_cluster=identity.cluster_id,
             found_node=identity.node_id,
