@@ -157,7 +157,7 @@ class _Running:
             try:
                 await asyncio.to_thread(_log_in, address, trusted)
             except AntiphonError as error:
-                self.refusal = str(error)
+                self.refusal = f"{type(error).__name__}: {error}"
                 if asyncio.get_running_loop().time() > ends_s:
                     return False
                 await asyncio.sleep(0.1)
@@ -176,7 +176,9 @@ class _Running:
     def told(self) -> list[str]:
         """What node.log says that is about damage, and what the node has found."""
         assert self._server is not None
-        text = (self._home / LOG_FILE).read_bytes() if (self._home / LOG_FILE).exists() else b""
+        text = b""
+        with suppress(OSError):
+            text = (self._home / LOG_FILE).read_bytes()
         lines = []
         for line in text.splitlines():
             with suppress(ValueError):
@@ -254,6 +256,8 @@ async def _judge(trial: Trial, where: Place, running: _Running) -> None:
     trial.told = running.told()
     if not trial.mended and "certificate" in running.refusal:
         trial.told.append("not_trusted")  # a client says so
+    elif not trial.mended and trial.kind == "first-user" and "UnauthenticatedError" in running.refusal:
+        trial.told.append("nobody_gets_in")  # so do clients here
     if trial.told:
         trial.mended, trial.served = False, True
 
