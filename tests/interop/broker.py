@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+
 from antiphon.node.config import Member, NodeConfig, Ports
-from antiphon.security.authority import Issued, issue
 from antiphon.security.settings import Security, Tls
 from antiphon.server.first_user import write_first_user
 from antiphon.server.process import run_node
@@ -41,6 +42,15 @@ def user_of(jaas: str) -> tuple[str, str]:
     return ("", "") if found is None else (found[1], found[2])
 
 
+def unpack(keystore: Path, folder: Path) -> None:
+    """Certificate and key of a Java keystore, as it is made today (PKCS 12), in PEM."""
+    key, certificate, others = pkcs12.load_key_and_certificates(keystore.read_bytes(), b"foobar")
+    assert key is not None
+    chain = [one for one in (certificate, *others) if one is not None]
+    (folder / "node.pem").write_bytes(b"".join(one.public_bytes(Encoding.PEM) for one in chain))
+    (folder / "node.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
 def config_of(file: Path) -> NodeConfig:
     """A node that does what the properties say; its files are beside them."""
     said = properties_of(file)
@@ -53,11 +63,7 @@ def config_of(file: Path) -> NodeConfig:
         security.authentication, security.first_user = True, "first-user"
         security.super_users, security.sasl_mechanisms = [f"User:{user}"], [said["mechanism"]]
     if said["transport"].endswith("SSL"):
-        authority = Path(said["ssl"])
-        signer = Issued((authority / "ca-cert").read_bytes(), (authority / "ca-key").read_bytes())
-        issued = issue(signer, "localhost", ("localhost", "127.0.0.1"))
-        (folder / "node.pem").write_bytes(issued.certificate)
-        (folder / "node.key").write_bytes(issued.key)
+        unpack(Path(said["ssl"]) / "kafka.server.keystore.jks", folder)
         security.tls = Tls("node.pem", "node.key")
     return NodeConfig(
         cluster_id="interop",
