@@ -147,10 +147,11 @@ PREPARED: Final[dict[str, Callable[[SimulatedDisk, Shards], str]]] = {
 # -- damage ---------------------------------------------------------------------------------------------------------------
 
 
-def disks_of(copies: dict[int, dict[str, Copy]], draw: Random) -> dict[int, SimulatedDisk]:
+def disks_of(copies: dict[int, Copy], draw: Random) -> dict[int, SimulatedDisk]:
     """Disks with what was on others."""
     restored = {}
     for node_id, copy in copies.items():
+        assert isinstance(copy, dict)
         restored[node_id] = SimulatedDisk(Random(draw.getrandbits(64)))
         for folder in FOLDERS:
             restored[node_id].restore(f"/{folder}", copy[folder])

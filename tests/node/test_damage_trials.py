@@ -3,7 +3,8 @@
 import pytest
 
 from tests.node.damage_kinds import HARMS, KINDS
-from tests.node.damage_trials import RUNNING, Trial, run_trials
+from tests.node.damage_outcomes import RUNNING, Trial
+from tests.node.damage_trials import run_trials
 
 
 def some(trials: list[Trial]) -> list[Trial]:

@@ -32,4 +32,4 @@ async def test_the_replica_is_made_anew_from_the_others(content: bytes) -> None:
         assert not disk.exists(path)
         await eventually(lambda: node.hosts[shard_id].state.high_watermark >= end)
         rows = await node.gateway.table_scan(TableScan(shard_id, b"", b"", 100, consistency="local"))
-        assert len(rows.rows) == 9  # type: ignore[union-attr]
+        assert len(rows.rows) == 9

@@ -56,7 +56,7 @@ def tls_of(choice: "TlsChoice") -> "Dialing | None":
     if isinstance(choice, tuple):
         if not 2 <= len(choice) <= 3:
             raise InvalidRequestError("tls: give the authorities, the client's certificate and its key")
-        context = _showing(_trusting(choice[0], shows=False), *map(os.fspath, choice[1:]))
+        context = _showing(_trusting(choice[0], shows=False), *(os.fspath(file) for file in choice[1:]))
     else:
         context = _trusting(choice) if isinstance(choice, str | os.PathLike) else choice
     return lambda _host, _port: context

@@ -104,8 +104,8 @@ class MultiFiles(OneFile):
             batch = build_batch([(b"k", b"v%d" % number, [], 1000)], base_offset=number, leader_epoch=1)
             number_batch(batch, 1 + number % 2, number // 2 + 1)
             batches.append(bytes(batch))
-        for batch in batches[:8]:
-            committed(disk, log.stage_append([bytearray(batch)]))
+        for whole in batches[:8]:
+            committed(disk, log.stage_append([bytearray(whole)]))
         check(pass_over(log, history, 4), "the log cannot be read")
         committed(disk, save_marks(disk, log, (START, history.mark())))
         log.note_damage(DamageReport(6, log.path, 0, "a batch was not as it was written"))
@@ -120,7 +120,7 @@ class MultiFiles(OneFile):
                 stores = MemoryEngine(disk, Random(0))
                 found = recover_multi_writer(disk, log, _topic(), CONFLICT, STORE, stores)
                 for entry in found.behind_damage:
-                    check(len(entry.data) > 0, "nothing was kept, and is told")
+                    check(entry.size_bytes > 0, "nothing was kept, and is told")
         except (NewerFormatError, AntiphonError):
             return
 
