@@ -137,6 +137,8 @@ class Cluster(Nodes):
                 self.early[name] = await trim_replica(node.replicas, self.shards[name], ROUNDS // 2)
         for node_id, disk in self.disks.items():
             self._begin_snapshot(disk, node_id)
+            self.nodes[node_id].care.scrub.ask()
+        await eventually(lambda: all(disk.exists(f"{DIRECTORY}/scrub") for disk in self.disks.values()))
 
     def _begin_snapshot(self, disk: SimulatedDisk, node_id: int) -> None:
         """A snapshot that was on its way in when the node stopped."""
