@@ -334,3 +334,8 @@ def test_a_node_that_is_started_alone_refuses_too(tmp_path: Path, monkeypatch: p
     )
     node_process.run_from_file(folder, bootstrap=True, insecure=True)
     assert started == [True]
+
+
+def test_what_strangers_produce_is_unpacked_and_looked_at(tmp_path: Path) -> None:
+    made(tmp_path / "secure")
+    assert load_config(tmp_path / "secure" / "node-0").record_validation == "full"

@@ -25,6 +25,7 @@ from antiphon.security.settings import Security, check_security
 CONFIG_FILE: Final = "node.toml"
 CONFIG_FORMAT: Final = 1
 CLUSTER_VOTERS_MAX: Final = 3
+_AGAIN: Final = "correct the file, or restore it: `antiphon up` writes one where there is none"
 DIALS: Final = ("each", "leader", "follower")
 RACK_MAX: Final = 249
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -275,9 +276,9 @@ def load_config(path: Path) -> NodeConfig:
     try:
         plain = tomllib.loads(file.read_text())
     except OSError as error:
-        raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from None
+        raise InvalidRequestError(f"cannot read {file}: {error.strerror}; {_AGAIN}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{file} is not TOML: {error}") from None
+        raise InvalidRequestError(f"{file} is not TOML: {error}; {_AGAIN}") from None
     format_ = plain.get("format", CONFIG_FORMAT)
     if isinstance(format_, int) and format_ > CONFIG_FORMAT:
         raise NewerFormatError(
@@ -286,7 +287,7 @@ def load_config(path: Path) -> NodeConfig:
     try:
         config = msgspec.convert(plain, NodeConfig)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"{file}: {error}") from None
+        raise InvalidRequestError(f"{file}: {error}; {_AGAIN}") from None
     config.dir = (file.parent / config.dir).resolve()
     return check_config(config)
 

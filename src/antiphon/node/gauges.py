@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from antiphon import system
+from antiphon.model.findings import KINDS
 from antiphon.node.metrics import Labelled
 
 if TYPE_CHECKING:
@@ -85,16 +86,28 @@ def add_election_counts(metrics: "NodeMetrics", coordinator: "Callable[[], Coord
 
 def add_scrub_gauges(metrics: "NodeMetrics", findings: "Findings", scrub: "Scrub") -> None:
     """What is wrong, and how old what is known of the disk is."""
-    gauges = metrics.gauges
-    gauges["antiphon_findings"] = (
-        "What is wrong on this node; /healthz says what",
-        lambda: len(findings.now),
+
+    def counts() -> dict[str, float]:
+        found = dict.fromkeys(KINDS, 0.0)
+        for one in findings.now:
+            found[one.kind] = found.get(one.kind, 0.0) + 1
+        return found
+
+    def oldest() -> dict[str, float]:
+        found = dict.fromkeys(KINDS, 0.0)
+        for one in reversed(findings.now):  # the oldest comes first there
+            found[one.kind] = one.since_ms / 1000
+        return found
+
+    metrics.labelled["antiphon_findings"] = Labelled(
+        "What is wrong on this node; /healthz and `antiphon status` say where", "kind", counts
     )
-    gauges["antiphon_findings_oldest_timestamp_seconds"] = (
-        "Since when the oldest of these is known, in seconds since 1970; 0 where nothing is wrong",
-        lambda: min((one.since_ms for one in findings.now), default=0) / 1000,
+    metrics.labelled["antiphon_findings_oldest_timestamp_seconds"] = Labelled(
+        "Since when the oldest of these is known, in seconds since 1970; 0 where there is none",
+        "kind",
+        oldest,
     )
-    gauges["antiphon_scrub_completed_timestamp_seconds"] = (
+    metrics.gauges["antiphon_scrub_completed_timestamp_seconds"] = (
         "Since when everything on this node has been read by the scrub, in seconds since 1970; 0: not yet",
         lambda: scrub.completed_ms / 1000,
     )
