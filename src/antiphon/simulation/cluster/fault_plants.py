@@ -49,6 +49,18 @@ _WRITES: Final = (
     ),
 )
 
+_ROOM: Final = (
+    ClusterPlant(
+        "node-full-disk-keeps-pieces",
+        "what a write has left in a file before it found the disk full is not taken out of it",
+        (
+            Edit(GroupCommitter, "_write", "file.truncate(run.first.position)", "pass"),
+            Edit(GroupCommitter, "_made_room", "file.truncate(run.first.position)", "pass"),
+        ),
+        options={**_DISKS, "disk_full_weight": 4, "power_weight": 2, "kill_weight": 2},
+    ),
+)
+
 _STARTS: Final = (
     ClusterPlant(
         "node-emptied-replica-is-new",
@@ -76,4 +88,4 @@ _STARTS: Final = (
     ),
 )
 
-FAULT_PLANTS: Final = (*_WRITES, *_STARTS)
+FAULT_PLANTS: Final = (*_WRITES, *_ROOM, *_STARTS)

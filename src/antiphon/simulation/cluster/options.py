@@ -91,6 +91,7 @@ class ClusterOptions:
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
+    finders: int = 0  # clients that ask for the row next to a key
 
     @property
     def moves_replicas(self) -> bool:
@@ -165,6 +166,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_proofs(profile, seed),
         **_rot(profile, seed),
         **_pieces(profile, seed),
+        **_finders(profile, seed),
     }
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
@@ -264,6 +266,10 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
 def _pieces(profile: str, seed: int) -> dict[str, int]:
     """Small writes are to be worked on in pieces, too, as large ones are in real nodes."""
     return {"table_piece": Random(f"antiphon cluster pieces {profile} {seed}").choice((0, 1, 3))}
+
+
+def _finders(profile: str, seed: int) -> dict[str, int]:
+    return {"finders": Random(f"antiphon cluster finders {profile} {seed}").choice((0, 0, 0, 0, 0, 1))}
 
 
 NEEDS_NO_LOGIN: Final = (

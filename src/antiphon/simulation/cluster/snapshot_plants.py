@@ -113,6 +113,22 @@ _INSTALLED: Final = (
     ),
 )
 
+_OPENED: Final = (
+    ClusterPlant(
+        "node-opens-from-its-store",
+        "a replica is opened as if its log held what its store has applied, also where the log ends before that",
+        (
+            Edit(
+                partition_opener,
+                "watermark_at_start",
+                "max(noted, applied) if applied <= log_end or unclean else noted",
+                "max(noted, applied)",
+            ),
+        ),
+        options={**CRASHES, "store_flush_every": 4, "putters": 4, "appenders": 0, "slow_weight": 2},
+    ),
+)
+
 _STORES: Final = (
     ClusterPlant(
         "node-scan-passes-over-damage",
@@ -173,4 +189,4 @@ _TRIMMED: Final = (
     ),
 )
 
-SNAPSHOT_PLANTS: Final = (*_SENT, *_INSTALLED, *_STORES, *_TRIMMED)
+SNAPSHOT_PLANTS: Final = (*_SENT, *_INSTALLED, *_OPENED, *_STORES, *_TRIMMED)
