@@ -6,7 +6,7 @@ from antiphon.node import partition_opener, received_snapshots, trimming
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CRASHES, SNAPSHOTS
+from antiphon.simulation.cluster.plant_worlds import CRASHES, CUTS, SNAPSHOTS
 from antiphon.simulation.memory_store import MemoryStore
 
 _COPIED_SLOWLY: Final[dict[str, Any]] = {
@@ -113,6 +113,20 @@ _INSTALLED: Final = (
     ),
 )
 
+_CUT_AND_FLUSHED: Final[dict[str, Any]] = {
+    **CUTS,
+    "fault_ms": 12_000,
+    "fault_every_ms": 200,
+    "fault_lasts_ms": 2_500,
+    "power_weight": 6,
+    "slow_calls_weight": 3,
+    "store_flush_every": 1,
+    "putters": 12,
+    "appenders": 0,
+    "operations_per_s": 300,
+}
+"""Power fails where a log was cut, and what is on its disk is as before; the store has what came after the cut."""
+
 _OPENED: Final = (
     ClusterPlant(
         "node-opens-from-its-store",
@@ -125,7 +139,7 @@ _OPENED: Final = (
                 "max(noted, applied)",
             ),
         ),
-        options={**CRASHES, "store_flush_every": 4, "putters": 4, "appenders": 0, "slow_weight": 2},
+        options=_CUT_AND_FLUSHED,
     ),
 )
 

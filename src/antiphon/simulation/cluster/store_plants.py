@@ -2,38 +2,30 @@
 
 from typing import Any, Final
 
-from antiphon.errors import DamagedStoreError
-from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.table_reads import TableReads
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CRASHES, SNAPSHOTS
 from antiphon.table.rocks_store import RocksCursor, RocksStore
 from antiphon.table.state import TableState
 
-_STOPPED_BY: Final = ReplicaDriver.stopped_by
 _ROTTEN: Final[dict[str, Any]] = {
     **SNAPSHOTS,
     "rocks": True,
-    "fault_ms": 20_000,
+    "fault_ms": 6_000,
     "fault_every_ms": 400,
     "fault_lasts_ms": 100,
     "kill_weight": 1,
     "trim_weight": 0,
-    "store_flip_weight": 3,
+    "row_flip_weight": 3,
     "store_flush_every": 12,
     "operations_per_s": 60,
     "scans": True,
     "finders": 2,
+    "row_bytes": 5_000,
     "putters": 1,
     "appenders": 0,
 }
-"""Bits flip in RocksDB's files, and clients read all that is in them."""
-
-
-def _goes_on(self: ReplicaDriver, error: Any) -> Any:
-    """The reader is told to try again, and the replica serves on from what it can read."""
-    if isinstance(error, DamagedStoreError):
-        return self.state.not_leader()
-    return _STOPPED_BY(self, error)
+"""Bits flip in RocksDB's files, and clients read all that is in them. Each row has a block, so that opening reads few."""
 
 
 _DAMAGE: Final = (
@@ -58,9 +50,19 @@ _DAMAGE: Final = (
         options=_ROTTEN,
     ),
     ClusterPlant(
-        "node-goes-on-with-damaged-store",
-        "a replica whose store says that it is damaged tells the reader to try again, and goes on",
-        ((ReplicaDriver, "stopped_by", _goes_on),),
+        "node-answers-past-damage",
+        "a get that meets a damaged block of the store is answered as if there was no row, and the replica goes on",
+        (
+            Edit(
+                TableReads,
+                "get",
+                "            rows = store.get_many(request.keys, include_value=request.include_value)\n",
+                "            try:\n"
+                "                rows = store.get_many(request.keys, include_value=request.include_value)\n"
+                "            except StorageFailedError:\n"
+                "                rows = [None] * len(request.keys)\n",
+            ),
+        ),
         options=_ROTTEN,
     ),
 )
