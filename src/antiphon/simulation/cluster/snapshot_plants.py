@@ -3,10 +3,11 @@
 from typing import Any, Final
 
 from antiphon.node import partition_opener, received_snapshots, trimming
+from antiphon.node.partition_opener import PartitionOpener
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CRASHES, CUTS, SNAPSHOTS
+from antiphon.simulation.cluster.plant_worlds import CRASHES, SNAPSHOTS
 from antiphon.simulation.memory_store import MemoryStore
 
 _COPIED_SLOWLY: Final[dict[str, Any]] = {
@@ -113,33 +114,38 @@ _INSTALLED: Final = (
     ),
 )
 
-_CUT_AND_FLUSHED: Final[dict[str, Any]] = {
-    **CUTS,
-    "fault_ms": 12_000,
-    "fault_every_ms": 200,
-    "fault_lasts_ms": 2_500,
-    "power_weight": 6,
+_SLOW_AND_FLUSHED: Final[dict[str, Any]] = {
+    **CRASHES,
     "slow_calls_weight": 3,
+    "power_weight": 6,
+    "power_all_weight": 0,
     "store_flush_every": 1,
-    "putters": 12,
+    "putters": 8,
     "appenders": 0,
     "operations_per_s": 300,
 }
-"""Power fails where a log was cut, and what is on its disk is as before; the store has what came after the cut."""
+"""Others make a leader's entries committed before its own slow disk has them; its store has them, and the power fails."""
 
 _OPENED: Final = (
     ClusterPlant(
         "node-opens-from-its-store",
-        "a replica is opened as if its log held what its store has applied, also where the log ends before that",
+        "a replica whose log ends before what its store has applied goes on with an empty log from there",
         (
             Edit(
-                partition_opener,
-                "watermark_at_start",
-                "max(noted, applied) if applied <= log_end or unclean else noted",
-                "max(noted, applied)",
+                PartitionOpener,
+                "recover",
+                "            applied, unclean = table.state.applied_offset, settings.replica.unclean\n",
+                "            applied, unclean = table.state.applied_offset, settings.replica.unclean\n"
+                "            if applied > log.log_end:\n"
+                "                from antiphon.log import layout\n"
+                "                table.let_go(None)\n"
+                "                path, at = self._directory.shard_path(shard_id), log.end._replace(offset=applied)\n"
+                "                layout.wipe(self._disk, path, at, log.producers.encode(), None)\n"
+                "                log = self._open_log(shard_id, config, promises=True)\n"
+                "                table = TableShard(store, log, stores)\n",
             ),
         ),
-        options=_CUT_AND_FLUSHED,
+        options=_SLOW_AND_FLUSHED,
     ),
 )
 
