@@ -134,15 +134,15 @@ _OPENED: Final = (
             Edit(
                 PartitionOpener,
                 "recover",
-                "            applied, unclean = table.state.applied_offset, settings.replica.unclean\n",
-                "            applied, unclean = table.state.applied_offset, settings.replica.unclean\n"
-                "            if applied > log.log_end:\n"
-                "                from antiphon.log import layout\n"
-                "                table.let_go(None)\n"
-                "                path, at = self._directory.shard_path(shard_id), log.end._replace(offset=applied)\n"
-                "                layout.wipe(self._disk, path, at, log.producers.encode(), None)\n"
-                "                log = self._open_log(shard_id, config, promises=True)\n"
-                "                table = TableShard(store, log, stores)\n",
+                "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n",
+                "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n"
+                "        if applied > log.log_end:\n"
+                "            from antiphon.log import layout\n"
+                "            table.let_go(None)\n"
+                "            path, at = self._directory.shard_path(shard_id), log.end._replace(offset=applied)\n"
+                "            layout.wipe(self._disk, path, at, log.producers.encode(), None)\n"
+                "            log = self._open_log(shard_id, config, promises=True)\n"
+                "            table = TableShard(store, log, stores)\n",
             ),
         ),
         options=_SLOW_AND_FLUSHED,
