@@ -147,7 +147,18 @@ def entry_of(word: str) -> tuple[int, str | None]:
     return int(term), content or None
 
 
-def read_script(path: Path) -> list[Step]:
+class WrittenScript(NamedTuple):
+    """A script that is in no file."""
+
+    name: str
+    text: str
+
+    def read_text(self) -> str:
+        """As that of a file."""
+        return self.text
+
+
+def read_script(path: Path | WrittenScript) -> list[Step]:
     """All steps of a script. Raises InvalidRequestError with the line and the word that is wrong."""
     try:
         lines = path.read_text().splitlines()
