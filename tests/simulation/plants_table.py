@@ -38,9 +38,7 @@ def table(run: dict[str, Any]) -> str:
     for name, plant in ALL_PLANTS.items():
         one = found[name]
         seeds = "its script" if one.get("script") else one["seeds"]
-        lines.append(
-            f"| `{name}`: {plant.description} | {plant.profile} | {seeds} | `{one['invariant']}` |"
-        )
+        lines.append(f"| `{name}`: {plant.description} | {plant.profile} | {seeds} | `{one['invariant']}` |")
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,7 @@ from antiphon.cli.simulate_failures import catch_all, tell_small
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from antiphon.simulation.script_language import WrittenScript
+    from antiphon.simulation.written_script import Script
 
 SEEDS_DEFAULT = 100
 SEEDS_MAX = 100_000_000
@@ -109,12 +109,6 @@ def simulate(
     if catch:
         catch_all(seeds or CATCH_SEEDS, profile, runs.workers_for(jobs), as_json=as_json)
         return
-    written = runs.script_of(plant)
-    if written is not None:
-        if (seeds, seed, seconds, save) != (None,) * 4 or rocksdb:
-            raise typer.BadParameter(f"{plant} shows in a scenario of its own, without seeds")
-        _carry_out(written, plant, as_json=as_json)
-        return
     count = seeds or (SEEDS_DEFAULT if seed is None else 1)
     fault_ms = None if seconds is None else round(seconds * 1000)
     chosen = runs.Seeds(1 if seed is None else seed, count, profile, plant, fault_ms, rocksdb)
@@ -126,7 +120,10 @@ def simulate(
 
 
 def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
-    """Run the seeds and say what came out; returns the failed run, if any."""
+    """Run the seeds and say what came out; returns the failed run, if any. A plant that no seed shows has a scenario."""
+    script = runs.script_of(seeds.plant)
+    if script is not None:
+        return _carry_out(script, seeds.plant, as_json=as_json)
     began = time.monotonic()
     passed, failed = runs.run(seeds, runs.workers_for(jobs, seeds.count), _progress(seeds.count))
     elapsed_s = time.monotonic() - began
@@ -140,7 +137,7 @@ def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
     return failed
 
 
-def _carry_out(script: "Path | WrittenScript", plant: str | None, *, as_json: bool) -> None:
+def _carry_out(script: "Path | Script", plant: str | None, *, as_json: bool) -> None:
     """Run one scenario: a line a step, and exit status 1 with line and finding where it fails."""
     name = str(script) if isinstance(script, Path) else script.name
     lines: list[str] = []

@@ -47,7 +47,16 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
             found.append(_catch(name, count, workers, as_json=as_json))
     missed = [one["plant"] for one in found if one["seeds"] is None]
     if as_json:
-        typer.echo(json.dumps({"plants": found, "missed": missed, "elapsed_s": round(time.monotonic() - began), "jobs": workers}))
+        typer.echo(
+            json.dumps(
+                {
+                    "plants": found,
+                    "missed": missed,
+                    "elapsed_s": round(time.monotonic() - began),
+                    "jobs": workers,
+                }
+            )
+        )
     elif missed:
         typer.echo(f"\nnot found: {', '.join(missed)}")
     if missed:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.run import ClusterResult
     from antiphon.simulation.delta import Shrunk
     from antiphon.simulation.script import Outcome
-    from antiphon.simulation.script_language import WrittenScript
+    from antiphon.simulation.written_script import Script
 
 LAST_DIGESTS: Final = 10
 OUTCOMES: Final = ("ok", "refused", "unknown")
@@ -49,23 +49,23 @@ def plants() -> Mapping[str, "ClusterPlant"]:
     return ALL_PLANTS
 
 
-def script_of(plant: str | None) -> "WrittenScript | None":
+def script_of(plant: str | None) -> "Script | None":
     """The scenario that shows a plant, where no world does."""
-    from antiphon.simulation.script_language import WrittenScript
+    from antiphon.simulation.written_script import Script
 
     text = "" if plant is None else plants()[plant].script
-    return WrittenScript(f"the scenario of {plant}", text) if text else None
+    return Script(f"the scenario of {plant}", text) if text else None
 
 
-def carry_out(
-    script: "Path | WrittenScript", plant: str | None, say: Callable[[str], None]
-) -> "Outcome":
+def carry_out(script: "Path | Script", plant: str | None, say: Callable[[str], None]) -> "Outcome":
     """Run one scenario, with a bug of the replicas' own objects. Raises InvalidRequestError."""
     from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
     from antiphon.simulation.script import run_script
 
     if plant is not None and plant not in OF_SCRIPTS:
-        raise InvalidRequestError(f"--plant {plant}: scripts run the protocol's objects alone, without this bug")
+        raise InvalidRequestError(
+            f"--plant {plant}: scripts run the protocol's objects alone, without this bug"
+        )
     with planted(None if plant is None else OF_SCRIPTS[plant]):
         return run_script(script, say)
 

@@ -29,10 +29,11 @@ from antiphon.replication.messages import (
 )
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.script_language import NUMBERS, SAYINGS, SCENE, SETS, Step, WrittenScript, entry_of, read_script
+from antiphon.simulation.script_language import NUMBERS, SAYINGS, SCENE, SETS, Step, entry_of, read_script
 from antiphon.simulation.stage import COORDINATOR, ENTRY_BYTES, SHARD, Actor, Stage, Underway
 from antiphon.simulation.stored_log import StoredLog
 from antiphon.simulation.violation import ViolationError
+from antiphon.simulation.written_script import Script
 
 PATIENCE_TICKS = 10
 SETTLE_ROUNDS = 30  # of ticks and deliveries
@@ -50,7 +51,7 @@ class Outcome(NamedTuple):
     failure: str
 
 
-def run_script(path: Path | WrittenScript, say: Callable[[str], None] = lambda _: None) -> Outcome:
+def run_script(path: Path | Script, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """Read a script and carry it out; `say` gets a line per step. Raises InvalidRequestError for what cannot be read."""
     steps = read_script(path)
     run = ScriptRun([step for step in steps if step.command in SCENE])

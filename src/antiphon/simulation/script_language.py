@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.commit_rule import CommitRule
+from antiphon.simulation.written_script import Script
 
 NODES_MAX = 31
 TICKS_MAX = 10_000
@@ -147,18 +148,7 @@ def entry_of(word: str) -> tuple[int, str | None]:
     return int(term), content or None
 
 
-class WrittenScript(NamedTuple):
-    """A script that is in no file."""
-
-    name: str
-    text: str
-
-    def read_text(self) -> str:
-        """As that of a file."""
-        return self.text
-
-
-def read_script(path: Path | WrittenScript) -> list[Step]:
+def read_script(path: Path | Script) -> list[Step]:
     """All steps of a script. Raises InvalidRequestError with the line and the word that is wrong."""
     try:
         lines = path.read_text().splitlines()

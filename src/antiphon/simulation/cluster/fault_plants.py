@@ -17,7 +17,7 @@ def _write_there_again(self: GroupCommitter, queue: Any, run: Any) -> OSError | 
     if path == run.first.data_path and place < run.first.position:
         run.first.position = place
         path = ""
-    problem = _WRITE(self, queue, run)
+    problem: OSError | None = _WRITE(self, queue, run)
     if problem is not None and problem.errno in FULL_DISK:
         freed[queue] = (run.first.data_path, run.first.position)
     elif path:

@@ -91,7 +91,9 @@ class ClusterOptions:
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
-    row_flip_weight: int = 0  # flipped bits among the rows of tables' stores; never drawn, as `store_flip` does it too
+    row_flip_weight: int = (
+        0  # flipped bits among the rows of tables' stores; never drawn, as `store_flip` does it too
+    )
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
     finders: int = 0  # clients that ask for the row next to a key
 

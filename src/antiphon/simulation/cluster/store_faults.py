@@ -3,8 +3,8 @@
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from antiphon.model.metadata import Kind
 from antiphon.model.internal import is_internal
+from antiphon.model.metadata import Kind
 from antiphon.simulation.cluster.disk_faults import TABLES, hurt, may_be_hurt, shards_on
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 
@@ -45,9 +45,5 @@ def _tables(cluster: "SimulatedCluster", machine: "Machine") -> list[int]:
 def _files_with_rows(machine: "Machine", shard_id: int) -> list[tuple[str, int]]:
     root = f"{TABLES}/{shard_id}"
     found = machine.disk.copy(root) if machine.disk.is_dir(root) else {}
-    names = sorted(found) if isinstance(found, dict) else []
-    return [
-        (f"{root}/{name}", len(found[name]))  # type: ignore[index]  # a directory's, seen above
-        for name in names
-        if name.endswith(ROWS_IN)
-    ]
+    parts = found if isinstance(found, dict) else {}
+    return [(f"{root}/{name}", len(parts[name])) for name in sorted(parts) if name.endswith(ROWS_IN)]

@@ -26,7 +26,7 @@ def _committed_only(
 
 def _rows_after_offset(self: TableShard, high_watermark: int) -> None:
     """A follower's rows wait until there is nothing behind them in its log; the offset goes ahead of them."""
-    state, log = self.state, self._log  # noqa: SLF001 - it stands in the place of a method
+    state, log = self.state, self._log
     if state.applied_offset >= high_watermark:
         return
     waiting = self.__dict__.setdefault("waiting", [])

@@ -80,7 +80,9 @@ class TableWatch:
     def __init__(self, evidence: "Evidence") -> None:
         self._evidence = evidence
         self._known: dict[int, KnownTable] = {}
-        self.behind: dict[WatchedTable, None] = {}  # their stores have not got what their replicas call settled
+        self.behind: dict[
+            WatchedTable, None
+        ] = {}  # their stores have not got what their replicas call settled
 
     def known(self, shard_id: int) -> KnownTable:
         """What a shard's committed log comes to."""

@@ -19,8 +19,8 @@ from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
 from antiphon.simulation.cluster.workloads.kafka_transactions import TransactionalWorkload
 from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
-from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.nearest import NearestWorkload
+from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
