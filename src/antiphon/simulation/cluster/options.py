@@ -90,10 +90,10 @@ class ClusterOptions:
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
+    kill_midway_weight: int = 0  # kill -9 between two steps, or at a call to the disk
+    power_midway_weight: int = 0  # power failures there
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
-    row_flip_weight: int = (
-        0  # flipped bits among the rows of tables' stores; never drawn, as `store_flip` does it too
-    )
+    row_flip_weight: int = 0  # bits flipped in files of tables' rows only; never drawn
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
     finders: int = 0  # clients that ask for the row next to a key
 
@@ -171,6 +171,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_rot(profile, seed),
         **_pieces(profile, seed),
         **_finders(profile, seed),
+        **_midway(profile, seed),
     }
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
@@ -265,6 +266,11 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
     }  # so that segments are closed
     small["disk_reserve"] = draw.choice((0, 16_384, 65_536))
     return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
+
+
+def _midway(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster midway {profile} {seed}")
+    return {"kill_midway_weight": draw.choice((0, 2, 6)), "power_midway_weight": draw.choice((0, 2, 6))}
 
 
 def _pieces(profile: str, seed: int) -> dict[str, int]:
