@@ -170,7 +170,6 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_proofs(profile, seed),
         **_rot(profile, seed),
         **_pieces(profile, seed),
-        **_finders(profile, seed),
         **_midway(profile, seed),
     }
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
@@ -198,6 +197,7 @@ def _more_loads(profile: str, seed: int) -> dict[str, Any]:
         "ledger_keepers": draw.choice((0, 0, 0, 0, 2, 3)),
         "forwarded_clients": draw.choice((0, 0, 0, 0, 2, 3)),
         "kafka_admins": draw.choice((0, 0, 0, 1)),
+        **_finders(profile, seed),
     }
 
 
