@@ -6,6 +6,7 @@ from antiphon.node import raft_shards
 from antiphon.node.shards import Shards
 from antiphon.replication.commit_marker import CommitMarker
 from antiphon.replication.term_state import TermState
+from antiphon.simulation import election_mutations
 from antiphon.simulation import mode_mutations as wrong
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, MOVES, TROUBLE
@@ -76,6 +77,23 @@ _NEW_DISKS: Final[dict[str, Any]] = {
     "operations_per_s": 100,
 }
 """Machines come back with empty disks."""
+
+_NEW_DISKS_BEYOND_CUTS: Final[dict[str, Any]] = {
+    **CALM,
+    "nodes": 5,
+    "topic_shards": 8,
+    "fault_ms": 20_000,
+    "fault_every_ms": 500,
+    "fault_lasts_ms": 5_000,
+    "delay_us": (1_000, 5_000),
+    "new_disk_weight": 2,
+    "cut_weight": 2,
+    "kill_weight": 2,
+    "operations_per_s": 80,
+    "appenders": 6,
+    "putters": 1,
+}
+"""One replica is cut off, one gets a new disk, and the only one with everything dies, while a majority of nodes is there."""
 
 _LOSSES: Final[dict[str, Any]] = {
     **CUTS,
@@ -173,6 +191,14 @@ _DISKS: Final = (
         (Edit(raft_shards, "_judge_fresh", "if directory.may_replace:", "if False:"),),
         "raft",
         _NEW_DISKS,
+    ),
+    ClusterPlant(
+        "untrusted-votes",
+        "the promise of a member on a new disk counts as if it remembered",
+        election_mutations.UNTRUSTED_VOTES,
+        "oxia",
+        _NEW_DISKS_BEYOND_CUTS,
+        rare=True,
     ),
     ClusterPlant(
         "open-before-registered",

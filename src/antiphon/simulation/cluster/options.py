@@ -101,6 +101,9 @@ class ClusterOptions:
     client_stall_weight: int = 0  # they do not read what they are sent
     client_skew_ppm: int = 0  # their clocks run up to so much faster or slower, and are set wrong
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
+    row_flip_weight: int = 0  # bits flipped in files of tables' rows only; never drawn
+    row_bytes: int = 0  # of each row that putters write, where its value has fewer
+    finders: int = 0  # clients that ask for the row next to a key
 
     @property
     def moves_replicas(self) -> bool:
@@ -211,6 +214,7 @@ def _more_loads(profile: str, seed: int) -> dict[str, Any]:
         "ledger_keepers": draw.choice((0, 0, 0, 0, 2, 3)),
         "forwarded_clients": draw.choice((0, 0, 0, 0, 2, 3)),
         "kafka_admins": draw.choice((0, 0, 0, 1)),
+        **_finders(profile, seed),
     }
 
 
@@ -316,6 +320,10 @@ def _seldom(profile: str, seed: int) -> dict[str, Any]:
         "stalled_readers": 2 * (draw.random() < 0.1),
         "static_members": 3 * (draw.random() < 0.15),
     }
+
+
+def _finders(profile: str, seed: int) -> dict[str, int]:
+    return {"finders": Random(f"antiphon cluster finders {profile} {seed}").choice((0, 0, 0, 0, 0, 1))}
 
 
 NEEDS_NO_LOGIN: Final = (

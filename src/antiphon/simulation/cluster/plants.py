@@ -32,7 +32,16 @@ from antiphon.simulation.cluster.store_plants import STORE_PLANTS
 from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
 from antiphon.simulation.cluster.transaction_plants import TRANSACTION_PLANTS
 
-__all__ = ["CLUSTER_PLANTS", "OF_SCRIPTS", "ClusterPlant", "Edit", "name_now", "planted", "seeds_to_catch"]
+__all__ = [
+    "ALL_PLANTS",
+    "CLUSTER_PLANTS",
+    "OF_SCRIPTS",
+    "ClusterPlant",
+    "Edit",
+    "name_now",
+    "planted",
+    "seeds_to_catch",
+]
 
 _ALL: Final = (
     *DISK_PLANTS,
@@ -60,6 +69,12 @@ _ALL: Final = (
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}
 """By name."""
+
+ALL_PLANTS: Final[dict[str, ClusterPlant]] = {
+    **CLUSTER_PLANTS,
+    **{plant.name: plant for plant in SCRIPT_PLANTS},
+}
+"""With those that no world shows, but a script."""
 
 OF_SCRIPTS: Final[dict[str, ClusterPlant]] = {
     plant.name: plant for plant in (*_ALL, *SCRIPT_PLANTS) if plant.is_of_protocol

@@ -18,6 +18,7 @@ from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
 from antiphon.simulation.cluster.workloads.kafka_transactions import TransactionalWorkload
 from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
+from antiphon.simulation.cluster.workloads.nearest import NearestWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
@@ -58,6 +59,7 @@ DRAWN: Final[dict[str, Make]] = {
     "kafka_transactors": lambda cluster, *_: TransactionalWorkload(cluster),
     "principals": lambda cluster, *_: AccessWorkload(cluster),
     "consumer_members": lambda cluster, *_: ConsumerGroupWorkload(cluster),
+    "finders": lambda cluster, _, table: NearestWorkload(cluster, table),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""
 

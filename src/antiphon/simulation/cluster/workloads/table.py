@@ -56,7 +56,7 @@ class TableWorkload(Workload):
             if kind < 0.35:
                 await self._get(table, number, key, versions)
             elif kind < 0.85:
-                await self._put(table, number, key, f"{number}-{serial}".encode(), expected, versions)
+                await self._put(table, number, key, self._value(number, serial), expected, versions)
             else:
                 await self._delete(table, number, key, expected, versions)
             await self.think(process)
@@ -66,6 +66,9 @@ class TableWorkload(Workload):
     def wanted(self) -> int:
         """How many work."""
         return self.cluster.options.putters
+
+    def _value(self, number: int, serial: int) -> bytes:
+        return f"{number}-{serial}".encode().ljust(self.cluster.options.row_bytes, b".")
 
     def open_table(self, db: AsyncClient, _process: "Process") -> Any:
         """What a client works with: `find`, `put` and `delete` of the table."""
