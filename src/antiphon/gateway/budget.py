@@ -145,14 +145,28 @@ class Account:
         """May it read and start requests?"""
         return self.held_bytes < FLOOR_BYTES or self.room_bytes > 0
 
+    def fits(self, size_bytes: int, own_bytes: int = 0) -> bool:
+        """Is there room for an answer of so many bytes? `own_bytes`: of its request, which do not count."""
+        small = self.held_bytes - own_bytes + size_bytes <= FLOOR_BYTES
+        return small or size_bytes - own_bytes <= self.room_bytes
+
     @property
     def finishes(self) -> bool:
         """May it receive the rest of a request without room for it? One account of the node may."""
-        if not self.half:
-            return False
+        return self.half and self.is_large
+
+    @property
+    def is_large(self) -> bool:
+        """May it hold more than there is room for? One account of the node may, until it holds little again."""
         if self.budget.large is None:
             self.budget.large = self
         return self.budget.large is self
+
+    def large_no_more(self) -> None:
+        """What it had no room for is done, if there was anything."""
+        if self.budget.large is self and self.held_bytes <= FLOOR_BYTES:
+            self.budget.large = None
+            self.budget.freed()
 
     def wait(self, woken: Callable[[], None]) -> None:
         """Call `woken` once, when there may be room again."""

@@ -110,6 +110,15 @@ class Answer:
             return account.free_bytes // 2
         return account.room_bytes
 
+    def may_begin(self, expected_bytes: int | None) -> bool:
+        """Is there room for an answer of so many bytes (None: not known) now, or is it the one that needs none?"""
+        account, own = self.connection.account, self.size_bytes
+        if expected_bytes is None:
+            has_room = account.fits(1, own) and account.free_bytes > 0
+        else:
+            has_room = account.fits(expected_bytes, own)
+        return has_room or (self.connection.sends_next(self) and account.is_large)
+
 
 class Dispatcher(Protocol):
     """What a connection hands its requests to."""
@@ -153,6 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         self._mute: Mute | None = None
         self.requests = 0  # that came since the beginning
         self.refused_sequences = RefusedSequences()
+        self.first = asyncio.Lock()  # the one request that waits for its turn, and for room
         self.received_bytes = 0
         self._sent_bytes = 0
         self._sending = Patience()

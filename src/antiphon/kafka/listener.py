@@ -10,11 +10,12 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationError, UnauthenticatedError
-from antiphon.gateway.budget import Budget, Pool
+from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
 from antiphon.kafka.connection import Answer, Connection, Inbox
@@ -57,6 +58,10 @@ from antiphon.transactions.service import GROUP_SHARDS, TransactionService
 LARGE_REQUEST_BYTES: Final = 16 * 1024
 INLINE_ELEMENTS: Final = 256  # of a Produce or Fetch request that is decoded in the turn in which it arrives
 BACKLOG: Final = 256
+BULKY: Final = {
+    "Metadata",
+    "OffsetFetch",
+}  # have long answers to short requests, as all Describe... and List...
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
 THROTTLED_METADATA: Final = (
@@ -156,6 +161,7 @@ class KafkaListener:
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
         self._aside = OneThread()
+        self._sizes = AnswerSizes()
         self._apis: Mapping[int, ServedApi] = APIS
         self._connections: dict[Connection, _Seen] = {}
         self._refusals = 0
@@ -316,7 +322,10 @@ class KafkaListener:
 
         A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
         """
-        await self._pool.budget.turns.next(answer.connection)
+        api, key = header.api, (header.api.key, header.version, reader.next_bytes(BODY_BYTES_MAX + 1))
+        reads = api.name in BULKY or api.name.startswith(("Describe", "List"))
+        async with answer.connection.first:
+            await self._room(answer, self._sizes.of(key) if reads else 0)
         aside = self._aside if reader.size > LARGE_REQUEST_BYTES else None
         quotas, payer = self._config.quotas, _payer(header, answer)
         work = _carried_out(handler, header, reader, answer, payer, aside)
@@ -326,10 +335,27 @@ class KafkaListener:
             quotas.charge(Use.REQUEST, payer, steps.took_s, answer)
         else:
             response = await work
+        if isinstance(response, bytes) and len(response) > FLOOR_BYTES:
+            await self._room(answer, len(response))  # it is shared until here
         told = (header, response, answer.throttle_ms)
-        answer.send(encoded(*told) if aside is None else await aside.run(encoded, *told))
+        if aside is None:
+            frame = encoded(*told)
+        else:
+            answer.reserve(reader.size)  # about, until it is known
+            frame = await aside.run(encoded, *told)
+        if reads:
+            self._sizes.note(key, len(frame))
+        answer.send(frame)
         if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
             answer.connection.close()
+
+    async def _room(self, answer: Answer, expected_bytes: int | None) -> None:
+        """Return when it is the connection's turn and there is room for the answer."""
+        connection, turns = answer.connection, self._pool.budget.turns
+        await turns.next(connection)
+        while not answer.may_begin(expected_bytes):
+            await connection.wait_for_room(LOOK_S)
+            await turns.next(connection)
 
     async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
         """A failure of ours in one request closes its connection, not the node."""
