@@ -24,6 +24,7 @@ from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.placement import NODES_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, OPS_MAX
 from antiphon.native import exchange
+from antiphon.native.cluster_requests import NEWS_MAX
 from antiphon.native.exchange import NativeLimits
 from antiphon.native.session import STRANGER_BYTES
 from antiphon.native.table_requests import KEY_BYTES
@@ -58,6 +59,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"of a Kafka request | {ELEMENTS_MAX:,} |" in PAGE
     assert f"and to the login | {STRANGER_BYTES >> 10} KiB |" in PAGE
     assert f"offsets in transactions | {HEADER_BYTES_MAX >> 20} MiB |" in PAGE
+    assert f"newer metadata | {NEWS_MAX} |" in PAGE
+    assert f"Answers of less than {FLOOR_BYTES >> 10} KiB need no room" in PAGE
     assert f"places by hand | {NODES_MAX}, {SHARDS_MAX:,} |" in PAGE
     assert f"| {CREATING_MAX}; {TOPICS_MAX:,} |" in PAGE
     assert f"| `topics` | {limits.topics:,} |" in PAGE

@@ -17,6 +17,7 @@ from antiphon.gateway.quotas import FREE
 from antiphon.gateway.request_times import RequestTimes
 from antiphon.native.exchange import Exchange, NativeLimits
 from antiphon.native.keyed_session import KeyedSession
+from antiphon.native.metadata_answers import MetadataAnswers
 from antiphon.native.session import Greets, NativeSession
 from antiphon.transport.connection import Connection, EndOfTurn
 from antiphon.transport.listening import bound_address, listen
@@ -80,6 +81,7 @@ class NativeListener:
         self._loop = asyncio.get_running_loop()
         self._server: Listening | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._metadata_answers = MetadataAnswers(gateway)
         self._trials: dict[int, asyncio.TimerHandle] = {}  # sessions over the limit
         self._refusal_told_s = self._stranger_told_s = -TELL_EVERY_S
         self._log = structlog.get_logger()
@@ -110,6 +112,7 @@ class NativeListener:
     def _accept(self) -> Connection:
         exchange = Exchange(self._gateway, self.limits, self._spawn, self._pool.open())
         exchange.quotas, exchange.asker, exchange.times = self.quotas, self.asker, self.request_times
+        exchange.metadata_answers = self._metadata_answers
         session = (
             NativeSession(exchange, self._peers, self)
             if self._key is None
@@ -117,10 +120,11 @@ class NativeListener:
         )
         return Connection(session, self._turn, self.limits.connection_write_bytes)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- SessionOwner -------------------------------------------------------------------------------------------
 
