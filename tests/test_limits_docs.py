@@ -19,6 +19,7 @@ from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
+from antiphon.log.producer_state import JOBS_MAX, PRODUCERS_MAX, SHARE
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.placement import NODES_MAX
@@ -61,6 +62,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"offsets in transactions | {HEADER_BYTES_MAX >> 20} MiB |" in PAGE
     assert f"newer metadata | {NEWS_MAX} |" in PAGE
     assert f"Answers of less than {FLOOR_BYTES >> 10} KiB need no room" in PAGE
+    assert f"jobs of Spark, others | {JOBS_MAX:,}, {PRODUCERS_MAX:,} |" in PAGE
+    assert f"under `[limits]`) | {limits.producers:,} | a new one, at a shard with {SHARE:,} and" in PAGE
     assert f"places by hand | {NODES_MAX}, {SHARDS_MAX:,} |" in PAGE
     assert f"| {CREATING_MAX}; {TOPICS_MAX:,} |" in PAGE
     assert f"| `topics` | {limits.topics:,} |" in PAGE

@@ -94,6 +94,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = (
         8 * 1024 * 1024
     )  # kept free for votes and elections
+    producers: Count = 1_000_000  # that all replicas of the node remember before it refuses new ones
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
     topics: Count = (
