@@ -10,6 +10,7 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationError, UnauthenticatedError
+from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
@@ -80,6 +81,8 @@ class KafkaListenerConfig(NamedTuple):
     groups: GroupConfig = DEFAULT_GROUP_CONFIG
     connections_max: int = 2_000
     fetch_sessions_max: int = SESSIONS_MAX
+    handshakes_max: int = 512  # of TLS at once
+    address_connections_max: int = 1 << 30  # of one address, this machine aside
     idle_s: float = 600.0  # a connection without a request for so long is closed
     first_request_s: float = 30.0  # and so is one that has not sent its first one by then
     authenticator: Authenticator | None = None  # None: everybody may do everything
@@ -164,6 +167,7 @@ class KafkaListener:
         self._sizes = AnswerSizes()
         self._apis: Mapping[int, ServedApi] = APIS
         self._connections: dict[Connection, _Seen] = {}
+        self._addresses = Addresses(config.address_connections_max)
         self._refusals = 0
         self._tell_refusals_s = 0.0
         self._server: Listening | None = None
@@ -187,7 +191,9 @@ class KafkaListener:
         """Listen, on an already bound socket where one is given; with `tls` to TLS only. Raises PortInUseError."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await serve(self._made, self._host, self._wanted_port, sock, BACKLOG, tls)
+            self._server = await serve(
+                self._made, self._host, self._wanted_port, sock, BACKLOG, tls, self._config.handshakes_max
+            )
         except OSError as error:
             raise PortInUseError(
                 f"cannot listen on {self._host}:{self._wanted_port} for Kafka clients: {error.strerror}",
@@ -223,8 +229,11 @@ class KafkaListener:
     def connected(self, connection: Connection) -> bool:
         """A client connected; refused over the limit, and where its address makes more connections than its quota."""
         config = self._config
+        host = connection.client_host
         full = self._server is None or len(self._connections) >= config.connections_max
-        if full or not config.quotas.admits(connection.client_host):
+        crowded = not self._addresses.enter(host)
+        if full or crowded or not config.quotas.admits(host):
+            self._addresses.leave(host)
             self._refused(connection)
             return False
         connection.quotas = config.quotas
@@ -246,7 +255,8 @@ class KafkaListener:
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
-        self._connections.pop(connection, None)
+        if self._connections.pop(connection, None) is not None:
+            self._addresses.leave(connection.client_host)
         self._handlers.fetch.sessions.ended(connection)
 
     def dispatch(self, frame: memoryview, answer: Answer) -> None:

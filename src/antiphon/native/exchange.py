@@ -59,6 +59,8 @@ class NativeLimits(NamedTuple):
     requests_per_connection: int
     connection_write_bytes: int
     hello_s: float = 10.0  # a connection that has not said who it is by then is closed
+    handshakes: int = 512  # of TLS at once
+    address_connections: int = 1 << 30  # of one address, this machine aside
     idle_s: float = 3600.0  # and so is a client's that asks for nothing for so long
 
 

@@ -115,6 +115,8 @@ class NativeSession:
         self.greeted = False
         self._parked: deque[tuple[int, Any, Frame]] = deque()
         exchange.resume = self._resume
+        self.host = ""  # the address that it comes from; empty where that is not known
+        self.is_over = False  # is it being closed?
         self.since_s = asyncio.get_running_loop().time()
         self._log = structlog.get_logger()
 
@@ -128,6 +130,8 @@ class NativeSession:
     def connected(self, connection: "Connection") -> None:
         """See ConnectionOwner."""
         connection.limit_frames(STRANGER_BYTES)
+        address = connection.get_extra_info("peername")
+        self.host = str(address[0]) if address else ""
         self.exchange.opened(connection)
         self.exchange.session = session_of(self._owner.authenticator, connection)
         self.exchange.is_guarded = self.exchange.session is not OPEN
