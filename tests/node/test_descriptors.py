@@ -114,8 +114,8 @@ def test_the_listeners_of_a_node_with_tls_take_what_is_theirs(tmp_path: Path) ->
             assert native.address_connections == native.connections // 2
             assert kafka.connections_max + kafka.handshakes_max <= shares.kafka
             assert kafka.address_connections_max == kafka.connections_max // 2
-            assert server.http._connections_max + server.http.handshakes_max <= shares.http
-            assert server.http.addresses.most == server.http._connections_max // 2
+            assert server.http.connections_max + server.http.handshakes_max <= shares.http
+            assert server.http.addresses.most == server.http.connections_max // 2
         finally:
             await server.stop()
 

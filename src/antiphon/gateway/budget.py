@@ -82,11 +82,19 @@ class Pool:
         self.limit_bytes = limit_bytes
         self.connection_bytes = connection_bytes
         self.held_bytes = 0
+        self.accounts: set[Account] = set()
         self.closed_slow = 0  # connections that were closed because they did not send or read on
 
     def open(self) -> "Account":
         """The account of a new connection."""
-        return Account(self)
+        account = Account(self)
+        self.accounts.add(account)
+        return account
+
+    @property
+    def highest_bytes(self) -> int:
+        """What the connection holds that holds most."""
+        return max((account.held_bytes for account in self.accounts), default=0)
 
 
 class Account:
@@ -176,6 +184,7 @@ class Account:
         """The connection is gone with all that it held."""
         self.add(-self.held_bytes)
         self._closed = True
+        self.pool.accounts.discard(self)
         if self.budget.large is self:
             self.budget.large = None
         self.budget.forget(self)

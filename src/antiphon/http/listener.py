@@ -102,11 +102,11 @@ class HttpListener:
         self._gateway = gateway
         self._metrics = metrics
         self._status = status
-        self._connections_max = min(CONNECTIONS_MAX, connections_max)
+        self.connections_max = min(CONNECTIONS_MAX, connections_max)
         self.handshakes_max = HANDSHAKES_MAX  # of TLS at once; set before `start`, as is the next
         self.addresses = Addresses(1 << 30)
         self._server: Listening | None = None
-        self._open: set[_HttpConnection] = set()
+        self.open_connections: set[_HttpConnection] = set()
         self._tell_tls_s = 0.0
         self._moments = 0  # one for each time that requests come in or a page is made
         self._made: dict[str, tuple[int, Reply]] = {}  # pages, with the moment at which each was made
@@ -139,7 +139,7 @@ class HttpListener:
         """Hang up and listen no more."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._open):
+        for connection in list(self.open_connections):
             connection.close()
 
     def moment(self) -> int:
@@ -260,13 +260,13 @@ class HttpListener:
 
     def opened(self, connection: "_HttpConnection") -> bool:
         """Count a connection; False when there are too many."""
-        self._open.add(connection)
-        return self.addresses.enter(connection.host) and len(self._open) <= self._connections_max
+        self.open_connections.add(connection)
+        return self.addresses.enter(connection.host) and len(self.open_connections) <= self.connections_max
 
     def closed(self, connection: "_HttpConnection") -> None:
         """A connection is gone."""
-        if connection in self._open:
-            self._open.discard(connection)
+        if connection in self.open_connections:
+            self.open_connections.discard(connection)
             self.addresses.leave(connection.host)
 
 

@@ -183,6 +183,11 @@ class KafkaListener:
         return f"{host}:{self.port}"
 
     @property
+    def connections_max(self) -> int:
+        """Above so many, they are turned away."""
+        return self._config.connections_max
+
+    @property
     def connections(self) -> int:
         """Open connections."""
         return len(self._connections)

@@ -180,6 +180,8 @@ class NativeListener:
         """Close connections of clients that are silent or too slow."""
         now_s, limits = self._loop.time(), self.limits
         self.quotas.follow()
+        if self.authenticator is not None:
+            self.authenticator.authorizer.tell_left_out()
         for key, session in list(self.sessions.items()):
             connection = session.connection
             if session.peer_id is not None or connection is None:

@@ -19,7 +19,7 @@ from antiphon.node import injected_faults, memory
 from antiphon.node.config import NodeConfig
 from antiphon.node.injected_faults import HurtDisk, InjectedFaults
 from antiphon.node.logs import open_log
-from antiphon.security.exposure import refuse_exposure
+from antiphon.security.exposure import refuse_believing, refuse_exposure
 from antiphon.security.private_files import only_private_files, private_folder
 from antiphon.server.file_limits import connection_shares, places
 from antiphon.server.server import Server, Sockets
@@ -98,6 +98,7 @@ def run_node(
     import uvloop
 
     refuse_exposure(config.listen_host, config.security)
+    refuse_believing(len(config.nodes), config.security)
     only_private_files()
     private_folder(Path(config.dir))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
