@@ -83,13 +83,12 @@ def test_a_small_answer_fits_however_full_the_node_is_and_a_large_one_by_its_sha
 def test_only_one_account_holds_more_than_there_is_room_for() -> None:
     pool = Budget(1).pool("kafka", 1, 1)
     first, second = pool.open(), pool.open()
-    assert first.is_large
-    assert not second.is_large
+    assert [one.is_large for one in (first, second)] == [True, False]
     first.add(FLOOR_BYTES + 1)
     first.large_no_more()
-    assert not second.is_large
+    assert [one.is_large for one in (second, first)] == [False, True]
     first.close()
-    assert second.is_large
+    assert [one.is_large for one in (second,)] == [True]
     second.large_no_more()
     assert pool.budget.large is None
 
