@@ -97,7 +97,10 @@ class Answer:
 
     async def next_turn(self) -> None:
         """Let others go on: return when it is this connection's turn among those whose requests take long."""
-        await self.connection.account.budget.turns.next(self.connection)
+        connection = self.connection
+        await connection.account.budget.turns.next(
+            connection, connection.session.client(connection.client_host)
+        )
 
     @property
     def room_bytes(self) -> int:

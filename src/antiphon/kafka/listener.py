@@ -366,11 +366,10 @@ class KafkaListener:
 
     async def _room(self, answer: Answer, expected_bytes: int | None) -> None:
         """Return when it is the connection's turn and there is room for the answer."""
-        connection, turns = answer.connection, self._pool.budget.turns
-        await turns.next(connection)
+        await answer.next_turn()
         while not answer.may_begin(expected_bytes):
-            await connection.wait_for_room(LOOK_S)
-            await turns.next(connection)
+            await answer.connection.wait_for_room(LOOK_S)
+            await answer.next_turn()
 
     async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
         """A failure of ours in one request closes its connection, not the node."""

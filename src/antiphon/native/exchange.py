@@ -76,6 +76,7 @@ class Exchange:
         self.quotas = FREE
         self.asker: TransactionAsker | None = None  # None: no parts of transactions are taken
         self.client_id = ""
+        self.host = ""  # the address that the client comes from
         self.mute: Mute | None = None  # there is none before the client first has to wait
         self.resume: Callable[[], None] = _nothing  # called when it has waited
         self.is_guarded = False  # does anybody decide what the client may ask for?
@@ -214,7 +215,7 @@ class Exchange:
     def _ask_turn(self) -> None:
         if not self._turn_asked:
             self._turn_asked = True
-            self._turns.add(self, self._my_turn)
+            self._turns.add(self, self._my_turn, self.session.client(self.host))
 
     def _my_turn(self) -> None:
         self._turn_asked = False

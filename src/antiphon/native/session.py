@@ -131,7 +131,7 @@ class NativeSession:
         """See ConnectionOwner."""
         connection.limit_frames(STRANGER_BYTES)
         address = connection.get_extra_info("peername")
-        self.host = str(address[0]) if address else ""
+        self.host = self.exchange.host = str(address[0]) if address else ""
         self.exchange.opened(connection)
         self.exchange.session = session_of(self._owner.authenticator, connection)
         self.exchange.is_guarded = self.exchange.session is not OPEN
