@@ -50,6 +50,10 @@ class System(Protocol):
         """Descriptors that the process has open; 0 where it cannot be told."""
         ...
 
+    def pid(self) -> int:
+        """What the machine calls the process."""
+        ...
+
 
 class RealSystem:
     """The operating system."""
@@ -92,6 +96,10 @@ class RealSystem:
             return os.stat(own).st_size or len(os.listdir(own)) - 1
         except OSError:
             return 0
+
+    def pid(self) -> int:
+        """See `System`."""
+        return os.getpid()
 
 
 _current: Final[ContextVar[System]] = ContextVar("antiphon_system", default=RealSystem())  # noqa: B039 - one is meant
@@ -145,6 +153,11 @@ def cpu_s() -> float:
 def open_files() -> int:
     """Descriptors that the process has open; 0 where it cannot be told."""
     return _current.get().open_files()
+
+
+def pid() -> int:
+    """What the machine calls the process."""
+    return _current.get().pid()
 
 
 def rng() -> random.Random:

@@ -11,7 +11,7 @@ from antiphon.coordination.actions import Propose
 from antiphon.coordination.coordinator import CoordinatorConfig
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ShardMeta, ShardStatus
-from antiphon.replication.actions import ProposeLive
+from antiphon.replication.actions import ProposeLiveSet
 from antiphon.replication.messages import MembersSettled, NewTerm
 from tests.coordination.world import COORDINATOR, Node, World
 
@@ -24,7 +24,7 @@ class MembersWorld(World):
         self.config = CoordinatorConfig(
             "cluster-1", initial_nodes or nodes, assembly_ms=15_000, voters=(0,), moves_per_node=moves
         )
-        self.proposals_of: dict[tuple[int, int, int], ProposeLive] = {}  # by node, shard, term
+        self.proposals_of: dict[tuple[int, int, int], ProposeLiveSet] = {}  # by node, shard, term
         self.told_live: dict[tuple[int, int, int], int] = {}  # newest record that a replica knows
         self.written = 0
         self.most_learners = 0
@@ -81,7 +81,7 @@ class MembersWorld(World):
         if held is not replica:
             return  # it was taken away meanwhile
         for action in actions:
-            if isinstance(action, ProposeLive):
+            if isinstance(action, ProposeLiveSet):
                 self.proposals_of[node.node_id, replica.shard, replica.term] = action
         super()._replica_acts(node, replica, actions)
 

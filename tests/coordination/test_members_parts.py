@@ -19,10 +19,10 @@ from antiphon.coordination.placement import NodeLoad
 from antiphon.coordination.reconfiguration import Move, Turns
 from antiphon.coordination.reconfiguration_steps import (
     Ask,
+    CatchUp,
     Change,
     Elect,
     Facts,
-    Feed,
     HandOver,
     Step,
     TakeTurn,
@@ -59,7 +59,7 @@ def test_s0_2_a_move_step_by_step() -> None:
     assert isinstance(next_step(meta, facts()), Wait), "not before the leader has forgotten whoever left last"
     meta = after(next_step(meta, facts(told=True)))
     assert (meta.learners, meta.ensemble, meta.members_version) == ((4,), (1, 2, 3), 6)
-    assert next_step(meta, facts(frozenset({1, 2, 3}))) == Feed((4,))
+    assert next_step(meta, facts(frozenset({1, 2, 3}))) == CatchUp((4,))
     meta = after(next_step(meta, facts()))
     assert (meta.ensemble, meta.outgoing, meta.learners) == ((1, 2, 4), (1, 2, 3), ())
     assert isinstance(next_step(meta, facts()), Wait), (
@@ -91,7 +91,7 @@ def test_nobody_steps_without_a_leader_or_out_of_turn() -> None:
 
 def test_no_majority_of_the_new_voters_no_joint_step() -> None:
     step = next_step(shard(goal=(1, 4, 5), learners=(4, 5)), facts(dead=(5,)))
-    assert step == Feed((5,))
+    assert step == CatchUp((5,))
     step = next_step(shard(goal=(1, 2)), facts(frozenset({1}), dead=(2,)))
     assert isinstance(step, Wait)
     assert "no majority" in step.reason
@@ -145,7 +145,7 @@ def test_where_replicas_vote_the_leader_is_asked_and_the_record_follows() -> Non
     assert meta.learners == (4,), "it gets a replica before the log names it"
     assert next_step(meta, facts(reported=now, **by_votes)) == Ask(Members((1, 2, 3), learners=(4,)))
     with_learner = Members((1, 2, 3), learners=(4,))
-    assert next_step(meta, facts(frozenset({1, 2, 3}), reported=with_learner, **by_votes)) == Feed((4,))
+    assert next_step(meta, facts(frozenset({1, 2, 3}), reported=with_learner, **by_votes)) == CatchUp((4,))
     assert next_step(meta, facts(reported=with_learner, **by_votes)) == Ask(Members((2, 3, 4)))
     joint = Members((2, 3, 4), outgoing=(1, 2, 3))
     meta = follow(meta, joint)

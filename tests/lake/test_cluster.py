@@ -149,7 +149,7 @@ def test_a_table_that_changes_under_the_mirror(
     writer.start()
     target = f"delta:{tmp_path}/state"
     try:
-        first: Any = jobs.mirror_table(spark, cluster.native, "state", target, max_offsets=100).tally
+        first: Any = jobs.mirror_table(spark, cluster.native, "state", target, max_offsets=100).progress
         assert first.rows >= 150
     finally:
         writer.join(60)

@@ -53,12 +53,12 @@ def test_a_topic_goes_on_where_the_lake_is(
         "headers": True,
         "timeout_ms": 10_000,
     }
-    first = jobs.mirror_topic(spark, server.address, "flights", where, max_offsets=12, **options).tally
+    first = jobs.mirror_topic(spark, server.address, "flights", where, max_offsets=12, **options).progress
     assert (first.rows, first.dead_letters, first.positions) == (16, 1, {0: one.end, 1: other.end})
     assert first.epochs >= 2
     # Without a checkpoint the next run begins with what the table has; fields that are new become columns.
     put(one, b'{"id": 15, "tail": "N1", "gate": "A"}', *flights(16, 2))
-    again = jobs.mirror_topic(spark, server.address, "flights", where, **options).tally
+    again = jobs.mirror_topic(spark, server.address, "flights", where, **options).progress
     assert (again.rows, again.dead_letters) == (3, 0)
     found = ids(spark, where)
     assert found == Counter([*range(18), None]), "and the tombstone"
@@ -79,10 +79,10 @@ def test_a_topic_in_other_tables(
     put(one, *flights(0, 10))
     put(other, *flights(10, 5))
     where = target(kind, tmp_path)
-    tally = jobs.mirror_topic(
+    progress = jobs.mirror_topic(
         spark, server.address, "flights", where, format="json", schema="id bigint"
-    ).tally
-    assert tally.rows == 15
+    ).progress
+    assert progress.rows == 15
     rows = open_target(where).read(spark)
     assert Counter(row["id"] for row in rows.collect()) == Counter(range(15))
     assert rows.where("_rest is not null").count() == 15, "the field that the schema does not name"
@@ -193,8 +193,8 @@ def test_a_table_as_it_is_now(
         Delete(b"k5"),
         Put(b"new", b'{"n": 9}'),
     )
-    tally = jobs.mirror_table(spark, server.address, "state", where, max_offsets=2, **options).tally
-    assert tally.epochs == 3
+    progress = jobs.mirror_table(spark, server.address, "state", where, max_offsets=2, **options).progress
+    assert progress.epochs == 3
     assert lake_state(spark, where) == table_state(one, other)
     jobs.compact(where)
     jobs.expire(where, "0 seconds", force=True)
@@ -234,7 +234,7 @@ def test_a_mirror_that_goes_on_until_it_is_stopped(
         where,
         format="json",
         every="0 seconds",
-        on_epoch=lambda tally: seen.set(),
+        on_epoch=lambda progress: seen.set(),
     ) as mirror:
         assert seen.wait(20)
         assert mirror.running
@@ -243,4 +243,4 @@ def test_a_mirror_that_goes_on_until_it_is_stopped(
         assert seen.wait(20)
     assert not mirror.running
     assert ids(spark, where) == Counter(range(10))
-    assert mirror.tally.rows == 10
+    assert mirror.progress.rows == 10

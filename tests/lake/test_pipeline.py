@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from antiphon.cli.main import app
 from antiphon.errors import InvalidRequestError
 from antiphon.lake import pipeline as lake_pipeline
-from antiphon.lake.mirror import Tally
+from antiphon.lake.mirror import MirrorProgress
 from antiphon.lake.pipeline import Outcome, read_pipeline, run_pipeline
 from antiphon.lake.targets.target import Compacted, open_target
 from antiphon.lake.upkeep import parse_age
@@ -117,8 +117,8 @@ def test_commands(tmp_path: Path) -> None:
 class FakeQuery:
     """A mirror that has ended, or that goes on until it is stopped."""
 
-    def __init__(self, tally: Tally, error: Exception | None) -> None:
-        self.tally = tally
+    def __init__(self, progress: MirrorProgress, error: Exception | None) -> None:
+        self.progress = progress
         self.error = error
         self.stopped = False
 
@@ -160,8 +160,8 @@ def test_one_failure_stops_all_and_ctrl_c_ends_well(tmp_path: Path, monkeypatch:
 
     def mirror(_spark: Any, servers: str, name: str, target: Any, **options: Any) -> FakeQuery:
         started.append((name, options["every"]))
-        queries.append(FakeQuery(Tally(epochs=1, rows=5), errors.get(name)))
-        options["on_epoch"](queries[-1].tally)
+        queries.append(FakeQuery(MirrorProgress(epochs=1, rows=5), errors.get(name)))
+        options["on_epoch"](queries[-1].progress)
         return queries[-1]
 
     def compacting(*_: Any, **__: Any) -> Compacted:

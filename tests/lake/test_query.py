@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.mirror import Mirror, Source
-from antiphon.lake.query import MirrorQuery, Pace
+from antiphon.lake.query import MirrorQuery, TriggerOptions
 from antiphon.lake.records import RowShape
 
 if TYPE_CHECKING:
@@ -37,6 +37,6 @@ def test_a_mirror_that_cannot_be_started_leaves_nothing(
     assert len(list(tmp_path.iterdir())) == 1
     source = Source("here:7400", "t", "id", is_table=False)
     with pytest.raises(InvalidRequestError, match="no such option"):
-        query.start(cast("Any", NoSpark()), source, RowShape(is_table=False), Pace())
+        query.start(cast("Any", NoSpark()), source, RowShape(is_table=False), TriggerOptions())
     assert not list(tmp_path.iterdir())
     assert target.closed

@@ -73,8 +73,7 @@ def test_a_relay_travels_with_its_batches_behind_it() -> None:
     assert header == Relay(9, 1, 7, 3, (0, 0, 5), (11, 12))
     found = with_payload(header, frame.payload)
     assert [(e.origin, e.lsn, e.crc, bytes(e.data)) for e in found.entries] == [
-        (e.origin, e.lsn, e.crc, bytes(e.data))  # type: ignore[call-overload]
-        for e in entries
+        (e.origin, e.lsn, e.crc, bytes(e.data)) for e in entries
     ]
 
 

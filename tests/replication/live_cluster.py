@@ -8,7 +8,7 @@ that a test can lose, delay, reorder and repeat both.
 from collections.abc import Sequence
 
 from antiphon.records.entry_id import EntryId
-from antiphon.replication.actions import Action, ProposeLive
+from antiphon.replication.actions import Action, ProposeLiveSet
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import BecomeLeader, NodeId
 from tests.replication.cluster import COORDINATOR, SHARD, Cluster, Host
@@ -26,12 +26,12 @@ class LiveCluster(Cluster):
         self.term = 0
         self.version = 0
         self.live: tuple[NodeId, ...] = self.ensemble
-        self.proposals: list[tuple[int, NodeId, ProposeLive]] = []  # term, leader, what
+        self.proposals: list[tuple[int, NodeId, ProposeLiveSet]] = []  # term, leader, what
         self.news: list[tuple[int, int, tuple[NodeId, ...]]] = []  # term, version, live
 
     def did(self, host: Host, action: Action) -> None:
         """Called with every action of a host."""
-        if isinstance(action, ProposeLive):
+        if isinstance(action, ProposeLiveSet):
             self.proposals.append((host.replica.term, host.node, action))
 
     def record(self, index: int = -1) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.invariants import InvariantError
-from antiphon.replication.actions import ProposeLive
+from antiphon.replication.actions import ProposeLiveSet
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.live_set import LiveSet, MemberProgress, Standing
 from antiphon.replication.members import Members
@@ -33,7 +33,7 @@ def test_s3_29_out_to_offered_to_live() -> None:
     assert live.heard(at(3, 10), committed=10, log_end=12)
     standing_of(live, 3, Standing.OFFERED)
     assert live.counting == (1, 2, 3), "it counts before it is asked for"
-    assert live.proposal(VOTERS) == ProposeLive(5, (1, 2, 3))
+    assert live.proposal(VOTERS) == ProposeLiveSet(5, (1, 2, 3))
     assert live.proposal(VOTERS) is None, "once is enough for now"
     assert live.record(6, (1, 2, 3))
     standing_of(live, 3, Standing.LIVE)
@@ -83,7 +83,7 @@ def test_s3_28_live_to_leaving_to_out() -> None:
         live.tick([at(2, 10), at(3, 9)], 10, 0)
     standing_of(live, 3, Standing.LEAVING)
     assert live.counting == (1, 2, 3), "until it is recorded"
-    assert live.proposal(VOTERS) == ProposeLive(5, (1, 2))
+    assert live.proposal(VOTERS) == ProposeLiveSet(5, (1, 2))
     live.record(6, (1, 2))
     assert list(live.counting) == [1, 2]
 
@@ -126,7 +126,7 @@ def test_s3_28_a_record_of_somebody_who_did_not_count_is_a_broken_coordinator() 
 
 def test_s3_28_only_voters_stay() -> None:
     live = live_set(1, 2, 3)
-    assert live.proposal((1, 3)) == ProposeLive(5, (1, 3))
+    assert live.proposal((1, 3)) == ProposeLiveSet(5, (1, 3))
 
 
 @pytest.mark.parametrize("min_live", [1, 2, 3])

@@ -18,6 +18,8 @@ FIRST_SEED = {
     "cut-on-every-append": 3,
     "few-are-enough": 2,
     "node-answers-trims-at-once": 4,
+    "node-believes-data": 3,
+    "node-believes-names": 6,
     "node-recovery-forgets-producers": 3,
     "table-judges-by-store": 2,
 }
@@ -30,6 +32,8 @@ QUICK = [
     "one-step-change",
     "marker-of-everything",
     "few-are-enough",
+    "node-believes-names",
+    "node-believes-data",
     "node-promises-unsynced",
     "node-writes-no-vote",
     "node-acknowledges-before-sync",

@@ -1,6 +1,7 @@
 """The power fails in the middle of a step: what a leader had committed in it is committed, and its markers are judged."""
 
 from collections.abc import Sequence
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +38,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, plant: ClusterPlant | None) -> tuple[C
             marks = [mark for mark in map(committed_of, batches) if mark is not None]
             if self.markers and marks and not cut_off and (plant is None or marks[0] > host.replica.settled):
                 cut_off.append(machine.node_id)
+                Context().run(machine.power_off)  # as the disk has it done, not in the name of the process
                 raise SimulatedCrash
             return op
 

@@ -17,7 +17,7 @@ from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.violation import ViolationError
-from tests.simulation.told import words
+from tests.simulation.told import FOUND_BEFORE, words
 
 META = ShardMeta(1, 0, ensemble=(3, 0), leader=3, term=2, live=(3,), live_version=4, fence="live")
 
@@ -118,17 +118,17 @@ def test_a_reader_is_not_told_of_a_start_that_no_log_has(followers: FollowerWork
 
 def test_a_replica_of_a_deleted_topic_is_not_opened_again_from_what_a_node_remembers() -> None:
     """tarantool 501429: two of them came again and again, empty, and elected a leader of a term that had one."""
-    result = run_cluster(draw_options(501_429, "tarantool"))
+    result = run_cluster(draw_options(501_429, "tarantool", **FOUND_BEFORE))
     assert result.failure is None, words(result)
 
 
 def test_batches_that_wait_behind_one_that_is_refused_are_refused_too() -> None:
     """multi 511642: the first four waited too long for a thread to look at their records, and the fifth did not."""
-    result = run_cluster(draw_options(511_642, "multi"))
+    result = run_cluster(draw_options(511_642, "multi", **FOUND_BEFORE))
     assert result.failure is None, words(result)
 
 
 def test_a_replica_is_not_given_up_for_a_damaged_file_that_it_has_trimmed_since() -> None:
     """raft 524122: the others were asked whether they can do without it, and meanwhile its log was trimmed."""
-    result = run_cluster(draw_options(524_122, "raft"))
+    result = run_cluster(draw_options(524_122, "raft", **FOUND_BEFORE))
     assert result.failure is None, words(result)

@@ -8,7 +8,7 @@ from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, CUTS
 from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
-from tests.simulation.told import words
+from tests.simulation.told import FOUND_BEFORE, words
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 400, "kafka_transactors": 3}
 QUICK_SEEDS = 8
@@ -46,5 +46,5 @@ def test_a_planted_mistake_is_seen(name: str) -> None:
     ],
 )
 def test_what_seeds_have_found_is_mended(profile: str, seed: int) -> None:
-    result = run_cluster(draw_options(seed, profile))
+    result = run_cluster(draw_options(seed, profile, **FOUND_BEFORE))
     assert result.failure is None, words(result)

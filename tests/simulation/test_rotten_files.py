@@ -13,7 +13,7 @@ from antiphon.simulation.cluster.rotten_files import is_rotten
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.shrink import _ClusterShrinker
 from antiphon.simulation.memory_store import MANIFEST, RUNS_MAX, MemoryEngine, MemoryStore
-from tests.simulation.told import words
+from tests.simulation.told import FOUND_BEFORE, words
 
 STORE = "/data/tables/6"
 FIRST = f"{STORE}/000001.run"
@@ -82,7 +82,7 @@ def test_a_rotten_run_beside_a_rotten_manifest_is_rotten() -> None:
     ],
 )
 def test_rot_that_cannot_matter_or_cannot_be_told_breaks_nothing(profile: str, seed: int) -> None:
-    result = run_cluster(draw_options(seed, profile))
+    result = run_cluster(draw_options(seed, profile, **FOUND_BEFORE))
     assert result.failure is None, words(result)
 
 
@@ -98,7 +98,7 @@ def test_rot_that_cannot_matter_or_cannot_be_told_breaks_nothing(profile: str, s
     ],
 )
 def test_rot_is_not_passed_on_and_is_mended(profile: str, seed: int) -> None:
-    result = run_cluster(draw_options(seed, profile))
+    result = run_cluster(draw_options(seed, profile, **FOUND_BEFORE))
     assert result.failure is None, words(result)
 
 

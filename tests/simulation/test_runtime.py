@@ -5,7 +5,7 @@ import gc
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from random import Random
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 from antiphon import system
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
-from antiphon.simulation.runtime.escapes import EscapeError, no_escapes
 from antiphon.simulation.runtime.loop import StalledError, VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
@@ -307,42 +306,6 @@ def test_nobody_listens() -> None:
 
     with pytest.raises(ConnectionRefusedError):
         world.run(world.a, connect())
-
-
-def _thread() -> None:
-    import threading
-
-    threading.Thread(target=int).start()
-
-
-def _file() -> None:
-    with open(os.devnull, "rb"):
-        pass
-
-
-def _socket() -> None:
-    import socket
-
-    socket.socket().close()
-
-
-@pytest.mark.parametrize(
-    "escape", [time.time, time.monotonic_ns, lambda: os.urandom(1), uuid.uuid4, _thread, _file, _socket]
-)
-def test_what_escapes_is_named(escape: Callable[[], Any]) -> None:
-    world = World()
-    name = getattr(escape, "__name__", "")
-
-    async def work() -> None:
-        lookup = {"time": "time", "monotonic_ns": "monotonic_ns", "uuid4": "uuid4"}
-        found = lookup.get(name)
-        function = getattr(time if found != "uuid4" else uuid, found) if found else escape
-        function()
-
-    with no_escapes() as escaped, pytest.raises(EscapeError):
-        world.run(world.a, work())
-    assert escaped
-    escape()  # outside of the simulation nothing has changed
 
 
 def test_same_seed_same_world() -> None:

@@ -1,4 +1,4 @@
-"""Whole nodes under simulation: clean seeds, the same run from the same seed, and nothing that escapes."""
+"""Whole nodes under simulation: clean seeds and the same run from the same seed."""
 
 import os
 import subprocess
@@ -8,7 +8,6 @@ import pytest
 
 from antiphon.simulation.cluster.options import PROFILES, draw_options
 from antiphon.simulation.cluster.run import run_cluster
-from antiphon.simulation.runtime.escapes import no_escapes
 from tests.simulation.told import words
 
 SEEDS = range(1, 5)  # these reach every option that more of them reach; `make campaign` runs thousands
@@ -38,7 +37,7 @@ _PRINT = (
     "from antiphon.simulation.cluster.options import draw_options\n"
     "from antiphon.simulation.cluster.run import run_cluster\n"
     "for profile in ('oxia', 'tarantool'):\n"
-    "    result = run_cluster(draw_options(11, profile, fault_ms=1_000))\n"
+    "    result = run_cluster(draw_options(11, profile, fault_ms=1_000, kill_midway_weight=9, power_midway_weight=9))\n"
     "    print(result.digest, result.steps)\n"
 )
 
@@ -56,10 +55,3 @@ def test_a_seed_decides_everything_in_any_process() -> None:
     seen = {run.communicate(timeout=150)[0] for run in runs}
     assert all(run.returncode == 0 for run in runs)
     assert len(seen) == 1
-
-
-def test_nothing_escapes() -> None:
-    with no_escapes() as escaped:
-        result = run_cluster(draw_options(2, "oxia", **SHORT))
-    assert not escaped
-    assert result.failure is None, words(result)

@@ -18,7 +18,7 @@ from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.truth import ShardTruth
-from tests.simulation.told import words
+from tests.simulation.told import FOUND_BEFORE, words
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_tree import Copy
@@ -72,7 +72,7 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobody_writes() -> None:
-    result = run_cluster(draw_options(9048))
+    result = run_cluster(draw_options(9048, None, **FOUND_BEFORE))
     assert result.failure is None, words(result)
 
 

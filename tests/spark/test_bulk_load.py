@@ -19,13 +19,13 @@ from antiphon.spark.jobs import bulk_load_writer
 from antiphon.spark.jobs.bulk_load_writer import (
     TASK_COLUMN,
     LoadSpec,
-    Pace,
+    RateLimiter,
     TaskResult,
     route,
     write_partition,
 )
 from antiphon.spark.jobs.digests import digest_of
-from antiphon.spark.jobs.job_book import JobBook
+from antiphon.spark.jobs.job_state import JobState
 from antiphon.spark.option_values import parse_servers
 from antiphon.tools.local_cluster import LocalCluster
 
@@ -177,7 +177,7 @@ def test_the_book_lets_a_second_run_skip_what_is_through(cluster: LocalCluster, 
     db.create_table("booked", shards=2)
     spec = _spec(db, cluster, "booked", keeps_book=True)
     with Cluster(spec.servers, 20_000) as link:
-        JobBook(link, spec.name).begin({"job": "bulk_load"})
+        JobState(link, spec.name).begin({"job": "bulk_load"})
     rows = _rows(300)
     tasks = _tasks(spec, rows)
     first = next(iter(tasks))
@@ -249,12 +249,12 @@ def test_the_job_can_bound_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         now_s[0] += seconds
 
     monkeypatch.setattr(bulk_load_writer, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
-    pace = Pace(100_000)
+    pace = RateLimiter(100_000)
     for _ in range(5):
         pace.wait(5_000)
     assert pace.waited_s == pytest.approx(0.2)  # the first one waits for nobody
     assert now_s[0] == pytest.approx(100.2)
-    free = Pace(0)
+    free = RateLimiter(0)
     free.wait(1 << 40)
     assert free.waited_s == 0
 

@@ -25,7 +25,7 @@ from antiphon.errors import (
 )
 from antiphon.model.requests import Put, TableWrite
 from antiphon.spark.jobs.digests import Digest, digest_of
-from antiphon.spark.jobs.job_book import JOBS_TABLE, JobBook, same_or_refuse
+from antiphon.spark.jobs.job_state import JOBS_TABLE, JobState, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut, find_cut, iso_time, parse_offsets, parse_time
 from antiphon.spark.jobs.replay_frames import FoldRecord, as_bytes, fold_rows, name_of
 from antiphon.spark.option_values import parse_servers
@@ -278,16 +278,16 @@ def _now_ms() -> int:
 
 @pytest.mark.cluster
 def test_the_book_keeps_the_first_plan(nodes: LocalCluster, cluster: Cluster) -> None:
-    book = JobBook(cluster, "a job")
+    book = JobState(cluster, "a job")
     assert book.plan() is None
     assert book.begin({"ends": {"0": 4}, "what": "x"}) == {"ends": {"0": 4}, "what": "x"}
     with Cluster(parse_servers(nodes.native), 20_000) as another:
-        again = JobBook(another, "a job")
+        again = JobState(another, "a job")
         assert again.begin({"ends": {"0": 9}, "what": "x"}) == {"ends": {"0": 4}, "what": "x"}
         assert again.part(3) is None
         book.part_done(3, {"rows": 5})
         assert again.part(3) == {"rows": 5}
-        assert JobBook(another, "another job").part(3) is None
+        assert JobState(another, "another job").part(3) is None
         assert again.end() is None
         book.ended({"rows": 5})
         assert again.end() == {"rows": 5}
@@ -301,4 +301,4 @@ def test_the_book_keeps_the_first_plan(nodes: LocalCluster, cluster: Cluster) ->
         book.part(7)
     for wrong in ("", "x" * 1001, "a\nb"):
         with pytest.raises(InvalidRequestError, match="a job's name"):
-            JobBook(cluster, wrong)
+            JobState(cluster, wrong)

@@ -1,10 +1,9 @@
 """`antiphon down`, `status`, `doctor`, `node ...`: a cluster and its processes."""
 
 import contextlib
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -217,9 +216,3 @@ def doctor(
             )
     if any(finding["level"] == "wrong" for finding in findings):
         raise typer.Exit(1)
-
-
-def read_announcement(line: str) -> dict[str, Any]:
-    """The JSON line of `antiphon up --json`."""
-    found: dict[str, Any] = json.loads(line)
-    return found

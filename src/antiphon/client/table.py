@@ -4,16 +4,15 @@ import asyncio
 import contextlib
 import heapq
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError
-from antiphon.client.handles import Handle, PerShard
+from antiphon.client.handles import Handle
 from antiphon.client.handover import Handover
 from antiphon.client.hashing import as_bytes
+from antiphon.client.key_reads import KeyReads
 from antiphon.client.pipeline import Item, Request
-from antiphon.client.table_reader import TableReader
 from antiphon.client.table_scan import SCAN_ROWS, RangeScan
 from antiphon.client.table_writer import BYTES_PER_REQUEST, TableWriter, Together, refusal
 from antiphon.client.transaction import Operation, Results, Transaction
@@ -23,7 +22,6 @@ from antiphon.errors import (
     BatchTooLargeError,
     InvalidRequestError,
     KeyNotFoundError,
-    TimedOutError,
     WrongShardError,
 )
 from antiphon.model.metadata import KeyRanges, Kind, TopicMeta
@@ -44,7 +42,6 @@ ABSENT: Final = -1
 OP_OVERHEAD_BYTES: Final = 64
 RANGE_PIECE_KEYS: Final = 1000
 RANGE_PIECE_BYTES: Final = 128 * 1024
-CONSISTENCIES: Final = ("linearizable", "leader", "local")
 
 Key = str | bytes
 Value = str | bytes
@@ -62,9 +59,7 @@ class AsyncTable(Handle):
         self._handover: Handover | None = None  # while writes to shards that took keys over have to wait
         self._early: list[Item] = []  # made before the table's metadata was known, and those behind them
         self._tasks: set[asyncio.Task[None]] = set()
-        self._readers: dict[str, PerShard[TableReader]] = {
-            consistency: PerShard(partial(self._reader, consistency)) for consistency in CONSISTENCIES
-        }
+        self._reads = KeyReads(cluster, self._current_ranges, self._start)
 
     # -- which shard ----------------------------------------------------------------------------------------------
 
@@ -328,7 +323,7 @@ class AsyncTable(Handle):
         deadline = self._deadline(timeout_s)
         if self._known() is None:
             await self._resolved()
-        return await self._ask(key, consistency, deadline)
+        return await self._reads.ask(key, self._ranges, consistency, deadline)
 
     async def get_many(
         self, keys: Iterable[Key], *, consistency: str = "linearizable", timeout_s: float | None = None
@@ -338,43 +333,9 @@ class AsyncTable(Handle):
         deadline = self._deadline(timeout_s)
         if self._known() is None:
             await self._resolved()
-        return await asyncio.gather(*(self._ask(key, consistency, deadline) for key in wanted))
-
-    def _ask(self, key: bytes, consistency: str, deadline: float) -> "asyncio.Future[Row | None]":
-        readers = self._readers.get(consistency)
-        if readers is None:
-            raise InvalidRequestError(
-                f"consistency is one of {', '.join(CONSISTENCIES)}, not {consistency!r}"
-            )
-        future: asyncio.Future[Row | None] = self._loop.create_future()
-        readers[self._ranges.shard_of(key).shard_id].add(Item(key, len(key), deadline, future))
-        return future
-
-    def _reader(self, consistency: str, shard_id: int) -> TableReader:
-        def moved(items: list[Item], shard_id: int) -> None:
-            self._start(self._ask_elsewhere(items, consistency, shard_id))
-
-        return TableReader(self._cluster, shard_id, consistency, moved)
-
-    async def _ask_elsewhere(self, items: list[Item], consistency: str, shard_id: int) -> None:
-        """Ask for keys again that a shard does not hold any more, as soon as it is known which one does."""
-        pauses = Pauses(max(item.deadline for item in items))
-        try:
-            while True:
-                self._known()
-                places = [self._ranges.shard_of(item.what).shard_id for item in items]
-                if any(place != shard_id for place in places):
-                    break
-                await self._cluster.learn(WrongShardError(f"shard {shard_id} was split"), pauses)
-        except (AntiphonError, asyncio.CancelledError) as error:
-            gone = error if isinstance(error, AntiphonError) else TimedOutError("the client was closed")
-            for item in items:
-                if not item.future.done():
-                    item.future.set_exception(gone)
-            return
-        for item, place in zip(items, places, strict=True):
-            if not item.future.done():
-                self._readers[consistency][place].add(item)
+        return await asyncio.gather(
+            *(self._reads.ask(key, self._ranges, consistency, deadline) for key in wanted)
+        )
 
     def _current_ranges(self) -> KeyRanges:
         self._known()
@@ -451,9 +412,7 @@ class AsyncTable(Handle):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for readers in self._readers.values():
-            for reader in list(readers.parts.values()):
-                await reader.close()
+        await self._reads.close()
         for writer in list(self._writers.values()):
             await writer.close()
         if self._handover is not None:

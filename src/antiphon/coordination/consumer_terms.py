@@ -17,7 +17,6 @@ NO_PLACES: Final[Places] = frozenset()
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 AWAY_EPOCH: Final = -2  # of a static member that left for a while
-NO_ID: Final = ""
 
 
 class GroupState(StrEnum):

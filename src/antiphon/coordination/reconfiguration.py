@@ -26,10 +26,10 @@ from antiphon.coordination.live_sets import vouched_for
 from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.coordination.reconfiguration_steps import (
     Ask,
+    CatchUp,
     Change,
     Elect,
     Facts,
-    Feed,
     HandOver,
     Step,
     TakeTurn,
@@ -362,7 +362,7 @@ class Reconfigurations:
                     self._elections.begin(move.shard_id, "moved", wanted=step.meta.aim[0])
                 if not (step.meta.goal or step.meta.learners or step.meta.outgoing):
                     self._end(move.shard_id)
-            case Feed():
+            case CatchUp():
                 self._feed(move, meta, step.nodes, now_ms, again=again)
             case Elect() | HandOver():
                 if again or move.handed_over_in != meta.term:

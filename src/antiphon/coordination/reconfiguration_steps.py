@@ -66,7 +66,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class CatchUp:
     """These nodes must receive the log until they have caught up."""
 
     nodes: tuple[NodeId, ...]
@@ -105,7 +105,7 @@ class Wait:
     reason: str
 
 
-Step = Change | Feed | Elect | Ask | HandOver | TakeTurn | Wait
+Step = Change | CatchUp | Elect | Ask | HandOver | TakeTurn | Wait
 
 
 def members_of(meta: ShardMeta) -> Members:
@@ -152,7 +152,7 @@ def _feed(meta: ShardMeta, facts: Facts) -> Step | None:
         return _changed(meta, learners=wanted)
     missing = tuple(node for node in wanted if node not in facts.caught_up or not facts.is_alive(node))
     if missing:
-        return Feed(missing)
+        return CatchUp(missing)
     return None if facts.has_turn else TakeTurn()
 
 
@@ -259,7 +259,7 @@ def _by_votes(meta: ShardMeta, facts: Facts) -> Step:
     if set(new) != set(now.learners):
         return Ask(Members(now.voters, learners=new))
     if any(node not in facts.caught_up or not facts.is_alive(node) for node in new):
-        return Feed(tuple(node for node in new if node not in facts.caught_up or not facts.is_alive(node)))
+        return CatchUp(tuple(node for node in new if node not in facts.caught_up or not facts.is_alive(node)))
     return Ask(Members(goal))
 
 

@@ -45,7 +45,7 @@ class Source(NamedTuple):
 
 
 @dataclass
-class Tally:
+class MirrorProgress:
     """What a mirror has done since it was started."""
 
     epochs: int = 0
@@ -81,7 +81,7 @@ class Mirror:
         self._recipe = recipe
         self._plans = Plans(target, f"{source.name}/{source.id}")
         self.shards = shards
-        self.tally = Tally()
+        self.progress = MirrorProgress()
         self._positions: dict[int, int] = {}
         self._started = False
 
@@ -92,7 +92,7 @@ class Mirror:
             self._carry_out(plan)
         found = {shard: self._target.mark(self._source.mark(shard)) for shard in self.shards}
         self._positions = {shard: offset for shard, offset in found.items() if offset is not None}
-        self.tally.positions = dict(self._positions)
+        self.progress.positions = dict(self._positions)
         self._started = True
 
     @property
@@ -126,15 +126,15 @@ class Mirror:
         }
         self._bring(frame, marks, merge=self._source.is_table)
         self._positions |= due
-        self.tally.epochs += 1
-        self.tally.positions = dict(self._positions)
+        self.progress.epochs += 1
+        self.progress.positions = dict(self._positions)
 
     def load(self, frame: Any, positions: Mapping[int, int]) -> None:
         """Fill an empty table with a snapshot of a table that holds everything up to `positions`, by shard."""
         marks = {self._source.mark(shard): MarkStep(None, end) for shard, end in positions.items()}
         self._bring(frame, marks, merge=False)
         self._positions |= positions
-        self.tally.positions = dict(self._positions)
+        self.progress.positions = dict(self._positions)
 
     def _bring(self, frame: Any, marks: Marks, *, merge: bool) -> None:
         told = self._stage(frame, merge=merge)
@@ -240,13 +240,13 @@ class Mirror:
                 )
             send_dead_letters(self._spark, self._source.servers, topic, self._plans.bad_folder, plan)
             self._plans.remove(plan)
-            self.tally.dead_letters += plan.bad
+            self.progress.dead_letters += plan.bad
         if plan.merge:
             for file in plan.files:
                 self._folder(merge=True).delete(file.name)
         if done:
-            self.tally.rows += sum(file.rows for file in plan.files)
-            self.tally.files += len(plan.files)
+            self.progress.rows += sum(file.rows for file in plan.files)
+            self.progress.files += len(plan.files)
 
     def _merge(self, plan: Plan) -> bool:
         if plan.marks and all(
@@ -287,4 +287,4 @@ def find_source(servers: str, name: str, *, table: bool, timeout_ms: int) -> tup
         return Source(servers, name, found.topic_id.hex(), table), [shard.index for shard in found.shards]
 
 
-Progress = Callable[[Tally], None]
+OnEpoch = Callable[[MirrorProgress], None]

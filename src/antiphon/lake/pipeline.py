@@ -338,8 +338,8 @@ def run_pipeline(
 def _start(
     spark: "SparkSession", job: PipelineJob, outcome: Outcome, tell: Told, *, once: bool
 ) -> MirrorQuery:
-    def on_epoch(tally: Any) -> None:
-        _note(outcome, tally)
+    def on_epoch(progress: Any) -> None:
+        _note(outcome, progress)
         tell(outcome)
 
     run: Any = mirror_table if job.is_table else mirror_topic
@@ -352,13 +352,13 @@ def _start(
         on_epoch=on_epoch,
         **job.options,
     )
-    _note(outcome, query.tally)
+    _note(outcome, query.progress)
     return query
 
 
-def _note(outcome: Outcome, tally: Any) -> None:
-    outcome.rows, outcome.files, outcome.epochs = tally.rows, tally.files, tally.epochs
-    outcome.dead_letters, outcome.positions = tally.dead_letters, dict(tally.positions)
+def _note(outcome: Outcome, progress: Any) -> None:
+    outcome.rows, outcome.files, outcome.epochs = progress.rows, progress.files, progress.epochs
+    outcome.dead_letters, outcome.positions = progress.dead_letters, dict(progress.positions)
 
 
 def _keep_up(job: PipelineJob, outcome: Outcome, tell: Told) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError
 from antiphon.lake.checkpoint import epoch_end
-from antiphon.lake.mirror import Epoch, Mirror, Recipe, Source, Tally, find_source
+from antiphon.lake.mirror import Epoch, Mirror, MirrorProgress, Recipe, Source, find_source
 from antiphon.lake.records import KEY_FORMATS, RowShape
 from antiphon.lake.sample import learnt
 from antiphon.lake.targets.target import Target
@@ -30,7 +30,7 @@ EARLIEST: Final = -2
 STOP_S_MAX: Final = 30.0
 
 
-class Pace(NamedTuple):
+class TriggerOptions(NamedTuple):
     """How a mirror runs. `every` None: until all that is there now is through; else epochs that far apart, without end.
 
     An epoch takes at most `max_offsets`, in `partitions` tasks (None: one a core).
@@ -43,7 +43,7 @@ class Pace(NamedTuple):
     fail_on_data_loss: bool = True
     timeout_ms: int = TIMEOUT_MS_DEFAULT
 
-    def checked(self) -> "Pace":
+    def checked(self) -> "TriggerOptions":
         """Itself; raises InvalidRequestError for what cannot be."""
         if self.max_offsets < 1:
             raise InvalidRequestError(f"max_offsets has to be at least 1, not {self.max_offsets}")
@@ -57,7 +57,7 @@ class MirrorQuery:
         self,
         mirror: Mirror,
         checkpoint: str | None,
-        on_epoch: "Callable[[Tally], None] | None" = None,
+        on_epoch: "Callable[[MirrorProgress], None] | None" = None,
         owned: Target | None = None,
     ) -> None:
         self._mirror = mirror
@@ -76,35 +76,40 @@ class MirrorQuery:
         self.stop()
 
     @property
-    def tally(self) -> Tally:
+    def progress(self) -> MirrorProgress:
         """What it has done since it was started, and how far the lake table is."""
-        return self._mirror.tally
+        return self._mirror.progress
+
+    @property
+    def tally(self) -> MirrorProgress:
+        """The same; its name in earlier versions."""
+        return self._mirror.progress
 
     @property
     def running(self) -> bool:
         """Does it go on?"""
         return self._query is not None and bool(self._query.isActive)
 
-    def start(self, spark: "SparkSession", source: Source, shape: RowShape, pace: Pace) -> Self:
+    def start(self, spark: "SparkSession", source: Source, shape: RowShape, trigger: TriggerOptions) -> Self:
         """Start the query from where the table is (or, with a checkpoint, from where that is)."""
         try:
-            self._query = self._begun(spark, source, shape, pace)
+            self._query = self._begun(spark, source, shape, trigger)
         except BaseException:
             self._clean()
             raise
         return self
 
-    def _begun(self, spark: "SparkSession", source: Source, shape: RowShape, pace: Pace) -> Any:
+    def _begun(self, spark: "SparkSession", source: Source, shape: RowShape, trigger: TriggerOptions) -> Any:
         kind = "table" if source.is_table else "topic"
         frame = (
             spark.readStream.format("antiphon")
             .options(
                 **options_of(source.servers),
-                startingOffsets=self._starting(source, pace),
-                maxOffsetsPerTrigger=str(pace.max_offsets),
-                minPartitions=str(pace.partitions or spark.sparkContext.defaultParallelism),
-                failOnDataLoss=str(pace.fail_on_data_loss).lower(),
-                timeoutMs=str(pace.timeout_ms),
+                startingOffsets=self._starting(source, trigger),
+                maxOffsetsPerTrigger=str(trigger.max_offsets),
+                minPartitions=str(trigger.partitions or spark.sparkContext.defaultParallelism),
+                failOnDataLoss=str(trigger.fail_on_data_loss).lower(),
+                timeoutMs=str(trigger.timeout_ms),
                 columns=shape.source_columns,
                 **{kind: source.name},
                 **({"includeHeaders": "true"} if shape.headers else {}),
@@ -117,15 +122,15 @@ class MirrorQuery:
             .option("checkpointLocation", self._checkpoint)
             .foreachBatch(self._apply)
         )
-        trigger: Mapping[str, Any] = (
-            {"availableNow": True} if pace.every is None else {"processingTime": pace.every}
+        when: Mapping[str, Any] = (
+            {"availableNow": True} if trigger.every is None else {"processingTime": trigger.every}
         )
-        return writer.trigger(**trigger).start()
+        return writer.trigger(**when).start()
 
-    def _starting(self, source: Source, pace: Pace) -> str:
+    def _starting(self, source: Source, trigger: TriggerOptions) -> str:
         known = self._mirror.positions
         if not known:
-            return pace.starting
+            return trigger.starting
         shards = {str(shard): known.get(shard, EARLIEST) for shard in self._mirror.shards}
         return json.dumps({source.name: shards})
 
@@ -148,12 +153,12 @@ class MirrorQuery:
                 ),
             )
             if self._on_epoch is not None:
-                self._on_epoch(self._mirror.tally)
+                self._on_epoch(self._mirror.progress)
         except BaseException as error:
             self._error = error
             raise
 
-    def wait(self, timeout_s: float | None = None) -> Tally:
+    def wait(self, timeout_s: float | None = None) -> MirrorProgress:
         """Wait for its end. Raises what it failed with, TimedOutError when it goes on after `timeout_s`."""
         try:
             ended = self._query.awaitTermination(timeout_s)
@@ -168,7 +173,7 @@ class MirrorQuery:
         if timeout_s is not None and not ended:
             raise TimedOutError(f"the mirror goes on after {timeout_s:.0f} s")
         self._clean()
-        return self.tally
+        return self.progress
 
     def stop(self) -> None:
         """End it; an epoch that is cut short is done by the next run."""
@@ -187,7 +192,7 @@ class MirrorQuery:
 
 
 def recipe(
-    spark: "SparkSession", source: Source, target: Target, shape: RowShape, options: ValueOptions, pace: Pace,
+    spark: "SparkSession", source: Source, target: Target, shape: RowShape, options: ValueOptions, trigger: TriggerOptions,
     dead_letters: str | None,
 ) -> Recipe:  # fmt: skip
     """How records become rows; JSON columns that nobody gave are learnt from the table, or from a sample."""
@@ -195,8 +200,8 @@ def recipe(
     if dead_letters is not None:
         if dead_letters == source.name:
             raise InvalidRequestError(f"dead letters of {source.name} cannot go to {source.name} itself")
-        find_source(source.servers, dead_letters, table=False, timeout_ms=pace.timeout_ms)
+        find_source(source.servers, dead_letters, table=False, timeout_ms=trigger.timeout_ms)
     spec = value_spec(options)
     if fixed_columns(spec) is None and not (spec.row.from_table and target.schema() is not None):
-        spec = learnt(spark, source, spec, pace.timeout_ms)
+        spec = learnt(spark, source, spec, trigger.timeout_ms)
     return Recipe(shape, spec, dead_letters)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import DataLossError, InvalidRequestError
-from antiphon.lake.mirror import Mirror, Source, Tally, find_source
-from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, Pace, recipe
+from antiphon.lake.mirror import Mirror, MirrorProgress, Source, find_source
+from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, TriggerOptions, recipe
 from antiphon.lake.records import RowShape
 from antiphon.lake.sample import shard_ends
 from antiphon.lake.targets.kinds import KINDS
@@ -41,7 +41,7 @@ def mirror_table(
     partitions: int | None = None,
     fail_on_data_loss: bool = True,
     timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    on_epoch: Callable[[Tally], None] | None = None,
+    on_epoch: Callable[[MirrorProgress], None] | None = None,
 ) -> MirrorQuery:
     """Keep a lake table equal to a table: a row a key, with `_key`, the value's columns, `_version` and `_modified`.
 
@@ -56,19 +56,21 @@ def mirror_table(
     """
     check_choice("start", start, STARTS)
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
-    pace = Pace(every, max_offsets, partitions, "earliest", fail_on_data_loss, timeout_ms).checked()
+    trigger = TriggerOptions(
+        every, max_offsets, partitions, "earliest", fail_on_data_loss, timeout_ms
+    ).checked()
     lake = open_target(target)
     KINDS[lake.kind].refuse_changes()
     source, shards = find_source(servers, table, table=True, timeout_ms=timeout_ms)
     shape = RowShape(is_table=True, key_format=key)
     mirror = Mirror(
-        spark, source, lake, recipe(spark, source, lake, shape, options, pace, dead_letters), shards
+        spark, source, lake, recipe(spark, source, lake, shape, options, trigger, dead_letters), shards
     )
     mirror.recover()
     if not mirror.positions:
-        _begin(spark, source, mirror, lake, shape, pace, start)
+        _begin(spark, source, mirror, lake, shape, trigger, start)
     owned = None if lake is target else lake
-    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, pace)
+    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, trigger)
     if every is None:
         query.wait()
     return query
@@ -80,7 +82,7 @@ def _begin(
     mirror: Mirror,
     lake: Target,
     shape: RowShape,
-    pace: Pace,
+    trigger: TriggerOptions,
     start: str,
 ) -> None:
     """The table's first rows, where the lake has nothing of it."""
@@ -88,10 +90,10 @@ def _begin(
         raise InvalidRequestError(
             f"{lake.folder.url} has rows that no mirror of table {source.name} as it is now brought: choose an empty table"
         )
-    bounds = shard_ends(source, pace.timeout_ms)
+    bounds = shard_ends(source, trigger.timeout_ms)
     if start == "earliest":
         late = {shard: first for shard, (first, _) in bounds.items() if first > 0}
-        if late and pace.fail_on_data_loss:
+        if late and trigger.fail_on_data_loss:
             raise DataLossError(
                 f"the changes of table {source.name} are there from offsets {late} on only: begin with start=snapshot"
             )
@@ -102,7 +104,7 @@ def _begin(
         .options(
             **options_of(source.servers),
             table=source.name,
-            timeoutMs=str(pace.timeout_ms),
+            timeoutMs=str(trigger.timeout_ms),
             columns=shape.source_columns,
         )
         .load()

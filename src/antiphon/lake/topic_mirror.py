@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from antiphon.lake.mirror import Mirror, Tally, find_source
-from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, Pace, recipe
+from antiphon.lake.mirror import Mirror, MirrorProgress, find_source
+from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery, TriggerOptions, recipe
 from antiphon.lake.records import RowShape
 from antiphon.lake.targets.target import Target, open_target
 from antiphon.lake.values.options import ValueOptions
@@ -35,11 +35,11 @@ def mirror_topic(
     partitions: int | None = None,
     fail_on_data_loss: bool = True,
     timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    on_epoch: Callable[[Tally], None] | None = None,
+    on_epoch: Callable[[MirrorProgress], None] | None = None,
 ) -> MirrorQuery:
     """Append a topic's records to a lake table, each once, whatever dies.
 
-        tally = mirror_topic(spark, servers, "flights", "delta:/lake/flights", format="json").tally
+        progress = mirror_topic(spark, servers, "flights", "delta:/lake/flights", format="json").progress
 
     Rows have `_key`, the columns of the value, `_partition`, `_offset`, `_timestamp`, and with `headers` `_headers`; a
     record without a value has null in the value's columns. How far the mirror is, is kept in the lake table: run it again
@@ -58,21 +58,23 @@ def mirror_topic(
     - `fail_on_data_loss`: fail when records were removed before they were mirrored.
     - `timeout_ms`: how long a request to the cluster may take. `on_epoch`: called after each epoch.
 
-    Returns the mirror, with `.tally`, `.wait()` and `.stop()`. Raises InvalidRequestError that names the argument;
+    Returns the mirror, with `.progress`, `.wait()` and `.stop()`. Raises InvalidRequestError that names the argument;
     BadRecordError that names the first bad record, without `dead_letters`; DataLossError where the records to go on with are
     gone, or the checkpoint is ahead of the table; TargetConflictError where another mirror of the topic writes to the table.
     """
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
-    pace = Pace(every, max_offsets, partitions, starting, fail_on_data_loss, timeout_ms).checked()
+    trigger = TriggerOptions(
+        every, max_offsets, partitions, starting, fail_on_data_loss, timeout_ms
+    ).checked()
     lake = open_target(target)
     source, shards = find_source(servers, topic, table=False, timeout_ms=timeout_ms)
     shape = RowShape(is_table=False, key_format=key, headers=headers)
     mirror = Mirror(
-        spark, source, lake, recipe(spark, source, lake, shape, options, pace, dead_letters), shards
+        spark, source, lake, recipe(spark, source, lake, shape, options, trigger, dead_letters), shards
     )
     mirror.recover()
     owned = None if lake is target else lake
-    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, pace)
+    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, trigger)
     if every is None:
         query.wait()
     return query

@@ -188,7 +188,7 @@ class NodeDirectory:
 
 def _lock(disk: Disk, path: str) -> Lock:
     try:
-        return disk.lock(os.path.join(path, LOCK_NAME), str(os.getpid()).encode())
+        return disk.lock(os.path.join(path, LOCK_NAME), str(system.pid()).encode())
     except LockHeldError as error:
         holder = error.note.decode("ascii", "replace").strip() or "?"
         raise DirectoryInUseError(

@@ -8,14 +8,17 @@ since. `crash()` returns what a machine finds after a power failure:
   survives;
 - of the unsynced changes of names, also of directories, a prefix survives (as in a journalling file system).
 
-`crash_after` kills a process or the machine at a call, `fail_after` or `faults` make calls fail, `capacity_bytes` fills
-the disk and `duration_s` slows it. `lose`, `restore` and `flip_bit` change files behind the node's back. The disk that
-`crash` or `kill` returns has none of these faults armed.
+`crash_after` and `end_at` end a process or the machine at a call: the former counts calls that change something, the
+latter also those that only look (open, read, listdir). Who runs the process says in `on_end` what happens then.
+`fail_after` or `faults` make calls fail, `capacity_bytes` fills the disk and `duration_s` slows it. `lose`, `restore`
+and `flip_bit` change files behind the node's back. The disk that `crash` or `kill` returns has none of these faults
+armed.
 """
 
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -104,6 +107,11 @@ class SimulatedDisk:
         self.clock_s = clock_s
         self.calls = 0
         self.crash_after: int | None = None  # crash instead of the call with this number
+        self.looks = 0  # calls of all kinds
+        self.end_at: int | None = None  # the same, by the number among all calls
+        self.on_end: Callable[[], None] | None = (
+            None  # told at once: what the process does after that is not done
+        )
         self.fail_after: int | None = None  # OSError(fail_errno) from that call on
         self.fail_calls = 1 << 60  # how many calls fail
         self.fail_errno = errno.EIO
@@ -119,7 +127,11 @@ class SimulatedDisk:
     # -- faults ---------------------------------------------------------------------------------------------------------
 
     def look(self, kind: str, path: str, size_bytes: int = 0) -> None:
-        """A call that changes nothing: it takes its time, and fails if that is due."""
+        """A call that changes nothing: it takes its time, and crashes or fails if that is due."""
+        number = self.looks
+        self.looks += 1
+        if self.end_at is not None and number >= self.end_at:
+            self._crash(kind)
         if self.duration_s is not None:
             self._spent_s += self.duration_s(kind, path, size_bytes)
         for fault in self.faults:
@@ -136,11 +148,22 @@ class SimulatedDisk:
         number = self.calls
         self.calls += 1
         if self._ended or (self.crash_after is not None and number >= self.crash_after):
-            raise SimulatedCrash
+            self._crash(kind)
         due = self.fail_after is not None and self.fail_after <= number < self.fail_after + self.fail_calls
         if due and self.fail_kind in {"", kind}:
             raise OSError(self.fail_errno, os.strerror(self.fail_errno))
         self.look(kind, path, size_bytes)
+
+    def _crash(self, kind: str) -> None:
+        if kind != "write":  # which may have written something, and says so itself
+            self._end()
+        raise SimulatedCrash
+
+    def _end(self) -> None:
+        """Whoever runs the process ends it now, before its `finally` blocks say or write anything."""
+        if self.on_end is not None and not self._ended:
+            self._ended = True
+            Context().run(self.on_end)  # not in the name of the process that called
 
     def allow_write(self, path: str, data: bytes, size: int, at: int) -> int | None:
         """Count a write: None if it may be done in full, else how many of its bytes get through before it fails."""
@@ -158,6 +181,8 @@ class SimulatedDisk:
 
     def refuse(self) -> None:
         """Raise what `allow_write` decided."""
+        if isinstance(self._refusal, SimulatedCrash):
+            self._end()
         raise self._refusal
 
     def changed(self, content: SimulatedContent, grown_bytes: int) -> None:

@@ -214,7 +214,6 @@ class EndOffsets(Body, frozen=True, array_like=True, tag=True):
 NodeQuestion = AskTransaction | EndOffsets
 ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command | SplitReport | NodeQuestion
 ClusterReply = TransactionAnswer | HeartbeatReply | ProducerIdBlock | CommandDone
-ClusterMessage = MetadataDelta  # one way
 
 
 class MetadataView:

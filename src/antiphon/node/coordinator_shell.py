@@ -1,4 +1,4 @@
-"""The coordinator's surroundings: the replica of `__cluster` on one side, the node's connections on the other.
+"""What surrounds the coordinator in a node: the replica of `__cluster` on one side, the node's connections on the other.
 
 Every voter folds the committed records of `__cluster` as they are committed (`node.metadata_fold`). Where the replica
 leads and is ready, a `Coordinator` is made from the fold; its proposals are batches of that log, its messages go out over

@@ -166,7 +166,7 @@ class Node:
         self.timers.start()
         self.care.start()
         self._log.info(
-            "started", node=self.node_id, cluster=self.cluster_id, addresses=self._addresses, pid=os.getpid()
+            "started", node=self.node_id, cluster=self.cluster_id, addresses=self._addresses, pid=system.pid()
         )
 
     async def joined(self, timeout_s: float) -> bool:

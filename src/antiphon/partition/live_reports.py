@@ -18,7 +18,7 @@ from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 
 if TYPE_CHECKING:
-    from antiphon.replication.actions import ProposeLive
+    from antiphon.replication.actions import ProposeLiveSet
 
 NOBODY = Members(())
 
@@ -43,7 +43,7 @@ class LiveReports:
         self._state = driver.state
         self._mode = mode
         self._replica = replica
-        self.proposed: ProposeLive | None = None
+        self.proposed: ProposeLiveSet | None = None
         self._known_record = (0, 0)  # term and version of the live replica set that the replica was told of
 
     def recorded(self, shard: ShardMeta) -> None:

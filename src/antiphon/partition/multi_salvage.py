@@ -50,7 +50,7 @@ def salvage(disk: Disk, log: "ShardLog", clock: Vclock) -> tuple[OriginEntry, ..
     found = {(one.origin, one.lsn): one for one in _behind(disk, log, clock)}
     if not found.keys() <= kept.keys():
         kept.update(found)
-        data = b"".join(bytes(kept[name].data) for name in sorted(kept))  # type: ignore[call-overload]
+        data = b"".join(bytes(kept[name].data) for name in sorted(kept))
         replace_file(disk, path, frame(SALVAGE_MAGIC, SALVAGE_VERSION, data))
         structlog.get_logger().warning(
             "entries_behind_damage", path=path, entries=len(found), first=min(found), last=max(found)

@@ -78,13 +78,13 @@ class MultiWriterActions:
         header = read_header(batch)  # with the client's producer id, by which repeats are told
         number_batch(batch, replica.origin, replica.next_lsn)
         for action in replica.propose([(records, read_header(batch).crc, len(batch), batch)]):
-            self._write_entries(cast(AppendEntries, action), [header])
+            self._write_entries(action, [header])
         self._marks.note(1)
 
     def _append_entries(self, action: AppendEntries) -> None:
         """Entries of other replicas, where they stand elsewhere."""
         for entry in action.entries:
-            stamp(cast(bytearray, entry.data), entry.base_offset, TERM)
+            stamp(entry.data, entry.base_offset, TERM)
         self._write_entries(action)
         self._writer.flush()
         self._services.metrics.relayed += len(action.entries)

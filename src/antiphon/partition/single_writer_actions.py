@@ -25,7 +25,7 @@ from antiphon.replication.actions import (
     LostTail,
     MembersChanged,
     PersistTerm,
-    ProposeLive,
+    ProposeLiveSet,
     ReadEntries,
     ResetLog,
     RoleChanged,
@@ -83,7 +83,7 @@ class SingleWriterActions:
             LeaderReady: self._leader_ready,
             LostTail: self._lost_tail,
             MembersChanged: self._members_changed,
-            ProposeLive: self._propose_live,
+            ProposeLiveSet: self._propose_live,
         }
 
     # -- the log -----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class SingleWriterActions:
         self.note_led_term()
         self._steps.later(self._services.replica_changed, self._state.shard_id)
 
-    def _propose_live(self, action: ProposeLive) -> None:
+    def _propose_live(self, action: ProposeLiveSet) -> None:
         self._log.info("live_set_proposed", live=action.live, version=action.version)
         self._reports.proposed = action
         self._steps.later(self._services.live_changed)

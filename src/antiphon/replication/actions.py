@@ -1,6 +1,6 @@
-"""What the pure protocol asks its surroundings to do.
+"""What the pure protocol asks its caller to do.
 
-Storage actions carry a `write_id` that rises by one per action of a replica. The surroundings carry them out in that
+Storage actions carry a `write_id` that rises by one per action of a replica. The caller carries them out in that
 order and call `persisted(write_id)` when everything up to it is durable; whatever may only be said after that (a vote, a
 promise, an acknowledgement) is kept back inside the replica until then. All other actions are carried out at once, in
 the order of the list.
@@ -116,11 +116,11 @@ class Repaired(msgspec.Struct, frozen=True):
     """A log that was opened as damaged holds, durably, everything that is committed again: it may vote from now on.
 
     That can be known only in a term that began after the damage was found; an election brings it about.
-    The surroundings keep the mark of the damage across restarts until this action removes it.
+    The caller keeps the mark of the damage across restarts until this action removes it.
     """
 
 
-class ProposeLive(msgspec.Struct, frozen=True):
+class ProposeLiveSet(msgspec.Struct, frozen=True):
     """Ask the coordinator to record `live` as the live replica set, in the place of the record `version` (S3.28, S3.29).
 
     Until `live_recorded` tells of a later record, commits need both sets. A repeated request replaces the one before.
@@ -162,7 +162,7 @@ Action = (
     | ReadReady
     | ReadFailed
     | Repaired
-    | ProposeLive
+    | ProposeLiveSet
     | MembersChanged
     | LostTail
 )

@@ -1,4 +1,4 @@
-"""Settings of the replication protocol. Time is counted in ticks; the surroundings decide how long a tick is."""
+"""Settings of the replication protocol. Time is counted in ticks; the node decides how long a tick is."""
 
 from dataclasses import dataclass
 

@@ -34,7 +34,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from antiphon.invariants import invariant
-from antiphon.replication.actions import ProposeLive
+from antiphon.replication.actions import ProposeLiveSet
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import NodeId
 
@@ -195,7 +195,7 @@ class LiveSet:
                     self._refused[node] = self.config.live_lag_ticks
         return True
 
-    def proposal(self, eligible: Collection[NodeId]) -> ProposeLive | None:
+    def proposal(self, eligible: Collection[NodeId]) -> ProposeLiveSet | None:
         """What the coordinator is to be asked for, if anything, and if it was not asked lately.
 
         `eligible` are the voters. Fewer than `min_live` are never proposed: nothing could be committed with them either, and
@@ -208,7 +208,7 @@ class LiveSet:
         if wanted == self._proposed and self._quiet_ticks < self.config.resend_ticks:
             return None
         self._proposed, self._quiet_ticks = wanted, 0
-        return ProposeLive(self.version, wanted)
+        return ProposeLiveSet(self.version, wanted)
 
     def _wanted(self, eligible: Collection[NodeId]) -> tuple[NodeId, ...]:
         standings = self._standing

@@ -34,7 +34,13 @@ from antiphon.replication.multi_messages import (
     SplitBrainFound,
     Subscribe,
 )
-from antiphon.replication.multi_writer_actions import MultiAction, SplitBrain, Tell, TrimmedAway
+from antiphon.replication.multi_writer_actions import (
+    AppendEntries,
+    MultiAction,
+    SplitBrain,
+    Tell,
+    TrimmedAway,
+)
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_intake import SESSION_BITS, IntakeSide
 from antiphon.replication.multi_writer_relay import TERM, RelaySide, Split
@@ -112,7 +118,7 @@ class MultiWriterReplica:
             OriginAnswer: self._on_answer,
         }
 
-    # -- what the surroundings may look at ------------------------------------------------------------------------
+    # -- what the caller may look at -------------------------------------------------------------------------------
 
     @property
     def origin(self) -> int:
@@ -343,7 +349,7 @@ class MultiWriterReplica:
 
     # -- events: clients ------------------------------------------------------------------------------------------
 
-    def propose(self, batches: Sequence[Batch]) -> list[MultiAction]:
+    def propose(self, batches: Sequence[Batch]) -> list[AppendEntries]:
         """Append what clients wrote here, from `log_end` and `next_lsn` on; in order, as one write (S4.21).
 
         The caller has put origin and LSN into the data. Committed when a `Commit` reaches them. Raises NotReadyError.
@@ -375,7 +381,7 @@ class MultiWriterReplica:
             if self.log.durable_end > before:
                 out.append(Commit(self.log.durable_end))
             self._intake.persisted(out)
-            self._relays.pump_all(out)
+            self._relays.send_to_all(out)
             self._check_regained(out)
         self._answer_held(out)
         return out

@@ -1,4 +1,4 @@
-"""What a replica of a shard that every replica writes asks its surroundings to do.
+"""What a replica of a shard that every replica writes asks its caller to do.
 
 As in `actions`: storage actions carry a `write_id` that rises by one, are carried out in that order, and `persisted(id)`
 tells when they are durable. The log is only ever appended to; nothing is cut.

@@ -210,7 +210,7 @@ class RelaySide:
 
     # -- feeding ------------------------------------------------------------------------------------------------
 
-    def pump_all(self, out: list[MultiAction]) -> None:
+    def send_to_all(self, out: list[MultiAction]) -> None:
         """More of the log is durable."""
         for cursor in self.cursors.values():
             self.send_next(cursor, out)

@@ -7,7 +7,7 @@ log per origin what the preceding entry's term is for Raft's.
 """
 
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -29,7 +29,7 @@ class OriginEntry(NamedTuple):
     base_offset: int
     next_offset: int
     size_bytes: int
-    data: object  # bytes-like in the node; anything comparable in the simulator
+    data: Any  # bytes-like in the node; anything comparable in the simulator
 
 
 class Mark(NamedTuple):

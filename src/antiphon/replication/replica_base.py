@@ -293,7 +293,7 @@ class ReplicaBase:
     def live_recorded(self, term: int, version: int, live: Collection[NodeId]) -> list[Action]:
         """The metadata says that `live` is the live replica set of `term` by now, as record `version` (S3.28, S3.29).
 
-        It answers `ProposeLive`, and may be told again and of any term; only a newer record of this leadership counts.
+        It answers `ProposeLiveSet`, and may be told again and of any term; only a newer record of this leadership counts.
         """
         out: list[Action] = []
         state = self._state

@@ -19,7 +19,7 @@ from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import LeaderPhase, Role
 from antiphon.replication.term_state import TermState
 from antiphon.simulation.replica_files import StorageAction
-from antiphon.simulation.stage import SHARD, Actor, Stage, Underway
+from antiphon.simulation.scripted_cluster import SHARD, ScriptedCluster, ScriptedReplica, Underway
 
 EARLY_PROPOSAL = "a proposal was taken before the first entry of the leader's term was committed"
 REPEATED_PRE_VOTE = "a pre-vote was repeated in a newer term"
@@ -136,7 +136,7 @@ class ScriptReplica(RaftReplica):
         self.hand = Hand(self, self._state, liberties)
 
 
-class ScriptActor(Actor):
+class PublicScriptReplica(ScriptedReplica):
     """A node whose disk and network wait for the script.
 
     Where a script separates its disk from the replica (`is_async`), `process_ready` hands over what is to be written, and
@@ -146,7 +146,7 @@ class ScriptActor(Actor):
     replica: ScriptReplica
 
     def __init__(
-        self, stage: Stage, node: NodeId, start: EntryId, *, liberties: Liberties, is_async: bool
+        self, stage: ScriptedCluster, node: NodeId, start: EntryId, *, liberties: Liberties, is_async: bool
     ) -> None:
         super().__init__(stage, node, start)
         self.auto_sync = False
@@ -206,7 +206,7 @@ class ScriptActor(Actor):
         self.snapshots[to] = offer.at
         self.outbox.append(Underway(self.node, to, offer))
 
-    def receive_snapshot(self, source: "ScriptActor", offer: SnapshotOffer) -> None:
+    def receive_snapshot(self, source: "PublicScriptReplica", offer: SnapshotOffer) -> None:
         """The stream arrived whole; both ends of it hear that."""
         self.run(self.replica.receive(source.node, offer))
         if self.replica.term != offer.term:

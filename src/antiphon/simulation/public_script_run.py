@@ -47,11 +47,11 @@ from antiphon.simulation.public_script_replica import (
     ONE_STEP,
     REPEATED_PRE_VOTE,
     Liberties,
-    ScriptActor,
+    PublicScriptReplica,
     ScriptReplica,
 )
 from antiphon.simulation.public_script_view import log_lines, state_lines, status_lines
-from antiphon.simulation.stage import ENTRY_BYTES, Cast, Stage, Underway
+from antiphon.simulation.scripted_cluster import ENTRY_BYTES, Cast, ScriptedCluster, Underway
 
 ELECTION_TICKS, HEARTBEAT_TICKS = 3, 1  # of the public scripts
 ROUNDS_MAX = 10_000  # of a `stabilize`
@@ -82,7 +82,7 @@ class ScriptRun:
 
     def __init__(self, *, as_is: bool) -> None:
         self.liberties = Liberties(as_is=as_is)
-        self._stage: Stage | None = None
+        self._stage: ScriptedCluster | None = None
         self._pre_vote = False
         self._in_flight_max: int | None = None
         self._campaigning: set[NodeId] = set()  # whose pre-vote may be repeated; asked for membership only
@@ -121,32 +121,32 @@ class ScriptRun:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     @property
-    def _on(self) -> Stage:
+    def _on(self) -> ScriptedCluster:
         if self._stage is None:
             raise InvalidRequestError("a script begins with add-nodes")
         return self._stage
 
     @property
-    def actors(self) -> dict[NodeId, ScriptActor]:
+    def actors(self) -> dict[NodeId, PublicScriptReplica]:
         """The nodes that there are by now."""
-        return {node: one for node, one in self._on.actors.items() if isinstance(one, ScriptActor)}
+        return {node: one for node, one in self._on.actors.items() if isinstance(one, PublicScriptReplica)}
 
-    def _actor(self, node: NodeId) -> ScriptActor:
+    def _actor(self, node: NodeId) -> PublicScriptReplica:
         if node not in self.actors:
             raise InvalidRequestError(f"no node {node}; there are {', '.join(map(str, self.actors))}")
         return self.actors[node]
 
-    def _first(self, stanza: Stanza) -> ScriptActor:
+    def _first(self, stanza: Stanza) -> PublicScriptReplica:
         """The node that a command is about."""
         if not stanza.nodes:
             raise InvalidRequestError(f"which node? {stanza.name} NODE")
         return self._actor(stanza.nodes[0])
 
-    def _named(self, stanza: Stanza) -> list[ScriptActor]:
+    def _named(self, stanza: Stanza) -> list[PublicScriptReplica]:
         """Those that are named, or all."""
         return [self._actor(node) for node in stanza.nodes] or list(self.actors.values())
 
-    def _leader_for(self, actor: ScriptActor) -> ScriptActor | None:
+    def _leader_for(self, actor: PublicScriptReplica) -> PublicScriptReplica | None:
         """Where a client that asks a node ends up: at the leader, if the node knows one."""
         leader = self.actors.get(actor.replica.leader or 0)
         return leader if leader is not None and leader.role is Role.LEADER else None
@@ -186,7 +186,7 @@ class ScriptRun:
         if "inflight" in options:
             self._in_flight_max = int(options["inflight"])
             config = ReplicaConfig(max_in_flight_bytes=self._in_flight_max * ENTRY_BYTES)
-        self._stage = Stage(
+        self._stage = ScriptedCluster(
             [str(node) for node in range(1, count + 1)],
             ElectionConfig(HEARTBEAT_TICKS, ELECTION_TICKS, pre_vote=self._pre_vote),
             config=config,
@@ -195,7 +195,7 @@ class ScriptRun:
             cast=Cast(
                 replica=partial(ScriptReplica, liberties=self.liberties),
                 actor=partial(
-                    ScriptActor,
+                    PublicScriptReplica,
                     liberties=self.liberties,
                     is_async=options.get("async-storage-writes") == "true",
                 ),
@@ -286,7 +286,7 @@ class ScriptRun:
                 actor.run(actor.replica.hand.write_members(final_members(members)))
         return []
 
-    def _change_as_is(self, actor: ScriptActor, changes: list[str]) -> None:
+    def _change_as_is(self, actor: PublicScriptReplica, changes: list[str]) -> None:
         """Ours ends a joint step by itself, so there is nothing to propose without changes."""
         if not changes:
             return
@@ -294,7 +294,7 @@ class ScriptRun:
         with suppress(NotReadyError):  # lost like a proposal that is refused
             actor.run(actor.replica.propose_members(after.voters, after.learners))
 
-    def _write_step(self, actor: ScriptActor, step: Members, *, is_kept: bool) -> None:
+    def _write_step(self, actor: PublicScriptReplica, step: Members, *, is_kept: bool) -> None:
         liberties, replica = self.liberties, actor.replica
         before, fed = replica.members, [one.node for one in replica.followers()]
         if is_kept:
@@ -331,7 +331,7 @@ class ScriptRun:
         self._on.take(lambda sent: sent.to in lost and _is_of(kind, sent.message))
         return []
 
-    def _deliver_to(self, actor: ScriptActor, kind: str | None = None) -> bool:
+    def _deliver_to(self, actor: PublicScriptReplica, kind: str | None = None) -> bool:
         taken = self._on.take(lambda sent: sent.to == actor.node and _is_of(kind, sent.message))
         for sent in taken:
             if isinstance(sent.message, SnapshotOffer):

@@ -19,17 +19,17 @@ from antiphon.replication.messages import Entry
 from antiphon.replication.progress import FollowerStatus, ProgressState
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.public_script_language import LogEntry, change_text, changes_between
-from antiphon.simulation.public_script_replica import ScriptActor
-from antiphon.simulation.stage import TERM_START
+from antiphon.simulation.public_script_replica import PublicScriptReplica
+from antiphon.simulation.scripted_cluster import TERM_START
 from antiphon.simulation.stored_log import StoredLog
 
 
-def log_entries(actor: ScriptActor, log: StoredLog) -> list[LogEntry]:
+def log_entries(actor: PublicScriptReplica, log: StoredLog) -> list[LogEntry]:
     """The entries of a node's log, or of what its disk has of it."""
     return [LogEntry(entry.term, entry.next_offset, _content(actor, entry)) for entry in log.entries]
 
 
-def _content(actor: ScriptActor, entry: Entry) -> str:
+def _content(actor: PublicScriptReplica, entry: Entry) -> str:
     if entry.members is not None:
         before = actor.replica.members_at(entry.base_offset)
         return change_text([] if before is None else changes_between(before, entry.members))
@@ -37,7 +37,7 @@ def _content(actor: ScriptActor, entry: Entry) -> str:
     return f"EntryNormal {json.dumps(text, ensure_ascii=False)}"
 
 
-def log_lines(actor: ScriptActor) -> list[str]:
+def log_lines(actor: PublicScriptReplica) -> list[str]:
     """`raft-log` and `compact`: what the disk has."""
     log = actor.files.log
     if not log.entries:
@@ -45,12 +45,12 @@ def log_lines(actor: ScriptActor) -> list[str]:
     return [str(entry) for entry in log_entries(actor, log)]
 
 
-def state_lines(actors: Iterable[ScriptActor]) -> list[str]:
+def state_lines(actors: Iterable[PublicScriptReplica]) -> list[str]:
     """`raft-state`: role, membership, term and leader of every node."""
     return [_state_line(actor) for actor in actors]
 
 
-def _state_line(actor: ScriptActor) -> str:
+def _state_line(actor: PublicScriptReplica) -> str:
     replica = actor.replica
     members = replica.settled_members
     votes = "Voter" if members is not None and actor.node in members.voting else "Non-Voter"
@@ -58,13 +58,13 @@ def _state_line(actor: ScriptActor) -> str:
     return f"{actor.node}: {_state(actor)} ({votes}) Term:{replica.term} Lead:{leader or 0}"
 
 
-def _state(actor: ScriptActor) -> str:
+def _state(actor: PublicScriptReplica) -> str:
     if actor.role is Role.LEADER:
         return "StateLeader"
     return "StateCandidate" if actor.replica.is_candidate else "StateFollower"
 
 
-def status_lines(actor: ScriptActor, in_flight_max: int | None) -> list[str]:
+def status_lines(actor: PublicScriptReplica, in_flight_max: int | None) -> list[str]:
     """`status`: what a leader knows of its followers; `in_flight_max` entries may be underway to each."""
     replica = actor.replica
     if actor.role is not Role.LEADER:
@@ -76,7 +76,7 @@ def status_lines(actor: ScriptActor, in_flight_max: int | None) -> list[str]:
     return [lines[node] for node in sorted(lines)]
 
 
-def _progress(actor: ScriptActor, one: FollowerStatus, in_flight_max: int | None) -> str:
+def _progress(actor: PublicScriptReplica, one: FollowerStatus, in_flight_max: int | None) -> str:
     match, after = f"match={one.ack_offset}", f"next={one.last_pushed + 1}"
     if one.state is ProgressState.SNAPSHOT:
         sent = actor.snapshots.get(one.node)

@@ -15,22 +15,33 @@ from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.members import Members
 from antiphon.replication.messages import (
-    Ack,
     AddFollower,
-    AnyMessage,
     BecomeLeader,
     Entry,
     NewTerm,
     NewTermReply,
     NodeId,
-    Reject,
-    StaleTerm,
-    VoteReply,
 )
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.script_language import NUMBERS, SAYINGS, SCENE, SETS, Step, entry_of, read_script
-from antiphon.simulation.stage import COORDINATOR, ENTRY_BYTES, SHARD, Actor, Stage, Underway
+from antiphon.simulation.script_language import (
+    NUMBERS,
+    SAYINGS,
+    SCENE,
+    SETS,
+    Step,
+    entry_of,
+    read_script,
+    saying,
+)
+from antiphon.simulation.scripted_cluster import (
+    COORDINATOR,
+    ENTRY_BYTES,
+    SHARD,
+    ScriptedCluster,
+    ScriptedReplica,
+    Underway,
+)
 from antiphon.simulation.stored_log import StoredLog
 from antiphon.simulation.violation import ViolationError
 
@@ -82,7 +93,7 @@ class ScriptRun:
         patience = settings.get("patience", PATIENCE_TICKS)
         rule = next((step.words[0] for step in scene if step.what == "commit"), "quorum")
         self._rule = CommitRule.parse(rule)
-        self._stage = Stage(
+        self._stage = ScriptedCluster(
             self._names,
             ElectionConfig(2, patience, pre_vote=bool(settings.get("pre-vote", 1))),
             votes=self._votes,
@@ -143,10 +154,10 @@ class ScriptRun:
     def _ids(self, names: Sequence[str]) -> list[NodeId]:
         return [self._id(name) for name in names]
 
-    def _actor(self, name: str) -> Actor:
+    def _actor(self, name: str) -> ScriptedReplica:
         return self._stage.actors[self._id(name)]
 
-    def _living(self, name: str) -> Actor:
+    def _living(self, name: str) -> ScriptedReplica:
         actor = self._actor(name)
         if not actor.alive:
             raise StepError(f"{name} is down")
@@ -207,7 +218,7 @@ class ScriptRun:
             if isinstance(said, NewTermReply) and said.term == term
         }
 
-    def _appoint(self, actor: Actor) -> None:
+    def _appoint(self, actor: ScriptedReplica) -> None:
         stage, name = self._stage, self._stage.name(actor.node)
         if actor.node not in self._promised:
             raise StepError(f"{name} has not promised the coordinator's term")
@@ -261,7 +272,7 @@ class ScriptRun:
 
     # -- members -----------------------------------------------------------------------------------------------------
 
-    def _leader(self) -> Actor:
+    def _leader(self) -> ScriptedReplica:
         leading = [one for one in self._stage.actors.values() if one.alive and one.role is Role.LEADER]
         if not leading:
             raise StepError("nobody leads")
@@ -415,7 +426,7 @@ class ScriptRun:
         if found != expected:
             raise StepError(f"expected {name} {step.what} {expected}, found {found}")
 
-    def _found(self, what: str, actor: Actor) -> object:
+    def _found(self, what: str, actor: ScriptedReplica) -> object:
         replica = actor.replica
         match what:
             case "term":
@@ -437,7 +448,7 @@ class ScriptRun:
             case _:
                 return self._stage.name(replica.voted_for)
 
-    def _expect_log(self, step: Step, name: str, actor: Actor) -> None:
+    def _expect_log(self, step: Step, name: str, actor: ScriptedReplica) -> None:
         of_disk = step.what == "disk"
         log = actor.files.log if of_disk else actor.log
         if step.others:
@@ -460,7 +471,7 @@ class ScriptRun:
 
     def _expect_said(self, what: str, source: str, to: str) -> None:
         message = self._stage.last_said.get((self._id(source), self._id(to)))
-        if message is None or _saying(message) != what:
+        if message is None or saying(message) != what:
             found = "said nothing" if message is None else f"last said {message!r}"
             raise StepError(f"expected that {source} {what} {to}, but {source} {found}")
 
@@ -478,21 +489,7 @@ def _words(log: StoredLog) -> str:
     return " ".join(f"{entry.term}:{entry.data}" for entry in log.entries) or "empty"
 
 
-def _role(actor: Actor) -> str:
+def _role(actor: ScriptedReplica) -> str:
     if isinstance(actor.replica, RaftReplica) and actor.replica.is_candidate:
         return "candidate"
     return actor.role.value
-
-
-def _saying(message: AnyMessage) -> str:
-    match message:
-        case VoteReply():
-            return "grants" if message.granted else "refuses"
-        case StaleTerm():
-            return "deposes"
-        case Reject():
-            return "rejects"
-        case Ack():
-            return "acknowledges"
-        case _:
-            return ""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.commit_rule import CommitRule
+from antiphon.replication.messages import Ack, AnyMessage, Reject, StaleTerm, VoteReply
 
 NODES_MAX = 31
 TICKS_MAX = 10_000
@@ -358,3 +359,18 @@ COMMANDS: dict[str, Callable[[_Reader], Step]] = {
 ONLY_APPOINTED = ("fence", "appoint", "add", "record")
 ONLY_VOTING = ("campaign", "members", "transfer")
 RESERVED = (*COMMANDS, *PROPERTIES, "all", "none", "from", "to", "like", "listening", "empty", "copies")
+
+
+def saying(message: AnyMessage) -> str:
+    """What an answer between replicas says, in a word; empty for what is no answer."""
+    match message:
+        case VoteReply():
+            return "grants" if message.granted else "refuses"
+        case StaleTerm():
+            return "deposes"
+        case Reject():
+            return "rejects"
+        case Ack():
+            return "acknowledges"
+        case _:
+            return ""

@@ -40,7 +40,6 @@ class SimulatedCluster(World):
             return
         machine = self._machine_of.get(process.host)
         if machine is not None and machine.process is process:
-            machine.look()
             server = machine.server
             if server is not None:
                 self.watch.look(machine, server.node)

@@ -70,7 +70,7 @@ class Machine:
         self.disk_is_known = True  # to the coordinator, since a process before this one
         self._capacity_bytes: int | None = None
         self._duration_s: Duration | None = None
-        self._arm()
+        self._put_in(self.disk)
         self.slow_s = 0.0  # what each group of writes takes longer
         self.founding = True  # has the node never been started?
 
@@ -78,6 +78,12 @@ class Machine:
         return EPOCH_NS / 1e9 + self._world.loop.now
 
     # -- its disk -----------------------------------------------------------------------------------------------------
+
+    def _put_in(self, disk: SimulatedDisk) -> None:
+        """The disk for the next process. A call at which it ends is one at which the machine loses power."""
+        self.disk = disk
+        disk.on_end = self.power_off
+        self._arm()
 
     def _arm(self) -> None:
         """What is wrong with the disk is so for the next process too."""
@@ -153,7 +159,6 @@ class Machine:
             rate=1.0 + draw.uniform(-skew, skew),
             wall_skew_s=draw.uniform(-1.0, 1.0),
         )
-        process.on_disk_crash = self.power_off
         world.network.medium.down.discard(self.host)
         world.tell("start", self.node_id)
         if world.options.has_key:
@@ -211,18 +216,19 @@ class Machine:
         if self.process is not None and self.process.alive:
             self._world.tell("kill", self.node_id)
             self.process.kill()
-            self.disk = self.disk.kill()
-            self._arm()
+            self._put_in(self.disk.kill())
             self._gone()
 
-    def power_off(self) -> None:
-        """The machine loses power: what was not synced is gone, or torn, and nobody is told."""
+    def power_off(self, *, sent_arrives: bool = False) -> None:
+        """The machine loses power: what was not synced is gone, or torn, and nobody is told.
+
+        What it had sent is gone too, or arrives.
+        """
         if self.process is not None and self.process.alive:
             self._world.tell("power-off", self.node_id)
             self._world.network.medium.down.add(self.host)
-            self.process.kill(silently=True)
-            self.disk = self.disk.crash()
-            self._arm()
+            self.process.kill(silently=True, sent_arrives=sent_arrives)
+            self._put_in(self.disk.crash())
             self._gone()
 
     def _gone(self) -> None:
@@ -254,13 +260,14 @@ class Machine:
     def mend(self) -> None:
         """No fault any more: the disk is as it should be, the node runs."""
         self.fast_again()
-        self.disk.crash_after = None
+        self.disk.crash_after = self.disk.end_at = None
         self.disk.fail_after = None
         self.trouble.clear()
         self._capacity_bytes = self._duration_s = None
         self._arm()
         if self.process is not None:
             self.process.resume()
+            self.process.goes_on()
         if not self.is_up:
             self.start()
         if self.may_stop:
@@ -284,9 +291,3 @@ class Machine:
         """Has the coordinator heard which disk this machine has?"""
         node = self.node
         return self.disk_is_known or (node is not None and node.agent.registered.is_set())
-
-    def look(self) -> None:
-        """Did the disk crash the process in the middle of a call?"""
-        disk = self.disk
-        if disk.crash_after is not None and disk.calls > disk.crash_after:
-            self.power_off()

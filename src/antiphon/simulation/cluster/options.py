@@ -90,6 +90,8 @@ class ClusterOptions:
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
+    kill_midway_weight: int = 0  # kill -9 between two steps, or at a call to the disk
+    power_midway_weight: int = 0  # power failures there
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
 
     @property
@@ -165,6 +167,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_proofs(profile, seed),
         **_rot(profile, seed),
         **_pieces(profile, seed),
+        **_midway(profile, seed),
     }
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
@@ -259,6 +262,11 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
     }  # so that segments are closed
     small["disk_reserve"] = draw.choice((0, 16_384, 65_536))
     return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
+
+
+def _midway(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster midway {profile} {seed}")
+    return {"kill_midway_weight": draw.choice((0, 2, 6)), "power_midway_weight": draw.choice((0, 2, 6))}
 
 
 def _pieces(profile: str, seed: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from antiphon.simulation.cluster.fault_plants import FAULT_PLANTS
 from antiphon.simulation.cluster.host_plants import HOST_PLANTS
 from antiphon.simulation.cluster.listener_plants import LISTENER_PLANTS
 from antiphon.simulation.cluster.marker_plants import MARKER_PLANTS
+from antiphon.simulation.cluster.midway_plants import MIDWAY_PLANTS
 from antiphon.simulation.cluster.mode_plants import MODE_PLANTS
 from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
@@ -52,6 +53,7 @@ _ALL: Final = (
     *TRANSACTION_PLANTS,
     *CONSUMER_PLANTS,
     *MARKER_PLANTS,
+    *MIDWAY_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

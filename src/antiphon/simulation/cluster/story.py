@@ -163,7 +163,9 @@ def _fault(kind: str, nodes: Facts, lasts_ms: int) -> str:
     return f"a fault of kind {kind.replace('_', ' ')} befell node {first}, {lasts_ms} ms"
 
 
-TOLD_BY_EVENTS: Final = frozenset({"kill", "power", "cut", "one_way", "slow", "operator"})
+TOLD_BY_EVENTS: Final = frozenset(
+    {"kill", "power", "cut", "one_way", "slow", "operator", "kill_midway", "power_midway"}
+)
 """Faults that have sentences when they happen, as other events."""
 
 FAULTS: Final[dict[str, Callable[[int, int], str]]] = {
@@ -183,6 +185,7 @@ SENTENCES: Final[dict[str, Callable[[Facts], str]]] = {
     "start": lambda facts: f"node {facts[0]} started",
     "start-failed": lambda facts: f"node {facts[0]} did not start: {facts[1]}",
     "kill": lambda facts: f"node {facts[0]} was killed",
+    "midway": lambda facts: f"the end of node {facts[0]} was {facts[1]} {facts[2]} away",
     "power-off": lambda facts: f"node {facts[0]} lost power, and what it had not synced",
     "cut-off": lambda facts: (
         f"{_hosts(facts[0])} and the others, {_hosts(facts[1])}, were cut off from each other for {facts[2]} ms"

@@ -169,8 +169,9 @@ class Pipe:
             self._last_s = max(self._last_s, loop.now + self._medium.rng.uniform(*self.link.delay_s))
             loop.in_context(self._last_s - loop.now, self.target.context, self._arrive)
 
-    def drop(self) -> None:
-        """Nothing of this arrives any more."""
-        self._arriving.clear()
+    def drop(self, *, sent_too: bool = True) -> None:
+        """Nothing of this arrives any more, or only what has left the sender."""
+        if sent_too:
+            self._arriving.clear()
         self._unsent.clear()
         self._unsent_bytes = 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 UNWINDINGS_MAX = 20
 EPOCH_NS = 1_800_000_000_000_000_000  # what the wall clock says when the world begins
+PID = 4242
 RESIDENT_BYTES = 100_000_000  # of every process: memory is not simulated
 
 
@@ -33,7 +34,7 @@ class State(Enum):
 class Connection(Protocol):
     """What a process has open, as long as it lives."""
 
-    def process_died(self, *, silently: bool) -> None:
+    def process_died(self, *, silently: bool, sent_arrives: bool) -> None:
         """The process is gone; its kernel ends the connection, or the whole machine is gone."""
 
 
@@ -55,9 +56,8 @@ class Process:
         self.random = Random(seed)
         self.rate = rate
         self.state: State | None = None
-        self.on_disk_crash: Callable[[], None] | None = (
-            None  # the machine lost power in the middle of a call to its disk
-        )
+        self.steps_left = 0
+        self._at_last_step: Callable[[], None] | None = None
         self.connections: dict[Connection, None] = {}
         self.loop = loop
         self._began_s = loop.now
@@ -116,6 +116,10 @@ class Process:
         """See `system.System`."""
         return 0
 
+    def pid(self) -> int:
+        """See `system.System`. It is in files, so it has one length in all runs."""
+        return PID
+
     # -- its life ---------------------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
@@ -150,17 +154,35 @@ class Process:
         """The loop came to a handle while the process is paused."""
         self._put_aside.append(handle)
 
-    def kill(self, *, silently: bool = False) -> None:
-        """End it. The machine's kernel closes its connections, unless the machine goes down with it (`silently`)."""
+    def end_after(self, steps: int, end: Callable[[], None]) -> None:
+        """Call `end` when so many more callbacks of this process have run, whatever is due next: it is to kill it."""
+        self.steps_left, self._at_last_step = steps, end
+
+    def goes_on(self) -> None:
+        """It does not end by `end_after`."""
+        self.steps_left, self._at_last_step = 0, None
+
+    def stepped(self) -> None:
+        """A callback of this process has run."""
+        self.steps_left -= 1
+        if not self.steps_left and self._at_last_step is not None:
+            self._at_last_step()
+
+    def kill(self, *, silently: bool = False, sent_arrives: bool = False) -> None:
+        """End it. The machine's kernel closes its connections, unless the machine goes down with it (`silently`).
+
+        What such a machine had sent is lost with it, or is on its way by then and arrives (`sent_arrives`).
+        """
         if not self.alive:
             return
         self.state = State.DEAD
+        self.goes_on()
         self._put_aside.clear()
         for task in self._tasks:
             setattr(task, "_log_destroy_pending", False)  # noqa: B010 - asyncio has no public name for it
         self._ended_tasks = list(self._tasks)  # kept: to collect them would run their `finally` blocks
         for connection in list(self.connections):
-            connection.process_died(silently=silently)
+            connection.process_died(silently=silently, sent_arrives=sent_arrives)
         self.connections.clear()
 
     def dispose(self) -> None:

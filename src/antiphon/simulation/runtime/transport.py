@@ -194,14 +194,14 @@ class Transport(transports.Transport):
             self.out.finish()
             self.ended(TimeoutError(110, "timed out"))
 
-    def process_died(self, *, silently: bool) -> None:
+    def process_died(self, *, silently: bool, sent_arrives: bool) -> None:
         """The process is gone; its kernel ends the connection, or the whole machine is gone."""
         if self.closing:
             return
         self.closing = self.lost = True
         self._inbox.clear()
         if silently:
-            self.out.drop()
+            self.out.drop(sent_too=not sent_arrives)
             self.other.half_open()
         else:
             self.out.finish()

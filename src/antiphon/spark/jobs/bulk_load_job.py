@@ -33,7 +33,7 @@ from antiphon.spark.jobs.bulk_load_writer import (
     write_partition,
 )
 from antiphon.spark.jobs.digests import Digest, frame_digest
-from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
+from antiphon.spark.jobs.job_state import JobState, same_or_refuse
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.servers import options_of
 from antiphon.spark.shard_writers import TableWriters
@@ -271,7 +271,7 @@ def verify_table(
 
 def _planned(cluster: Cluster, spec: LoadSpec, *, was_empty: bool, fixed: bool) -> tuple[LoadSpec, bool]:
     """The load as its first run planned it: how rows are cut must not change. `fixed`: the caller gave the tasks."""
-    book = JobBook(cluster, spec.name)
+    book = JobState(cluster, spec.name)
     asked = {
         "table": spec.table,
         "topic_id": spec.topic_id,

@@ -19,7 +19,7 @@ from antiphon.errors import InvalidRequestError, OverloadedError, ReplayConflict
 from antiphon.model.requests import Failure, TableOp
 from antiphon.spark.job import Job
 from antiphon.spark.jobs.digests import Digest, digest_of
-from antiphon.spark.jobs.job_book import JobBook
+from antiphon.spark.jobs.job_state import JobState
 from antiphon.spark.rows import RowData
 from antiphon.spark.shard_writers import JOB_BATCHES_MAX, TableWriters
 
@@ -144,7 +144,7 @@ class _Loader:
         self._rows: list[tuple[bytes, bytes | None]] = []
         self._size = 0
         self._digest = Digest()
-        self._pace = Pace(spec.rate)
+        self._rate_limiter = RateLimiter(spec.rate)
 
     def begin(self, task: int, last: int) -> None:
         """The number of the task is known with its first row."""
@@ -157,7 +157,7 @@ class _Loader:
                     name=self._spec.table,
                 )
             if self._spec.keeps_book:
-                self._known = JobBook(self._cluster, self._spec.name).part(task)
+                self._known = JobState(self._cluster, self._spec.name).part(task)
         if self._result.task != task or last != task:
             raise InvalidRequestError(
                 "rows of several tasks are in one partition: the plan was changed on its way"
@@ -195,7 +195,7 @@ class _Loader:
         result.batches += 1
         if self._known is None:
             writers = self._next_writers()
-            self._pace.wait(self._size)
+            self._rate_limiter.wait(self._size)
             writers.write(result.task // self._spec.slices, [RowData(k, v) for k, v in rows])
         self._rows, self._size = [], 0
 
@@ -232,7 +232,7 @@ class _Loader:
         self._settle()
         result.total = self._digest.total
         result.overloaded = self._cluster.overloaded
-        result.waited_ms = int((self._cluster.waited_s + self._pace.waited_s) * 1000)
+        result.waited_ms = int((self._cluster.waited_s + self._rate_limiter.waited_s) * 1000)
         said = {"rows": result.rows, "deletes": result.deletes, "total": str(result.total)}
         if self._known is not None:
             if {name: self._known.get(name) for name in said} != said:
@@ -242,7 +242,7 @@ class _Loader:
                 )
             result.skipped = True
         elif self._spec.keeps_book:
-            JobBook(self._cluster, self._spec.name).part_done(result.task, said)
+            JobState(self._cluster, self._spec.name).part_done(result.task, said)
         return result
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class _Loader:
         self._cluster.close()
 
 
-class Pace:
+class RateLimiter:
     """Keeps a sender at no more than `rate` bytes a second; 0: no limit."""
 
     def __init__(self, rate: int) -> None:

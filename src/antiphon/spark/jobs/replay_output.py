@@ -1,6 +1,6 @@
 """Where a replay goes: a new table, or a lake table; once, however often it is run, and compared at the end.
 
-The first run fixes in the book of jobs (`job_book`) what is replayed up to where and how it is cut. A later run of the same
+The first run fixes in the book of jobs (`job_state`) what is replayed up to where and how it is cut. A later run of the same
 name takes that over, and what is there already is recognised: by the leaders of the new table's shards, or by the mark in
 the lake table. At the end what arrived is read back and compared with what was written.
 """
@@ -33,7 +33,7 @@ from antiphon.spark.jobs.bulk_load_job import (
 )
 from antiphon.spark.jobs.bulk_load_writer import LoadSpec
 from antiphon.spark.jobs.digests import Digest, frame_digest
-from antiphon.spark.jobs.job_book import JobBook, same_or_refuse
+from antiphon.spark.jobs.job_state import JobState, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.shard_writers import TableWriters
@@ -152,7 +152,7 @@ def _delivered(
     output, lake = where
     target = str(wanted["target"])
     name = output.name or f"{source.name} to {target}"
-    book = JobBook(cluster, f"replay/{name}")
+    book = JobState(cluster, f"replay/{name}")
     wanted = {**wanted, "source": source.name, "topic_id": source.topic_id.hex()}
     stored = book.plan()
     if stored is None:
@@ -268,7 +268,7 @@ def _into_table(
 
 def _verified_again(spark: "SparkSession", cluster: Cluster, output: Output, base: Replayed) -> Digest:
     """Of a replay that was through before: does the table still hold what it wrote?"""
-    end = JobBook(cluster, f"replay/{base.name}").end() or {}
+    end = JobState(cluster, f"replay/{base.name}").end() or {}
     expected = Digest(int(end.get("rows", 0)), int(end.get("total", 0)))
     return verify_table(spark, output.servers, output.to_table or "", expected, output.timeout_ms)
 

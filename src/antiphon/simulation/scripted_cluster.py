@@ -19,7 +19,7 @@ from antiphon.replication.actions import (
     LostTail,
     MembersChanged,
     PersistTerm,
-    ProposeLive,
+    ProposeLiveSet,
     ReadEntries,
     ReadFailed,
     ReadReady,
@@ -62,10 +62,10 @@ class Underway(NamedTuple):
     message: AnyMessage
 
 
-class Actor:
+class ScriptedReplica:
     """One node: a replica while it lives, and its disk, which outlives it."""
 
-    def __init__(self, stage: "Stage", node: NodeId, start: EntryId) -> None:
+    def __init__(self, stage: "ScriptedCluster", node: NodeId, start: EntryId) -> None:
         self.stage = stage
         self.node = node
         self.shard = SHARD
@@ -88,7 +88,7 @@ class Actor:
         self.log: StoredLog = self.files.log.copy()
         self.replica = self.stage.make_replica(self)
         self.term_seen, self.mark_seen = self.replica.term, self.replica.settled
-        self.proposal: ProposeLive | None = None
+        self.proposal: ProposeLiveSet | None = None
         self.stage.truth.hosted[self.node] = self
         self.stage.checker.replica(self)
 
@@ -133,7 +133,7 @@ class Actor:
                 self._role_changed(action)
             case SendSnapshot():
                 self.send_snapshot(action.to)
-            case ProposeLive():
+            case ProposeLiveSet():
                 self.proposal = action
                 live = " ".join(map(self.stage.name, action.live))
                 self.stage.say(f"{self.stage.name(self.node)} wants {live} recorded as live")
@@ -251,15 +251,15 @@ class Cast(NamedTuple):
     Attributes:
         replica: makes the replicas that vote.
         actor: makes the nodes.
-        holds_back: sending and syncing wait for `Actor.flush`.
+        holds_back: sending and syncing wait for `ScriptedReplica.flush`.
     """
 
     replica: Callable[..., RaftReplica] = RaftReplica
-    actor: Callable[["Stage", NodeId, EntryId], Actor] = Actor
+    actor: Callable[["ScriptedCluster", NodeId, EntryId], ScriptedReplica] = ScriptedReplica
     holds_back: bool = False
 
 
-class Stage:
+class ScriptedCluster:
     """Nodes 1..n of one shard, the messages between them, and the checker that watches.
 
     Args:
@@ -309,7 +309,7 @@ class Stage:
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
-    def add_node(self, name: str, start: EntryId, *, joining: bool) -> Actor:
+    def add_node(self, name: str, start: EntryId, *, joining: bool) -> ScriptedReplica:
         """Start one more node. With `joining` it began empty when the shard was older, so it votes only once it is fed."""
         self.names.append(name)
         node = len(self.names)
@@ -338,7 +338,7 @@ class Stage:
             self.checker.appended(actor, len(actor.log.entries))
         self.checker.durable_shrank(SHARD)
 
-    def make_replica(self, actor: Actor) -> Replica | RaftReplica:
+    def make_replica(self, actor: ScriptedReplica) -> Replica | RaftReplica:
         """A replica from what a disk has."""
         files = actor.files
         terms = TermIndex(files.log.start.offset, files.log.start.term)

@@ -26,7 +26,7 @@ WAIT_S: Final = 30.0
 _ABSENT: Final = -1
 
 
-class JobBook:
+class JobState:
     """The rows of one job. `cluster` is used by nobody else at the same time."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
