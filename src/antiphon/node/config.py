@@ -87,6 +87,9 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     peer_write: PositiveBytes = 16 * 1024 * 1024  # waiting to be sent to one node
     requests_per_connection: Annotated[int, Meta(ge=1)] = 4096
     connections: Annotated[int, Meta(ge=16)] = 10_000  # native connections, other nodes' included
+    address_share: Annotated[float, Meta(gt=0, le=1)] = (
+        0.5  # of a listener's connections, at most for one address
+    )
     memory: PositiveBytes = 128 * 1024 * 1024  # what clients send, what is under work, what they do not read
     kafka_memory: PositiveBytes = 96 * 1024 * 1024  # of that, at most for each listener
     native_memory: PositiveBytes = 96 * 1024 * 1024
@@ -95,6 +98,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = (
         8 * 1024 * 1024
     )  # kept free for votes and elections
+    producers: Count = 1_000_000  # that all replicas of the node remember before it refuses new ones
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
     topics: Count = (
@@ -103,6 +107,10 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     partitions: Count = 100_000  # of all of them
     node_replicas: Count = 20_000  # that one node is to hold
     request_partitions: Count = 10_000  # that one request may make
+
+    def of_address(self, connections: int) -> int:
+        """How many of a listener's connections one address may hold."""
+        return max(1, int(connections * self.address_share))
 
     @property
     def capacity(self) -> Capacity:

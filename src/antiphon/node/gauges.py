@@ -43,10 +43,20 @@ def add_gauges(
         lambda: wal.backlog_bytes,
     )
     gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", in_flight_bytes)
+    gauges["antiphon_producers"] = ("Producers that replicas here remember", lambda: producers_known(hosts))
+    gauges["antiphon_producer_jobs"] = (
+        "Of those, Spark's jobs, which are never forgotten",
+        lambda: sum(host.state.log.producers.jobs_known for host in hosts.values()),
+    )
     gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.refuses_clients))
     gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
     gauges["antiphon_cpu_seconds_total"] = ("Time of processors that all threads had", system.cpu_s)
     gauges["antiphon_open_files"] = ("Descriptors that are open; 0: not known", system.open_files)
+
+
+def producers_known(hosts: "Mapping[int, Partition]") -> int:
+    """Producers that replicas of this node remember."""
+    return sum(len(host.state.log.producers) for host in hosts.values())
 
 
 def add_lag(metrics: "NodeMetrics", hosts: "Mapping[int, Partition]") -> None:

@@ -14,13 +14,14 @@ from typing import Final
 import structlog
 
 from antiphon.errors import AntiphonError
+from antiphon.native.listener import PEER_ROOM
 from antiphon.node import injected_faults, memory
 from antiphon.node.config import NodeConfig
 from antiphon.node.injected_faults import HurtDisk, InjectedFaults
 from antiphon.node.logs import bound_output, open_log
-from antiphon.security.exposure import refuse_exposure
+from antiphon.security.exposure import refuse_believing, refuse_exposure
 from antiphon.security.private_files import only_private_files, private_folder
-from antiphon.server.file_limits import connection_shares
+from antiphon.server.file_limits import connection_shares, places
 from antiphon.server.server import Server, Sockets
 
 SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
@@ -106,13 +107,15 @@ def run_node(
     import uvloop
 
     refuse_exposure(config.listen_host, config.security)
+    refuse_believing(len(config.nodes), config.security)
     only_private_files()
     private_folder(Path(config.dir))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     memory.settle()
     file = open_log(Path(config.dir), config.log_level, config.node_id, config.log)
     raise_file_limit()
-    config.limits.connections = min(config.limits.connections, connection_shares().native)
+    most = places(max(16, connection_shares().native - PEER_ROOM), tls=config.security.tls.on)
+    config.limits.connections = min(config.limits.connections, most.connections)
     began = time.monotonic()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
