@@ -5,6 +5,7 @@ from typing import Any, Final
 from antiphon.log import held_check, recovery
 from antiphon.log.disk import FULL_DISK
 from antiphon.log.group_commit import GroupCommitter
+from antiphon.log.segment import SegmentScan
 from antiphon.node.shards import Shards
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM
@@ -94,6 +95,12 @@ _STARTS: Final = (
             (held_check, "_loss", lambda *_, **__: None),
         ),
         options=_ROT,
+    ),
+    ClusterPlant(
+        "node-takes-terms-nobody-promised",
+        "recovery takes a batch's term for right, where no index entry proves it, beyond all that was promised",
+        (Edit(SegmentScan, "_is_beyond_limit", "bool(self._term_limit)", "False"),),
+        options={**_DISKS, "term_rot_weight": 4},
     ),
     ClusterPlant(
         "node-one-store-ends-the-opening",

@@ -87,6 +87,7 @@ class ClusterOptions:
     rot_weight: int = 0  # bits that flip under a node that runs; needs `scrub`, or nobody finds them
     cluster_rot_weight: int = 0  # the same, in the cluster's own log only; never drawn, as `rot` does it too
     aborted_rot_weight: int = 0  # the same, in indexes of aborted transactions only
+    term_rot_weight: int = 0  # bits that flip in a term which no durable index entry covers; never drawn
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
