@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.coordination.profiles import Replication, replication_of
-from antiphon.coordination.topic_rules import LOG_APPEND_TIME
+from antiphon.coordination.topic_rules import LOG_APPEND_TIME, is_compacted, policies
 from antiphon.errors import WrongKindError
-from antiphon.log.config import LogConfig
+from antiphon.log.config import Compaction, LogConfig
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.node.config import NodeConfig
@@ -80,6 +80,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
             topic.config.get("record.validation", config.record_validation),
             _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),
             _setting(topic, "max.decompressed.bytes", DECOMPRESSED_BYTES_MAX),
+            is_compacted(topic.config),
         ),
         internal=topic.name if is_internal(topic) else "",
     )
@@ -100,14 +101,28 @@ def check_takes_transactions(topic: TopicMeta, shard: ShardMeta) -> None:
 
 
 def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
-    default = LogConfig()
+    default, cleanup = LogConfig(), policies(topic.config)
+    compaction = _compaction(topic) if "compact" in cleanup else None
+    segment_ms = _setting(topic, "segment.ms", default.segment_ms)
+    deletes = "delete" in cleanup
     return LogConfig(
         segment_bytes=_setting(topic, "segment.bytes", default.segment_bytes),
-        segment_ms=_setting(topic, "segment.ms", default.segment_ms),
-        retention_ms=_setting(topic, "retention.ms", default.retention_ms),
-        retention_bytes=_setting(topic, "retention.bytes", default.retention_bytes),
+        segment_ms=segment_ms if compaction is None else min(segment_ms, compaction.max_lag_ms),
+        retention_ms=_setting(topic, "retention.ms", default.retention_ms) if deletes else -1,
+        retention_bytes=_setting(topic, "retention.bytes", default.retention_bytes) if deletes else -1,
+        compaction=compaction,
         flush=topic.config.get("flush", config.flush),
         flush_interval_ms=_setting(topic, "flush.ms", config.flush_interval_ms),
+    )
+
+
+def _compaction(topic: TopicMeta) -> Compaction:
+    default, ratio = Compaction(), topic.config.get("min.cleanable.dirty.ratio")
+    return Compaction(
+        min_lag_ms=_setting(topic, "min.compaction.lag.ms", default.min_lag_ms),
+        max_lag_ms=_setting(topic, "max.compaction.lag.ms", default.max_lag_ms),
+        delete_retention_ms=_setting(topic, "delete.retention.ms", default.delete_retention_ms),
+        dirty_ratio=default.dirty_ratio if ratio is None else float(ratio),
     )
 
 
