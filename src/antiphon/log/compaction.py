@@ -50,7 +50,8 @@ def extent_of(log: "ShardLog", rules: "Compaction", limit: int, now_ms: int) -> 
     for one in log.compacting.closed(min(limit, log.durable_end)):
         if one.max_timestamp > now_ms - rules.min_lag_ms:
             break
-        segments.append(one)
+        if one.base_offset >= log.log_start:  # what a trim has left of one stays until that goes as well
+            segments.append(one)
     dirty = sum(one.size_bytes for one in segments if one.next_offset > log.compacting.clean.end)
     return Extent(segments, sum(one.size_bytes for one in segments), dirty)
 
@@ -85,6 +86,10 @@ class CompactionPass:
         self._end = extent.segments[-1].next_offset  # of what is in the map
         self._newest = KeyMap(map_bytes, system.secret_bytes(16))
         is_old = _are_old(log.compacting.clean, rules, system.wall_ms())
+        if (
+            extent.segments[0].base_offset > log.log_start
+        ):  # what a trim has left of a segment may have what they delete
+            is_old = False
         self._drop_before = log.compacting.clean.since_end if is_old else 0
         self._needed = log.producers.needed()
         self._cleaner: Cleaner | None = None

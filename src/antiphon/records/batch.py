@@ -162,7 +162,7 @@ def check_batch(header: BatchHeader, buf: Buffer) -> None:
         )
     if header.base_offset >= OFFSET_MAX - header.last_offset_delta:
         raise CorruptBatchError(
-            f"batch at offset {header.base_offset} with {header.last_offset_delta + 1} offsets goes beyond {OFFSET_MAX}",
+            f"batch at {header.base_offset} with {header.last_offset_delta + 1} offsets goes beyond offset {OFFSET_MAX}",
             base_offset=header.base_offset,
         )
     if header.attributes & CODEC_MASK >= len(CODEC_NAMES):
