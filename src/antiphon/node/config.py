@@ -139,7 +139,7 @@ class Cleaner(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     bytes_per_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 32 * 1024 * 1024
-    memory: Annotated[int, Meta(ge=4096, le=1 << 40)] = 128 * 1024 * 1024
+    memory: Annotated[int, Meta(ge=1024, le=1 << 40)] = 128 * 1024 * 1024
     backoff_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 15_000
 
 

@@ -107,7 +107,22 @@ class DurableLog:
                 if (base + delta + 1, epoch) == (end, term):
                     return True
             self._forget(name)
-        return False
+        return self._fills(name, data, end, term)
+
+    def _fills(self, name: str, data: bytearray, end: int, term: int) -> bool:
+        """Is `end` within a batch that compaction has left in the place of neighbours?"""
+        self._scan(name, data)
+        base = max((one for one in self._positions[name] if one < end), default=-1)
+        found = self._at(name, data, base)
+        if found is None:
+            return False
+        header = read_header(found)
+        return (
+            not header.record_count
+            and header.producer_id < 0
+            and header.leader_epoch == term
+            and header.next_offset > end
+        )
 
     def _is_beyond(self, name: str, data: bytearray, base_offset: int) -> bool:
         """Is what was found in the file still there, and all of it before `base_offset`?"""

@@ -92,6 +92,9 @@ class ClusterOptions:
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
     kill_midway_weight: int = 0  # kill -9 between two steps, or at a call to the disk
     power_midway_weight: int = 0  # power failures there
+    compacted_writers: int = 0  # clients that write few keys to a compacted topic, over and over
+    delete_retention_ms: int = 100_000  # of its tombstones
+    cleaner_memory: int = 1 << 20  # for the keys of a pass
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
 
     @property
@@ -168,6 +171,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         **_rot(profile, seed),
         **_pieces(profile, seed),
         **_midway(profile, seed),
+        **_compaction(profile, seed),
     }
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
@@ -274,7 +278,17 @@ def _pieces(profile: str, seed: int) -> dict[str, int]:
     return {"table_piece": Random(f"antiphon cluster pieces {profile} {seed}").choice((0, 1, 3))}
 
 
+def _compaction(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster compaction {profile} {seed}")
+    return {
+        "compacted_writers": draw.choice((0, 0, 0, 1, 2)),
+        "delete_retention_ms": draw.choice((200, 1_000, 100_000)),
+        "cleaner_memory": draw.choice((1024, 1 << 20)),
+    }
+
+
 NEEDS_NO_LOGIN: Final = (
+    "compacted_writers",
     "kafka_producers",
     "kafka_consumers",
     "kafka_members",

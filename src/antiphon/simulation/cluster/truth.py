@@ -1,12 +1,15 @@
 """What is committed: per shard the batches as the first replica that knew of them has them. All others are held to that."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from antiphon.records.batch import BatchHeader, Buffer
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.compaction_judge import CompactionJudge
 
 
 class Batch(NamedTuple):
@@ -27,6 +30,7 @@ class ShardTruth:
         self.shard_id = shard_id
         self.batches: list[Batch] = []
         self.end = 0
+        self.compaction: CompactionJudge | None = None  # where replicas may keep less than was committed
         self.latest_start = 0  # of the log of any replica, ever: what is before it may be gone
         self.producers: dict[int, None] = {}  # who wrote any of it
         self._at: dict[int, int] = {}  # base offset -> place in `batches`
@@ -36,6 +40,9 @@ class ShardTruth:
         at = self._at.get(header.base_offset)
         if at is not None:
             known = self.batches[at]
+            if self.compaction is not None:
+                self.compaction.check(header, batch, who)
+                return False
             require(
                 known.digest == xxh3_64_intdigest(batch) and known.term == header.leader_epoch,
                 "log-matching",
@@ -66,6 +73,8 @@ class ShardTruth:
         self.end = header.next_offset
         if header.producer_id >= 0:
             self.producers[header.producer_id] = None
+        if self.compaction is not None:
+            self.compaction.learn()
         return True
 
     def begins(self, log_start: int) -> None:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, InternalError
+from antiphon.log.simulated_disk import SimulatedFile
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import Buffer, read_header
 from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
@@ -47,7 +48,10 @@ from antiphon.simulation.cluster.world import World
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
+    from antiphon.log.disk import File
     from antiphon.log.operations import LogOp
+    from antiphon.log.segment import Segment
+    from antiphon.log.snapshot import SegmentSummary
     from antiphon.node.node import Node
     from antiphon.partition.partition import Partition
     from antiphon.simulation.cluster.machine import Machine
@@ -338,8 +342,21 @@ class Watch:
             host.clients.committed = told  # type: ignore[method-assign]
         host.log.truncate = was_cut  # type: ignore[method-assign]
         host.log.clear_damage = is_whole  # type: ignore[method-assign]
+        self._listen_to_compaction(machine, host)
         listen_to_host(self._judge, machine, host, self._evidence.truth(host.shard_id))
         self.modes.listen(machine, host)
+
+    def _listen_to_compaction(self, machine: "Machine", host: "SingleWriterPartition") -> None:
+        """Look at each segment that is about to take the place of others."""
+        replace, truth = host.log.compacting.replace, self._evidence.truth(host.shard_id)
+
+        def replaced(old: "list[Segment]", new: "SegmentSummary", files: "tuple[File, File]") -> "LogOp":
+            data = files[0].durable() if isinstance(files[0], SimulatedFile) else b""
+            self._judge(log_checks.check_compacted, truth, data, host, new, machine.node_id)
+            self._world.tell("compacted", machine.node_id, host.shard_id, len(old), new.size_bytes)
+            return replace(old, new, files)
+
+        host.log.compacting.replace = replaced  # type: ignore[method-assign]
 
     def _look_at_failed(self, machine: "Machine", host: "Partition") -> None:
         key = (machine.node_id, host.shard_id)
