@@ -417,14 +417,16 @@ class Watch:
             start = max(
                 start, min(truth.end, settled)
             )  # what is on its disk of the time before proves nothing
+        seen.checked = settled
         for batch in self._batches(machine, host, start, settled):
             header = read_header(batch)
+            # Of a compacted log one batch may stand for more than this process knows to be settled.
+            seen.checked = max(settled, header.next_offset)
             is_new = header.base_offset >= start and truth.take(
                 header, batch, f"node {machine.node_id}", host.state.term
             )
             if is_new and host.replica.role is Role.LEADER:  # others hear of it from one
                 self.modes.committed(host, seen.members, truth.batches[-1])
-        seen.checked = settled
         if host.table is not None:
             applied = host.table.state.applied_offset
             require(

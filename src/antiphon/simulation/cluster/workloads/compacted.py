@@ -2,8 +2,8 @@
 
 What lies on disks is judged by `compaction_judge`. What readers get is judged here:
 
-- `compacted-read`: whoever reads all that is committed gets the newest record that there was of each key when it began, or
-  a newer one; a key whose newest record was a tombstone may be missing.
+- `compacted-read`: whoever reads all that is committed gets the newest record of each key that was there when it began and
+  still is the newest when it ends, or one behind it; a key whose newest record was a tombstone may be missing.
 - `compacted-fetch`: a fetch gives batches from where it asks on, one behind the other, that compaction may have left.
 - `key-required`: a record without a key is refused.
 """
@@ -227,9 +227,11 @@ class CompactedWorkload(KafkaWorkload):
                 f"a reader of committed records is given {record}, which was aborted",
             )
         self.outcomes["compacted-read"] += 1
+        now = judge.fold(truth.end)
         for key, newest in wanted.items():
             require(
                 found.get(key, -1) >= newest.offset
+                or now[key] != newest  # what was the newest may be gone since, and the newer one is behind the end
                 or newest.value is None
                 or not truth.latest_start
                 <= newest.offset
