@@ -17,10 +17,11 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import BatchHeader, Buffer, read_header
 from antiphon.records.builder import committed_of, end_marker_of
 from antiphon.records.decode import Record, decode_records
-from antiphon.simulation.violation import require
+from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.truth import Batch, ShardTruth
@@ -105,7 +106,7 @@ class CompactionJudge:
                 f"{place}, and a control batch was committed at {one.base_offset}",
             )
             self._check_producer(header, old, place)
-        found = {record.offset: record for record in decode_records(bytes(batch))}
+        found = {record.offset: record for record in self._decoded(batch, place)}
         for offset, record in found.items():
             require(
                 self.records.get(offset) == record,
@@ -116,6 +117,14 @@ class CompactionJudge:
         for offset in range(header.base_offset, header.next_offset):
             if offset in self.records and offset not in found:
                 self._check_gone(self.records[offset], place)
+
+    def _decoded(self, batch: Buffer, place: str) -> list[Record]:
+        try:
+            return decode_records(bytes(batch))
+        except CorruptBatchError as error:
+            raise ViolationError(
+                "log-matching", self._truth.shard_id, f"{place}, and {error.message}"
+            ) from error
 
     def _originals(self, header: BatchHeader, who: str) -> "list[Batch]":
         at, found = header.base_offset, []

@@ -93,7 +93,7 @@ COMPACTION_PLANTS: Final = (
                 "pass",
             ),
         ),
-        options={**_CRASHES, "slow_calls_weight": 0},
+        options={**_CRASHES, "swap_weight": 8},
     ),
     ClusterPlant(
         "compaction-swaps-what-is-not-synced",

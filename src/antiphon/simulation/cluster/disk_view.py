@@ -78,6 +78,7 @@ class DurableLog:
         self._positions: dict[str, dict[int, int]] = {}  # by file: base offset -> position
         self._ends: dict[str, dict[int, int]] = {}  # by file: next offset -> base offset
         self._scanned: dict[str, int] = {}
+        self._content: dict[str, bytearray] = {}  # by file: compaction puts another one under the same name
 
     def batch(self, disk: SimulatedDisk, base_offset: int) -> bytes | None:
         """The batch that begins at `base_offset`; None where there is none, or not the whole of it."""
@@ -145,6 +146,9 @@ class DurableLog:
 
     def _scan(self, name: str, data: bytearray) -> None:
         """Find the batches that were written since the last time."""
+        if self._content.get(name) is not data:
+            self._forget(name)
+            self._content[name] = data
         at = self._scanned.get(name, 0)
         if not at:
             self._positions[name], self._ends[name] = {}, {}

@@ -95,6 +95,7 @@ class ClusterOptions:
     compacted_writers: int = 0  # clients that write few keys to a compacted topic, over and over
     delete_retention_ms: int = 100_000  # of its tombstones
     cleaner_memory: int = 1 << 20  # for the keys of a pass
+    swap_weight: int = 0  # power failures while a compacted segment takes its place
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
 
     @property
@@ -280,8 +281,10 @@ def _pieces(profile: str, seed: int) -> dict[str, int]:
 
 def _compaction(profile: str, seed: int) -> dict[str, int]:
     draw = Random(f"antiphon cluster compaction {profile} {seed}")
+    writers = draw.choice((0, 0, 0, 1, 2))
     return {
-        "compacted_writers": draw.choice((0, 0, 0, 1, 2)),
+        "compacted_writers": writers,
+        "swap_weight": draw.choice((0, 2)) if writers else 0,
         "delete_retention_ms": draw.choice((200, 1_000, 100_000)),
         "cleaner_memory": draw.choice((1024, 1 << 20)),
     }

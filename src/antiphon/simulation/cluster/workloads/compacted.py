@@ -231,7 +231,8 @@ class CompactedWorkload(KafkaWorkload):
         for key, newest in wanted.items():
             require(
                 found.get(key, -1) >= newest.offset
-                or now[key] != newest  # what was the newest may be gone since, and the newer one is behind the end
+                or now[key]
+                != newest  # what was the newest may be gone since, and the newer one is behind the end
                 or newest.value is None
                 or not truth.latest_start
                 <= newest.offset
