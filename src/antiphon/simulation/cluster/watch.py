@@ -441,8 +441,9 @@ class Watch:
         log = host.log
         while at < end:
             if log.is_in_memory(at):
-                is_compacted = log.config.compaction is not None  # one batch may reach beyond the end
-                found: Sequence[Buffer] = log.read(at, READ_BYTES, log.log_end if is_compacted else end)
+                found: Sequence[Buffer] = log.read(at, READ_BYTES, end)
+                if not found and log.config.compaction is not None:  # one batch may reach beyond the end
+                    found = log.read(at, 1, log.log_end)
             else:
                 one = self._evidence.durable_log(machine.node_id, host.shard_id).batch(machine.disk, at)
                 found = [] if one is None else [one]
