@@ -151,7 +151,11 @@ def test_a_compacted_topic_is_not_for_older_versions() -> None:
         return headers_of(*topic_record(TopicMeta("t", b"i" * 16, Kind.TOPIC, 1, "oxia", (), named)))
 
     assert written() == written(cleanup_policy="delete") == ()
-    assert written(cleanup_policy="compact") == written(cleanup_policy="compact,delete") == (("antiphon.format", b"3"),)
+    assert (
+        written(cleanup_policy="compact")
+        == written(cleanup_policy="compact,delete")
+        == (("antiphon.format", b"3"),)
+    )
 
 
 def test_access_reaches_nodes_and_never_clients() -> None:

@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from antiphon.coordination.actions import Record
-from antiphon.coordination.topic_rules import is_compacted
 from antiphon.errors import UNDECODABLE
 from antiphon.invariants import InvariantError, invariant
 from antiphon.model.access import AccessBook, Acl, User
@@ -196,7 +195,7 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
         number = ACCESS_FORMAT
     elif kind == "topic" and value is not None:
         topic = msgspec.msgpack.decode(value, type=TopicMeta)
-        number = COMPACTED_FORMAT if is_compacted(topic.config) else 1
+        number = COMPACTED_FORMAT if topic.is_compacted else 1
     return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()
 
 

@@ -13,7 +13,7 @@ from antiphon.coordination.profiles import DEFAULTS, PROFILES, Replication
 from antiphon.coordination.profiles import check as check_replication
 from antiphon.errors import InvalidRequestError
 from antiphon.model.internal import CLUSTER_LOG, KINDS, PREFIX
-from antiphon.model.metadata import SHARDS_MAX, Kind
+from antiphon.model.metadata import SHARDS_MAX, Kind, cleanup_policies
 from antiphon.model.requests import FRAME_BYTES_MAX
 from antiphon.records.intake import VALIDATIONS
 from antiphon.replication.commit_rule import QUORUM, CommitRule
@@ -85,19 +85,9 @@ def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind:
     return found
 
 
-def is_compacted(config: Mapping[str, str]) -> bool:
-    """Does a log with these settings keep the newest record of each key?"""
-    return "compact" in policies(config)
-
-
-def policies(config: Mapping[str, str]) -> set[str]:
-    """What becomes of old records: `delete`, `compact` or both."""
-    return {one.strip() for one in config.get("cleanup.policy", "delete").split(",")}
-
-
 def check_cleanup(config: Mapping[str, str], replicas: int, kind: Kind, found: Replication) -> None:
     """Refuse compaction where what is compacted may yet be lost, or where something else does its work."""
-    if not is_compacted(config):
+    if "compact" not in cleanup_policies(config):
         return
     reason = ""
     if kind is Kind.TABLE:

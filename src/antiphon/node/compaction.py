@@ -49,7 +49,7 @@ class LogCleaner:
         while True:
             due = None if self._wal.refuses_clients else self._most_due()
             if due is not None:
-                await self._clean(due.host, due.extent)
+                await self.clean(due.host, due.extent)
             await asyncio.sleep(self._backoff_s)
 
     @property
@@ -78,7 +78,7 @@ class LogCleaner:
                 found = _Due(_ratio(extent), host, extent)
         return found
 
-    async def _clean(self, host: "Partition", extent: Extent) -> None:
+    async def clean(self, host: "Partition", extent: Extent) -> None:
         """One pass over one log."""
         log, rules, metrics = host.log, host.log.config.compaction, self._node.metrics
         if rules is None:

@@ -34,6 +34,7 @@ class DiskCare:
     Attributes:
         findings: what is wrong.
         scrub: reads what is on the disk.
+        cleaner: compacts logs.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class DiskCare:
         self.findings = Findings(node.hosts, node.suspects, shards, wal)
         self._mending = Mending(node, shards, self.findings)
         self.scrub = Scrub(node, self.findings, self._mending)
-        self._cleaner = LogCleaner(node, wal)
+        self.cleaner = LogCleaner(node, wal)
 
     def start(self) -> None:
         """Begin; all of it ends with the node."""
         add_scrub_gauges(self._node.metrics, self.findings, self.scrub)
-        add_compaction_gauges(self._node.metrics, self._cleaner)
+        add_compaction_gauges(self._node.metrics, self.cleaner)
         self._node.spawn(self.scrub.run())
-        self._node.spawn(self._cleaner.run())
+        self._node.spawn(self.cleaner.run())
         self._node.spawn(self._mending.run(self.scrub.read_again))
 
     def look(self) -> None:

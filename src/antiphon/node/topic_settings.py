@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.coordination.profiles import Replication, replication_of
-from antiphon.coordination.topic_rules import LOG_APPEND_TIME, is_compacted, policies
+from antiphon.coordination.topic_rules import LOG_APPEND_TIME
 from antiphon.errors import WrongKindError
 from antiphon.log.config import Compaction, LogConfig
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.model.metadata import Kind, ShardMeta, TopicMeta, cleanup_policies
 from antiphon.node.config import NodeConfig
 from antiphon.partition.mode import EARLY, MANY_WRITERS
 from antiphon.partition.settings import PartitionSettings
@@ -80,7 +80,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
             topic.config.get("record.validation", config.record_validation),
             _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),
             _setting(topic, "max.decompressed.bytes", DECOMPRESSED_BYTES_MAX),
-            is_compacted(topic.config),
+            topic.is_compacted,
         ),
         internal=topic.name if is_internal(topic) else "",
     )
@@ -101,7 +101,7 @@ def check_takes_transactions(topic: TopicMeta, shard: ShardMeta) -> None:
 
 
 def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
-    default, cleanup = LogConfig(), policies(topic.config)
+    default, cleanup = LogConfig(), cleanup_policies(topic.config)
     compaction = _compaction(topic) if "compact" in cleanup else None
     segment_ms = _setting(topic, "segment.ms", default.segment_ms)
     deletes = "delete" in cleanup
