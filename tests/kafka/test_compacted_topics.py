@@ -45,8 +45,8 @@ def fill(made: Served) -> None:
     for number in range(300):
         key = b"k%d" % (number % KEYS)
         plain.produce(TOPIC, None if number % 11 == 5 else b"plain %d" % number, key, 0)
+        plain.flush(10)  # a batch each, so that whole ones go
         if number % 10 == 0:
-            plain.flush(10)
             parted.begin_transaction()
             parted.produce(TOPIC, b"part %d" % number, key, 0)
             parted.flush(10)
