@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from antiphon.log.disk import Disk
     from antiphon.log.shard_log import ShardLog
 
-PIECE_BYTES: Final = 256 * 1024  # of batches, where the first one is not larger
+PIECE_BYTES: Final = 64 * 1024  # of batches, where the first one is not larger
 BATCH_COST_BYTES: Final = 1024  # what a batch costs besides its bytes
 Piece = Callable[[], int]
 """Does some of the work, in any thread; returns what it cost, in bytes."""

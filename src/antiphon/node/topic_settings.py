@@ -16,6 +16,10 @@ from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 from antiphon.records.intake import BATCH_RECORDS_MAX, IntakeRules
 from antiphon.replication.config import ReplicaConfig
 
+# Of the cluster's own tables: what is older than that is in their stores, on disk, and a replica that is further behind gets
+# a snapshot.
+INTERNAL_LOG_BYTES: Final = 64 * 1024 * 1024
+INTERNAL_SEGMENT_BYTES: Final = 16 * 1024 * 1024
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
 
 
@@ -102,6 +106,8 @@ def check_takes_transactions(topic: TopicMeta, shard: ShardMeta) -> None:
 
 def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
     default, cleanup = LogConfig(), cleanup_policies(topic.config)
+    if is_internal(topic) and topic.kind is Kind.TABLE:
+        default = default._replace(segment_bytes=INTERNAL_SEGMENT_BYTES, retention_bytes=INTERNAL_LOG_BYTES)
     compaction = _compaction(topic) if "compact" in cleanup else None
     segment_ms = _setting(topic, "segment.ms", default.segment_ms)
     deletes = "delete" in cleanup

@@ -1,15 +1,12 @@
 """What is committed: per shard the batches as the first replica that knew of them has them. All others are held to that."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
 
 from antiphon.records.batch import BatchHeader, Buffer
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.simulation.violation import require
-
-if TYPE_CHECKING:
-    from antiphon.simulation.cluster.compaction_judge import CompactionJudge
 
 
 class Batch(NamedTuple):
@@ -23,6 +20,18 @@ class Batch(NamedTuple):
     known_in: int = 0  # the term of who first knew it to be committed, in this one or before
 
 
+class LeavesLess(Protocol):
+    """Knows what compaction may make of a committed log."""
+
+    def learn(self) -> None:
+        """Take in what was committed since."""
+        ...
+
+    def check(self, header: BatchHeader, batch: Buffer, who: str) -> None:
+        """Raise ViolationError unless this batch is what compaction may leave of what was committed."""
+        ...
+
+
 class ShardTruth:
     """The committed log of one shard."""
 
@@ -30,7 +39,7 @@ class ShardTruth:
         self.shard_id = shard_id
         self.batches: list[Batch] = []
         self.end = 0
-        self.compaction: CompactionJudge | None = None  # where replicas may keep less than was committed
+        self.compaction: LeavesLess | None = None  # where replicas may keep less than was committed
         self.latest_start = 0  # of the log of any replica, ever: what is before it may be gone
         self.producers: dict[int, None] = {}  # who wrote any of it
         self._at: dict[int, int] = {}  # base offset -> place in `batches`

@@ -86,8 +86,9 @@ class CompactedWorkload(KafkaWorkload):
         await super().set_up(db)
         for shard_id in self.shard_ids.values():
             truth = self.cluster.evidence.truth(shard_id)
-            truth.compaction = CompactionJudge(truth, retention_ms, lambda: self.cluster.loop.now)
-            self._judges[shard_id] = truth.compaction
+            truth.compaction = self._judges[shard_id] = CompactionJudge(
+                truth, retention_ms, lambda: self.cluster.loop.now
+            )
 
     def begin(self) -> None:
         """See `Workload`."""
