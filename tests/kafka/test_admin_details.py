@@ -51,7 +51,10 @@ def refusal(future: Any) -> int:
 
 
 WRONG = [
-    (NewTopic("x", 1, 1, config={"cleanup.policy": "compact", "writers": "multi"}), KafkaError.INVALID_CONFIG),
+    (
+        NewTopic("x", 1, 1, config={"cleanup.policy": "compact", "writers": "multi"}),
+        KafkaError.INVALID_CONFIG,
+    ),
     (NewTopic("x", 1, 1, config={"compression.type": "gzip"}), KafkaError.INVALID_CONFIG),
     (NewTopic("x", 1, 1, config={"min.insync.replicas": "2"}), KafkaError.INVALID_CONFIG),
     (NewTopic("x", 1, 2), KafkaError.INVALID_REPLICATION_FACTOR),

@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from antiphon.log import compacted_files
 from antiphon.log.cleaner import Cleaner
-from antiphon.log.compacted_files import Compacting
 from antiphon.log.compaction import CompactionPass, _Output
 from antiphon.node import compaction
 from antiphon.partition import feeding
@@ -100,19 +99,6 @@ COMPACTION_PLANTS: Final = (
         "a new segment takes the place of old ones before it is synced",
         (Edit(_Output, "finish", "file.fdatasync()", "pass"),),
         options=_CALM,
-    ),
-    ClusterPlant(
-        "compaction-swaps-under-readers",
-        "who reads while segments are swapped opens them by their names",
-        (
-            Edit(
-                Compacting,
-                "replace",
-                "segment.is_compacted, segment.files = True, files",
-                "segment.is_compacted = True",
-            ),
-        ),
-        options={**_CUTS, "kill_weight": 3, "thread_lag_us": 20_000},
     ),
     ClusterPlant(
         "compaction-feeds-whole-fillers",
