@@ -113,10 +113,4 @@ COMPACTION_PLANTS: Final = (
         ),
         options={**_CUTS, "kill_weight": 3},
     ),
-    ClusterPlant(
-        "compaction-fills-across-terms",
-        "one batch stands for neighbours of several terms",
-        (Edit(Cleaner, "_left_out", "gap[2] == term and ", ""),),
-        options={**_CUTS, "kill_weight": 3},
-    ),
 )
