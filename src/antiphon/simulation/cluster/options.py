@@ -157,23 +157,9 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         operator_weight=draw.choice((0, 2, 4)),
         trim_weight=draw.choice((0, 0, 1)),
     )
-    drawn = {
-        **_loads(profile, seed),
-        **_more_loads(profile, seed),
-        **_listeners(profile, seed),
-        **_more_disk(profile, seed),
-        **_intruders(profile, seed),
-        **_networks(profile, seed),
-        **_delays(profile, seed),
-        **_deletes(profile, seed),
-        **_transactors(profile, seed),
-        **_consumers(profile, seed),
-        **_proofs(profile, seed),
-        **_rot(profile, seed),
-        **_pieces(profile, seed),
-        **_midway(profile, seed),
-        **_compaction(profile, seed),
-    }
+    drawn: dict[str, Any] = {}
+    for more in _MORE:
+        drawn |= more(profile, seed)
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
 
 
@@ -289,6 +275,25 @@ def _compaction(profile: str, seed: int) -> dict[str, int]:
         "cleaner_memory": draw.choice((1024, 1 << 20)),
     }
 
+
+_MORE: Final = (
+    _loads,
+    _more_loads,
+    _listeners,
+    _more_disk,
+    _intruders,
+    _networks,
+    _delays,
+    _deletes,
+    _transactors,
+    _consumers,
+    _proofs,
+    _rot,
+    _pieces,
+    _midway,
+    _compaction,
+)
+"""What is drawn from streams of their own, so that the world of a seed stays as it is where one is added."""
 
 NEEDS_NO_LOGIN: Final = (
     "compacted_writers",
