@@ -279,7 +279,7 @@ def test_heartbeat_of_a_stranger_asks_for_registration() -> None:
         CreateTopic("new", shards=3),
         CreateTopic("new", replicas=9),
         CreateTopic("t"),
-        CreateTopic("new", config={"cleanup.policy": "compact"}),
+        CreateTopic("new", config={"cleanup.policy": "compact", "commit": "local"}),
         AlterTopic("t", config={"retention.ms": "7"}),
         AlterTopic("t", config={"retention.ms": "soon"}),
         AlterTopic("t", shards=5),

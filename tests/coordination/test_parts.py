@@ -95,6 +95,8 @@ def test_bad_names(name: str) -> None:
         {"retention.ms": "-1", "retention.bytes": "0"},
         {"flush": "interval", "flush.ms": "50"},
         {"cleanup.policy": "delete", "compression.type": "producer", "message.timestamp.type": "CreateTime"},
+        {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.25", "delete.retention.ms": "0"},
+        {"cleanup.policy": "compact", "min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"},
         {"min.insync.replicas": "2"},
         {"max.message.bytes": "1048588", "segment.bytes": "1073741824", "segment.ms": "604800000"},
     ],
@@ -113,7 +115,11 @@ def test_good_settings(config: dict[str, str]) -> None:
         ({"retention.ms": "9" * 5000}, "not a whole number"),
         ({"retention.ms": "-2"}, "outside"),
         ({"flush": "never"}, "always or interval or os"),
-        ({"cleanup.policy": "compact"}, "not compacted"),
+        ({"cleanup.policy": "shrink"}, "use delete, compact or compact,delete"),
+        ({"cleanup.policy": "compact,compact"}, "use delete, compact"),
+        ({"min.cleanable.dirty.ratio": "1.1"}, "from 0 to 1"),
+        ({"min.cleanable.dirty.ratio": "nan"}, "from 0 to 1"),
+        ({"delete.retention.ms": "-1"}, "outside"),
         ({"min.insync.replicas": "3"}, "2 of 3 replicas"),
         ({"max.message.bytes": "1"}, "outside"),
     ],
@@ -121,6 +127,23 @@ def test_good_settings(config: dict[str, str]) -> None:
 def test_bad_settings(config: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         topic_rules.check_config(config, 3)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "words"),
+    [
+        ({}, Kind.TABLE, "in its store"),
+        ({"writers": "multi"}, Kind.TOPIC, "writers=multi"),
+        ({"commit": "local"}, Kind.TOPIC, "an election can lose"),
+        ({"commit": "at_least(1)", "accept.split.brain": "true"}, Kind.TOPIC, "an election can lose"),
+        ({"commit": "live", "unclean.leader.election.enable": "true"}, Kind.TOPIC, "may yet be given up"),
+        ({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}, Kind.TOPIC, "is above max"),
+    ],
+)
+def test_what_cannot_be_compacted(config: dict[str, str], kind: Kind, words: str) -> None:
+    topic_rules.check_settings("oxia", config, 3, kind)
+    with pytest.raises(InvalidRequestError, match=words):
+        topic_rules.check_settings("oxia", {"cleanup.policy": "compact", **config}, 3, kind)
 
 
 @pytest.mark.parametrize(

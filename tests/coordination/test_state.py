@@ -141,8 +141,21 @@ def test_records_of_access_are_written_as_documented() -> None:
         {acl.key: acl},
         {quota.key: quota},
     )
-    assert {headers_of(key) for key, _ in written} == {(("antiphon.format", b"2"),)}
-    assert headers_of(b"topic/t") == ()
+    assert {headers_of(key, value) for key, value in written} == {(("antiphon.format", b"2"),)}
+    assert headers_of(b"topic/t", None) == ()
+
+
+def test_a_compacted_topic_is_not_for_older_versions() -> None:
+    def written(**config: str) -> tuple[tuple[str, bytes], ...]:
+        named = {name.replace("_", "."): value for name, value in config.items()}
+        return headers_of(*topic_record(TopicMeta("t", b"i" * 16, Kind.TOPIC, 1, "oxia", (), named)))
+
+    assert written() == written(cleanup_policy="delete") == ()
+    assert (
+        written(cleanup_policy="compact")
+        == written(cleanup_policy="compact,delete")
+        == (("antiphon.format", b"3"),)
+    )
 
 
 def test_access_reaches_nodes_and_never_clients() -> None:
@@ -212,7 +225,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(state_module._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (state_module.FORMAT, kinds, values) == (
-        2,
+        3,
         {"cluster", "node", "topic", "shard", "counter", "user", "acl", "quota"},
         {
             "Kind": ["topic", "table"],

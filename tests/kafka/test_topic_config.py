@@ -5,7 +5,8 @@ import pytest
 from antiphon.coordination import topic_rules
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka.topic_config import NAME_LENGTH_MAX, TOPIC_SETTINGS, name_problem
-from antiphon.log.config import LogConfig
+from antiphon.log.config import Compaction, LogConfig
+from antiphon.model import internal
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.node.config import Member, NodeConfig
 from antiphon.node.topic_settings import read_settings
@@ -30,6 +31,33 @@ def test_defaults_are_what_a_node_does_without_a_setting(kind: Kind) -> None:
     assert defaults["flush"] == log.flush
     assert defaults["flush.ms"] == str(node.flush_interval_ms)
     assert defaults["max.message.bytes"] == str(settings.max_message_bytes)
+
+
+def test_the_policy_decides_what_retention_and_compaction_do() -> None:
+    def log_of(**config: str) -> LogConfig:
+        named = {name.replace("_", "."): value for name, value in config.items()}
+        named |= {"retention.ms": "5", "retention.bytes": "6", "min.cleanable.dirty.ratio": "0.25"}
+        topic = TopicMeta("t", bytes(16), Kind.TOPIC, 3, "oxia", (), named)
+        return read_settings(topic, NodeConfig(cluster_id="c", node_id=0, nodes=[Member(0, "h:1")])).log
+
+    deleted, compacted = log_of(), log_of(cleanup_policy="compact", max_compaction_lag_ms="70")
+    both = log_of(cleanup_policy="compact,delete", delete_retention_ms="8")
+    assert (deleted.retention_ms, deleted.retention_bytes, deleted.compaction) == (5, 6, None)
+    assert (compacted.retention_ms, compacted.retention_bytes) == (-1, -1)
+    assert compacted.compaction == Compaction(max_lag_ms=70, dirty_ratio=0.25)
+    assert compacted.segment_ms == 70, (
+        "or the newest segment, which is never compacted, would stay open for longer"
+    )
+    assert (both.retention_ms, both.retention_bytes) == (5, 6)
+    assert both.compaction == Compaction(delete_retention_ms=8, dirty_ratio=0.25)
+
+
+def test_logs_of_the_clusters_own_tables_have_a_bound() -> None:
+    node = NodeConfig(cluster_id="c", node_id=0, nodes=[Member(0, "h:1")])
+    for name, kind in internal.KINDS.items():
+        log = read_settings(TopicMeta(name, bytes(16), kind, 3, "oxia", (), internal=True), node).log
+        is_table = kind is Kind.TABLE  # what is needed of `__staged` is known, and the rest is trimmed
+        assert log.retention_bytes == (64 * 1024 * 1024 if is_table else -1)
 
 
 @pytest.mark.parametrize("setting", TOPIC_SETTINGS.values(), ids=lambda setting: setting.name)

@@ -132,7 +132,7 @@ def test_offsets_beyond_64_bits_are_refused(records: int) -> None:
             continue
         with pytest.raises(CorruptBatchError, match="beyond offset"):
             decode_records(batch)
-        with pytest.raises(CorruptBatchError, match=f"batch at offset {base} with {records} records"):
+        with pytest.raises(CorruptBatchError, match=f"batch at {base} with {records} offsets goes"):
             decode([bytes(batch)], start=0, end=2**63 - 1, columns=("offset",))
 
 

@@ -86,9 +86,8 @@ def test_a_batch_with_bytes_behind_it_is_refused() -> None:
 @pytest.mark.parametrize(
     ("at", "fmt", "value"),
     [
-        (57, ">i", 0),
         (57, ">i", -1),
-        (57, ">i", 2),
+        (57, ">i", 4),
         (23, ">i", -1),
         (21, ">h", 5),
         (43, ">q", 77),  # a producer without a sequence

@@ -33,6 +33,10 @@ FIRST_SEED = {
     "table-judges-by-store": 2,
 }
 QUICK = [
+    "compacts-open-transactions",
+    "compaction-drops-tombstones-at-once",
+    "compaction-forgets-producers",
+    "compaction-swaps-without-a-word",
     "scrub-skips-checksums",
     "scrub-finds-and-does-not-tell",
     "scrub-skips-stores",

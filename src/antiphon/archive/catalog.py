@@ -250,6 +250,10 @@ def refuse_unfit(topic: TopicMeta) -> None:
     """InvalidRequestError for what cannot be archived."""
     if topic.internal:
         raise InvalidRequestError(f"{topic.name!r} is the cluster's own, and is not archived")
+    if topic.is_compacted:
+        raise InvalidRequestError(
+            f"{topic.name!r} is compacted: its old records are the newest of their keys, and belong in the log"
+        )
     if topic.config.get("writers") == "multi":
         raise InvalidRequestError(
             f"{topic.name!r} is written by every replica: each has an order of its own, so there is no one log to archive"

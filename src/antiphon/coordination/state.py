@@ -30,10 +30,11 @@ from antiphon.model.quotas import Quota
 JOURNAL_ENTRIES_MAX = 250_000
 
 FORMAT: Final = (
-    2  # of records: new kinds, and fields or values that an older version cannot read, need another
+    3  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
+COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -187,10 +188,15 @@ def access_record(kind: str, name: str, value: User | Acl | Quota | None) -> Rec
     return f"{kind}/{name}".encode(), None if value is None else _encode(value)
 
 
-def headers_of(key: bytes) -> tuple[tuple[str, bytes], ...]:
-    """The headers that a record with this key is written with: its format, where that is above 1."""
-    kind = key.partition(b"/")[0].decode()
-    return ((FORMAT_HEADER, b"%d" % ACCESS_FORMAT),) if kind in ACCESS_KINDS else ()
+def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]:
+    """The headers that a record is written with: its format, where that is above 1."""
+    kind, number = key.partition(b"/")[0].decode(), 1
+    if kind in ACCESS_KINDS:
+        number = ACCESS_FORMAT
+    elif kind == "topic" and value is not None:
+        topic = msgspec.msgpack.decode(value, type=TopicMeta)
+        number = COMPACTED_FORMAT if topic.is_compacted else 1
+    return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()
 
 
 class ClusterState:

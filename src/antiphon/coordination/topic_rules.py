@@ -13,7 +13,7 @@ from antiphon.coordination.profiles import DEFAULTS, PROFILES, Replication
 from antiphon.coordination.profiles import check as check_replication
 from antiphon.errors import InvalidRequestError
 from antiphon.model.internal import CLUSTER_LOG, KINDS, PREFIX
-from antiphon.model.metadata import SHARDS_MAX, Kind
+from antiphon.model.metadata import SHARDS_MAX, Kind, cleanup_policies
 from antiphon.model.placement import NODES_MAX
 from antiphon.model.requests import FRAME_BYTES_MAX
 from antiphon.records.intake import VALIDATIONS
@@ -28,6 +28,7 @@ INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_FRACTION = re.compile(r"[0-9]{1,3}(\.[0-9]{0,17})?")
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
@@ -77,11 +78,37 @@ def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind:
             raise InvalidRequestError(f"unknown setting {name!r}{_nearest(name, SETTINGS)}")
     found = check_replication(profile, config, replicas, kind)
     check_config(config, replicas, found.commit)
+    check_cleanup(config, replicas, kind, found)
     if kind is Kind.TABLE and config.get("message.timestamp.type") == LOG_APPEND_TIME:
         raise InvalidRequestError(
             "message.timestamp.type=LogAppendTime is a setting of topics: a table's changes have the time of their append"
         )
     return found
+
+
+def check_cleanup(config: Mapping[str, str], replicas: int, kind: Kind, found: Replication) -> None:
+    """Refuse compaction where what is compacted may yet be lost, or where something else does its work."""
+    if "compact" not in cleanup_policies(config):
+        return
+    reason = ""
+    if kind is Kind.TABLE:
+        reason = (
+            "a table has the newest value of each key in its store, and retention trims its log behind that"
+        )
+    elif found.is_multi:
+        reason = "with writers=multi each replica has its own log, whose entries are numbered without gaps"
+    elif found.unclean:
+        reason = "with unclean.leader.election.enable=true what is compacted may yet be given up"
+    elif found.commit.may_lose(replicas):
+        reason = f"with commit={found.commit} an election can lose what is acknowledged, and compacted"
+    if reason:
+        raise InvalidRequestError(f"cleanup.policy={config['cleanup.policy']} is refused: {reason}")
+    low, high = (
+        int(config.get("min.compaction.lag.ms", "0")),
+        int(config.get("max.compaction.lag.ms", INT64_MAX)),
+    )
+    if low > high:
+        raise InvalidRequestError(f"min.compaction.lag.ms={low} is above max.compaction.lag.ms={high}")
 
 
 def check_config(config: Mapping[str, str], replicas: int, commit: CommitRule = QUORUM) -> None:
@@ -149,6 +176,17 @@ def _one_of(values: tuple[str, ...], reason: str) -> Callable[[str, str], None]:
     return check
 
 
+def _policy(name: str, value: str) -> None:
+    found = [one.strip() for one in value.split(",")]
+    if not found or len(set(found)) != len(found) or not {"delete", "compact"}.issuperset(found):
+        raise InvalidRequestError(f"{name}={value!r} is not served: use delete, compact or compact,delete")
+
+
+def _ratio(name: str, value: str) -> None:
+    if not _FRACTION.fullmatch(value) or not 0 <= float(value) <= 1:
+        raise InvalidRequestError(f"{name}={value!r} is not a number from 0 to 1")
+
+
 def _judged_together(_name: str, _value: str) -> None:
     """How a topic is replicated is judged by all of those settings at once (`profiles.check`)."""
 
@@ -174,7 +212,11 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
         "an append is synced before it is acknowledged, by timer, or by the system",
     ),
     "flush.ms": _integer(1, 3_600_000, "milliseconds between syncs with flush=interval"),
-    "cleanup.policy": _one_of(("delete",), "logs are not compacted"),
+    "cleanup.policy": _policy,
+    "min.compaction.lag.ms": _integer(0, INT64_MAX, "milliseconds that a record is not compacted"),
+    "max.compaction.lag.ms": _integer(1, INT64_MAX, "milliseconds after which a closed segment is compacted"),
+    "delete.retention.ms": _integer(0, INT64_MAX, "milliseconds that a tombstone stays in a clean log"),
+    "min.cleanable.dirty.ratio": _ratio,
     "min.insync.replicas": _integer(
         1, REPLICAS_MAX, "replicas that must have an append before it is acknowledged"
     ),

@@ -16,6 +16,7 @@ BOOLEAN: Final = 1
 STRING: Final = 2
 INT: Final = 3
 LONG: Final = 5
+DOUBLE: Final = 6
 LIST: Final = 7
 SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
@@ -53,11 +54,12 @@ _SETTINGS: Final = (
     TopicSetting("accept.split.brain", "false", BOOLEAN, "Take a commit rule of fewer than a majority, and its losses."),
     TopicSetting("ack.every", "1", INT, "Entries after which a follower acknowledges."),
     TopicSetting("bulk.bytes.per.second", "-1", LONG, "Bytes of bulk writes that a shard takes a second; -1: no limit."),
-    TopicSetting("cleanup.policy", "delete", LIST, "Old segments are deleted by retention; no compaction."),
+    TopicSetting("cleanup.policy", "delete", LIST, "delete: by retention; compact: newest of each key; or both."),
     TopicSetting("commit", "quorum", STRING, "When an append is acknowledged: quorum, live, local or at_least(k)."),
     TopicSetting("commit.marker", "piggyback", STRING, "record: a commit is a record of the log as well."),
     TopicSetting("compression.type", "producer", STRING, "Batches are kept as they were sent."),
     TopicSetting("conflict", "last-writer-wins", STRING, "How tables with several writers are merged."),
+    TopicSetting("delete.retention.ms", "86400000", LONG, "Milliseconds that a tombstone stays in a clean log."),
     TopicSetting("election", "coordinator", STRING, "Who chooses leaders: coordinator, raft or manual. Fixed at creation."),
     TopicSetting("flush", "always", STRING, "When an append is synced: always, before it is acknowledged; interval; os."),
     TopicSetting("flush.ms", "100", LONG, "Milliseconds between syncs with flush=interval; a node may have another."),
@@ -65,10 +67,13 @@ _SETTINGS: Final = (
     TopicSetting("live.lag.max", "10000", LONG, "Records behind the leader that cost a place in the live set."),
     TopicSetting("live.lag.ms", "3000", LONG, "Milliseconds a replica may lag before it is no longer live."),
     TopicSetting("max.batch.records", "1000000", INT, "Records of the largest compressed batch that is accepted."),
+    TopicSetting("max.compaction.lag.ms", "9223372036854775807", LONG, "Age at which closed segments are compacted."),
     TopicSetting("max.decompressed.bytes", "67108864", INT, "Bytes that the records of a batch may unpack to."),
     TopicSetting("max.in.flight", "0", INT, "Appends that may wait for their commit; 0: bounded by bytes only."),
     TopicSetting("max.message.bytes", "1048588", INT, "Bytes of the largest record batch that is accepted."),
     TopicSetting("message.timestamp.type", "CreateTime", STRING, "CreateTime: the producer's; LogAppendTime."),
+    TopicSetting("min.cleanable.dirty.ratio", "0.5", DOUBLE, "Part of a log that is not clean, to compact it."),
+    TopicSetting("min.compaction.lag.ms", "0", LONG, "Milliseconds that a record is not compacted."),
     TopicSetting("min.insync.replicas", "1", INT, "At most what the commit rule waits for, which is what counts."),
     TopicSetting("min.live", "1", INT, "Fewest live replicas with which commit=live acknowledges."),
     TopicSetting("on.not.leader", "reject", STRING, "What a replica does with clients unless it leads: reject or forward."),
@@ -83,6 +88,10 @@ _SETTINGS: Final = (
 # What a broker says of a setting that its topics may have, by the broker's name for it: the default, which is no node's.
 BROKER_DEFAULTS: Final[dict[str, str]] = {
     "compression.type": "compression.type",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
     "log.cleanup.policy": "cleanup.policy",
     "log.message.timestamp.type": "message.timestamp.type",
     "log.retention.bytes": "retention.bytes",

@@ -109,7 +109,7 @@ class _Piece:
 
     def _run(self, offset: int, end: int) -> Checked:
         segment = self._segment
-        index = self._disk.open(segment.index_path)
+        index = segment.open_index(self._disk)
         is_first = not self._is_placed or self.number == 0
         if is_first and not is_index_header(index.pread(ENTRY_BYTES, 0), segment.base_offset):
             return self._damaged(offset, f"the beginning of {segment.index_path} is bad")
@@ -145,7 +145,7 @@ class _Piece:
         return found
 
     def _batches(self, index: File, entries: list[IndexEntry]) -> Checked:
-        file = self._disk.open(self._segment.data_path)
+        file = self._segment.open_data(self._disk)
         start, size = self.position, sum(entry.size for entry in entries)
         data = memoryview(file.pread(size, start))
         for entry in entries:

@@ -29,7 +29,7 @@ alike, so that a fail-over forgets nothing. `truncate` removes batches of uncomm
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -95,6 +95,17 @@ def window_of(producer_id: int) -> int:
 def is_newer_job_epoch(epoch: int, current: int) -> bool:
     """Serial-number comparison modulo 2^15: is `epoch` the later one?"""
     return 0 < (epoch - current) % _EPOCH_MODULUS < _EPOCH_MODULUS // 2
+
+
+class Needed(NamedTuple):
+    """Batches that what is known of producers needs, by their first offsets.
+
+    `headers`: what they say in front, for the sequences of producers. `whole`: every byte, for jobs, whose repeated
+    batches are known by their CRC.
+    """
+
+    headers: frozenset[int]
+    whole: frozenset[int]
 
 
 class ProducerState:
@@ -267,6 +278,25 @@ class ProducerState:
             UNKNOWN if marker is None else marker.number,
             UNKNOWN if opened is None else opened.first_offset,
         )
+
+    def needed(self, since_ms: int) -> Callable[[], Needed]:
+        """Which batches a compacted log has to keep for those who learn from it; to be called in any thread.
+
+        A job whose newest record is older than `since_ms` sends nothing again, so its batches need not stay whole.
+        """
+        producers, jobs = list(self._producers.items()), list(self._jobs.items())
+
+        def found() -> Needed:  # others go on to change the lists: a slice is as it was at one moment
+            headers = {one.base_offset for number, known in producers for one in known[-window_of(number) :]}
+            whole: set[int] = set()
+            for _, batches in jobs:
+                known = batches[-JOB_WINDOW:]
+                headers.update(one.base_offset for one in known[-1:])
+                if known and known[-1].timestamp >= since_ms:
+                    whole.update(one.base_offset for one in known[_first_of_epoch(known) :])
+            return Needed(frozenset(headers), frozenset(whole))
+
+        return found
 
     def last_batch(self, producer_id: int) -> ProducerBatch | None:
         """The newest batch of a producer."""

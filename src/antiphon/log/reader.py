@@ -12,7 +12,7 @@ from crc32c import crc32c
 from antiphon.errors import AntiphonError, DamagedLogError
 from antiphon.invariants import invariant
 from antiphon.log.aborted import AbortedIndex
-from antiphon.log.disk import Disk
+from antiphon.log.disk import Disk, File
 from antiphon.log.index import SIZE_MASK, IndexEntry, find_entry, iter_entries
 from antiphon.log.recovery import DamageReport
 from antiphon.log.segments import Segments
@@ -34,6 +34,15 @@ class SegmentView(NamedTuple):
     data_path: str
     index_path: str
     size_bytes: int
+    files: tuple[File, File] | None = None  # where they are about to get their names
+
+    def open_data(self, disk: Disk) -> File:
+        """The batches."""
+        return disk.open(self.data_path) if self.files is None else self.files[0]
+
+    def open_index(self, disk: Disk) -> File:
+        """Their index."""
+        return disk.open(self.index_path) if self.files is None else self.files[1]
 
 
 class AbortedView(NamedTuple):
@@ -79,7 +88,7 @@ class DiskRead:
     def _read(
         self, segment: SegmentView, offset: int, max_bytes: int, end: int, at_least_one: bool
     ) -> list[memoryview]:
-        index = self._disk.open(segment.index_path)
+        index = segment.open_index(self._disk)
         first = find_entry(index, segment.batches, offset, segment.base_offset, segment.next_offset)
         if first < 0:
             self._damage(segment, offset, 0, "the index does not know the offset")
@@ -101,7 +110,7 @@ class DiskRead:
         if not entries:
             return []
         start = entries[0].position
-        data = memoryview(self._disk.open(segment.data_path).pread(size, start))
+        data = memoryview(segment.open_data(self._disk).pread(size, start))
         found: list[memoryview] = []
         for entry in entries:
             at = entry.position - start
@@ -128,7 +137,7 @@ class DiskRead:
         """All valid index entries, in order of offsets."""
         for segment in self._segments:
             try:
-                index = self._disk.open(segment.index_path)
+                index = segment.open_index(self._disk)
             except FileNotFoundError:
                 continue
             for entry in iter_entries(index, 0, segment.batches):
@@ -165,7 +174,9 @@ class LogReader:
     def views(self, since_ms: int = -(1 << 63)) -> list[SegmentView]:
         """The segments as they are now, oldest first, without those that are known to be older than `since_ms`."""
         return [
-            SegmentView(s.base_offset, s.next_offset, s.count, s.data_path, s.index_path, s.size_bytes)
+            SegmentView(
+                s.base_offset, s.next_offset, s.count, s.data_path, s.index_path, s.size_bytes, s.files
+            )
             for s in self._segments.all
             if s.max_timestamp >= since_ms or not s.max_is_exact
         ]
@@ -208,11 +219,15 @@ class LogReader:
         for entry in self.from_disk(timestamp_ms).entries():
             if entry.max_timestamp >= timestamp_ms and self._terms.log_start < entry.next_offset <= in_memory:
                 batches = self._read(max(entry.base_offset, self._terms.log_start), 1, entry.next_offset)
-                return first_record_since(batches[0], timestamp_ms, self._terms.log_start)
+                found = first_record_since(batches[0], timestamp_ms, self._terms.log_start)
+                if found is not None:
+                    return found
         for batch in self._tail.batches():
             header = read_header(batch)
             if header.max_timestamp >= timestamp_ms and header.next_offset > self._terms.log_start:
-                return first_record_since(batch, timestamp_ms, self._terms.log_start)
+                found = first_record_since(batch, timestamp_ms, self._terms.log_start)
+                if found is not None:
+                    return found
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
@@ -267,13 +282,18 @@ def batch_matches(entry: IndexEntry, batch: memoryview) -> bool:
     )
 
 
-def first_record_since(batch: Buffer, timestamp_ms: int, log_start: int) -> tuple[int, int]:
-    """(offset, timestamp) of a batch's first record from `log_start` on that is at least that late, or of the batch."""
+def first_record_since(batch: Buffer, timestamp_ms: int, log_start: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of a batch's first record from `log_start` on that is at least that late, or of the batch.
+
+    None where compaction has taken that record away.
+    """
     header = read_header(batch)
     try:
         for record in decode_records(batch, include_control=True):
             if record.timestamp_ms >= timestamp_ms and record.offset >= log_start:
                 return record.offset, record.timestamp_ms
     except AntiphonError:
-        pass
+        return header.base_offset, header.max_timestamp
+    if header.record_count <= header.last_offset_delta:
+        return None
     return header.base_offset, header.max_timestamp

@@ -17,6 +17,7 @@ import msgspec
 
 from antiphon.errors import UNDECODABLE, CorruptBatchError
 from antiphon.log.aborted import ABORTED_SUFFIX, AbortedIndex, load_aborted
+from antiphon.log.compacted_files import forget_clean, forget_swap, recover_swap
 from antiphon.log.disk import Disk, File, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position, pack_index_header, read_entry
 from antiphon.log.layout import (
@@ -166,6 +167,8 @@ def empty_log(disk: Disk, directory: str, reason: str) -> None:
     """
     if load_damage(disk, directory) is None:
         save_damage(disk, directory, DamageReport(0, directory, 0, reason))
+    forget_swap(disk, directory)
+    forget_clean(disk, directory)
     remove_snapshots(disk, directory, -1)
     remove_segments(disk, directory, 0)
     for name in (RESET_NAME, START_NAME):
@@ -187,6 +190,7 @@ def recover(disk: Disk, directory: str, limit: TermLimit) -> RecoveredLog:
         finish_wipe(disk, directory, start)
     elif RESET_NAME in names:
         disk.remove(os.path.join(directory, RESET_NAME))  # a reset that did not begin, or is done
+    recover_swap(disk, directory)
     return _Recovery(disk, directory, start, limit).run()
 
 
@@ -371,6 +375,7 @@ class _Recovery:
             segment.count = summary.batches
             segment.max_timestamp = summary.max_timestamp
             segment.aborted = aborted.get(summary.base_offset, segment.aborted)
+            segment.is_compacted = snapshot.compacted
             self.segments.append(segment)
 
     def _scan(self, number: int) -> None:

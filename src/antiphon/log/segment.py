@@ -65,7 +65,9 @@ class Segment:
         "count",
         "created_ms",
         "data_path",
+        "files",
         "index_path",
+        "is_compacted",
         "max_is_exact",
         "max_timestamp",
         "next_offset",
@@ -84,6 +86,9 @@ class Segment:
         self.index_path = file_of(directory, base_offset, INDEX_SUFFIX)
         self.aborted_path = file_of(directory, base_offset, ABORTED_SUFFIX)
         self.aborted = AbortedIndex()
+        self.is_compacted = False  # has it batches with fewer records than offsets?
+        # Data and index, while they are about to take the place, and the names, of others.
+        self.files: tuple[File, File] | None = None
 
     def is_full(self, size: int, now_ms: int, config: LogConfig) -> bool:
         """Does a batch of that many bytes belong in a new segment?"""
@@ -99,7 +104,10 @@ class Segment:
         self.size_bytes += size
         self.count += 1
         self.next_offset = header.base_offset + header.last_offset_delta + 1
-        self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+        if header.record_count:
+            self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+        if header.record_count <= header.last_offset_delta:
+            self.is_compacted = True
 
 
 class SegmentScan:

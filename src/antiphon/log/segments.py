@@ -64,6 +64,17 @@ class Segments:
         self.removals += 1
         return gone
 
+    def closed(self, limit: int) -> list[Segment]:
+        """Those that grow no more, and end at `limit` at the latest, from the first on."""
+        return [one for one in self.all[:-1] if one.next_offset <= limit]
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Let a new one take the place of neighbours."""
+        at = self.all.index(old[0])
+        invariant(self.all[at : at + len(old)] == old, "neighbours are replaced, and they are there")
+        self.all[at : at + len(old)] = [new]
+        self.removals += 1
+
     def clear(self) -> None:
         """Drop all."""
         self.all, self.newest = [], None
@@ -77,7 +88,7 @@ class Segments:
         return self._lookup(next(segment for segment in self.all if segment.next_offset > offset), offset)
 
     def _lookup(self, segment: Segment, offset: int) -> tuple[int, IndexEntry]:
-        index = self._disk.open(segment.index_path)
+        index = self._disk.open(segment.index_path) if segment.files is None else segment.files[1]
         number = find_entry(index, segment.count, offset, segment.base_offset, segment.next_offset)
         entry = read_entry(index, number) if number >= 0 else None
         if entry is None:

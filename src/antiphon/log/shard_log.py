@@ -17,7 +17,6 @@ leader sends to followers while its own disk syncs) and returns a `LogOp`. All *
     batches = log.read(offset, max_bytes, end)                     # if log.is_in_memory(offset), else
     batches = await loop.run_in_executor(pool, log.plan_read(offset, max_bytes, end))
     offset, timestamp = log.reader.offset_for_timestamp(ms)        # and other questions that may read the disk
-
     wal.submit(log.checkpoint()); await wal.stop()                 # a clean stop makes the next open read nothing
 
 `on_durable(error)` runs on the event loop, in the order of submission. `durable_end` is what may be acknowledged; it only
@@ -34,6 +33,7 @@ from antiphon import system
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError, StorageFailedError
 from antiphon.invariants import invariant, unreachable
 from antiphon.log import layout, recovery
+from antiphon.log.compacted_files import Compacting
 from antiphon.log.config import STEP_BYTES, LogConfig
 from antiphon.log.disk import Disk
 from antiphon.log.hard_state import HardState
@@ -82,6 +82,7 @@ class ShardLog:
         self._segments = Segments(disk, path, found.segments)
         self._tail = MemoryTail(found.terms.log_end)
         self.reader = LogReader(disk, found.terms, self._segments, self._tail, self.note_damage)
+        self.compacting = Compacting(disk, path, self.queue, self._segments, self._tail, found.terms.log_end)
         self._files_beyond = found.files_beyond
         self._since_snapshot = found.snapshot_bytes
         self._snapshot_offset = found.report.snapshot_offset
@@ -256,7 +257,7 @@ class ShardLog:
 
     def note_held(self) -> None:
         """Let the inventory know how far the log is durable; written down when it is saved."""
-        # While a reset is under way the durable end lies outside of the log; what is noted is lowered with it.
+        # While a reset is under way the durable end lies outside of the log.
         is_within = self.log_start <= self.durable_end <= self.log_end
         if self.config.flush == "always" and self._held.is_written and is_within:
             self._held.reached(EntryId(self.terms.term_before(self.durable_end), self.durable_end))
@@ -297,7 +298,8 @@ class ShardLog:
             )
         self._last_entry = self._find_last_entry()
         settle = functools.partial(self._settle, to_offset, self._generation)
-        return LogOp(self.queue, [self._cut_step()], settle=settle)
+        steps = [*self.compacting.cut(to_offset), self._cut_step()]
+        return LogOp(self.queue, steps, settle=settle)
 
     def _start_generation(self, end: int) -> None:
         self._generation += 1
@@ -351,7 +353,7 @@ class ShardLog:
         self._snapshot_offset = None
         wipe = functools.partial(layout.wipe, self.disk, self.path, at, self.producers.encode(), members)
         cut = functools.partial(self._held.cut, at, wipe)
-        steps: list[Step] = [CallStep(functools.partial(self._held.extend, at, cut))]
+        steps: list[Step] = [*self.compacting.cut(0), CallStep(functools.partial(self._held.extend, at, cut))]
         if then is not None:
             steps.append(CallStep(then))
         settle = functools.partial(self._settle, at.offset, self._generation)
@@ -430,6 +432,7 @@ class ShardLog:
             self._last_entry,
             tuple(self.members.items()),
             tuple(len(segment.aborted) for segment in self._segments.all),
+            any(segment.is_compacted for segment in self._segments.all),
         )
         write_snapshot = layout.write_last_snapshot if last else layout.write_snapshot
         paths, unwritten = (newest.data_path, newest.index_path), self._segments.unwritten()
@@ -479,9 +482,8 @@ class ShardLog:
                 found = self._tail.read(offset, max_bytes, end, at_least_one=at_least_one)
             return lambda: found
         limit = min(end, in_memory_from)
-        return functools.partial(
-            self.reader.from_disk().read, offset, max_bytes, limit, at_least_one=at_least_one
-        )
+        read = self.reader.from_disk().read
+        return functools.partial(read, offset, max_bytes, limit, at_least_one=at_least_one)
 
     def aborted(self, offset: int, end: int) -> list[Aborted]:
         """The aborted transactions with a batch or the marker within `offset` .. `end`, in order of markers."""
@@ -492,8 +494,6 @@ class ShardLog:
         if self.damaged is None:
             self.damaged = report
             recovery.save_damage(self.disk, self.path, report)
-
-    # -- memory ---------------------------------------------------------------------------------------------------------
 
     def release_memory(self, keep_bytes: int = 0) -> None:
         """Let go of durable batches held in memory: for shards that have been idle for a while."""

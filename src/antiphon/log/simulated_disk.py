@@ -82,6 +82,10 @@ class SimulatedFile:
         """See `File`."""
         return len(self._content.data)
 
+    def durable(self) -> bytes:
+        """What of it would be found after a power failure now, whatever its name is. Not a call to the disk."""
+        return bytes(self._content.durable)
+
 
 class SimulatedLock:
     """A lock of a `SimulatedDisk`. It ends with the process: the disk after `kill` or `crash` knows nothing of it."""

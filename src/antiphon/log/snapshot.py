@@ -5,7 +5,8 @@ synced first. Big-endian: magic 8s "ANTIPHSS" | version u32 | crc u32 of the res
 
 If the log has named its members, the files that must contain them are of version 2. Older programs refuse these,
 because they would use outdated members. If there were transactions, they are of version 3, and sealed:
-an older program would forget which are under way. All others stay of version 1.
+an older program would forget which are under way. If batches have lost records to compaction, of version 4: an older
+program would take them for damaged. All others stay of version 1.
 """
 
 import os
@@ -21,7 +22,8 @@ from antiphon.log.producer_state import has_transactions
 from antiphon.records.members import Members
 
 SNAPSHOT_MAGIC: Final = b"ANTIPHSS"
-SNAPSHOT_VERSION: Final = 3
+SNAPSHOT_VERSION: Final = 4
+TRANSACTIONS_VERSION: Final = 3
 MEMBERS_VERSION: Final = 2
 START_MAGIC: Final = b"ANTIPHST"
 START_VERSION: Final = 2
@@ -47,7 +49,7 @@ class Snapshot(NamedTuple):
     """State of the log up to `offset`. `last_entry`: index entry of the last batch before it, to recognise the log by.
 
     `members`: the members entries in the log, by their exclusive ends (version 2). `aborted`: how many transactions each
-    segment's index of aborted ones names (version 3).
+    segment's index of aborted ones names (version 3). `compacted`: batches have fewer records than offsets (version 4).
     """
 
     offset: int
@@ -59,6 +61,7 @@ class Snapshot(NamedTuple):
     last_entry: bytes
     members: tuple[tuple[int, Members], ...] = ()
     aborted: tuple[int, ...] = ()
+    compacted: bool = False
 
 
 class LogStart(NamedTuple):
@@ -114,11 +117,13 @@ def unframe(magic: bytes, version: int, data: bytes | None, what: str) -> bytes 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The whole file."""
-    if has_transactions(snapshot.producers):
+    if snapshot.compacted:
         return seal(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, msgspec.msgpack.encode(snapshot))
+    if has_transactions(snapshot.producers):
+        return seal(SNAPSHOT_MAGIC, TRANSACTIONS_VERSION, msgspec.msgpack.encode(snapshot[:-1]))
     if snapshot.members:
-        return frame(SNAPSHOT_MAGIC, MEMBERS_VERSION, msgspec.msgpack.encode(snapshot[:-1]))
-    return frame(SNAPSHOT_MAGIC, 1, msgspec.msgpack.encode(snapshot[:-2]))
+        return frame(SNAPSHOT_MAGIC, MEMBERS_VERSION, msgspec.msgpack.encode(snapshot[:-2]))
+    return frame(SNAPSHOT_MAGIC, 1, msgspec.msgpack.encode(snapshot[:-3]))
 
 
 def decode_snapshot(data: bytes | None, path: str) -> Snapshot | None:

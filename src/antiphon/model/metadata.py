@@ -5,7 +5,7 @@ fields at the end.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -129,6 +129,16 @@ class TopicMeta(msgspec.Struct, frozen=True, array_like=True):
     shards: tuple[ShardMeta, ...]
     config: dict[str, str] = {}
     internal: bool = False
+
+    @property
+    def is_compacted(self) -> bool:
+        """Does compaction take records out of its logs? Each replica does that by itself, so their bytes differ."""
+        return "compact" in cleanup_policies(self.config)
+
+
+def cleanup_policies(config: Mapping[str, str]) -> set[str]:
+    """What becomes of old records: `delete`, `compact` or both."""
+    return {one.strip() for one in config.get("cleanup.policy", "delete").split(",")}
 
 
 class ClusterMeta(msgspec.Struct, frozen=True, array_like=True):

@@ -142,6 +142,16 @@ class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
     max_size: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
 
 
+class Cleaner(msgspec.Struct, forbid_unknown_fields=True):
+    """How logs are compacted: bytes read a second (0: as fast as it goes), memory for the keys of a pass, and how long to
+    wait between two passes. Kafka's `log.cleaner.io.max.bytes.per.second`, `.dedupe.buffer.size` and `.backoff.ms`.
+    """
+
+    bytes_per_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 32 * 1024 * 1024
+    memory: Annotated[int, Meta(ge=1024, le=1 << 40)] = 128 * 1024 * 1024
+    backoff_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 15_000
+
+
 class LogFiles(msgspec.Struct, forbid_unknown_fields=True):
     """How large node.log becomes before it is put aside, and how many files there are, that one included."""
 
@@ -183,6 +193,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     timings: Timings = msgspec.field(default_factory=Timings)
     limits: Limits = msgspec.field(default_factory=Limits)
     scrub: Scrub = msgspec.field(default_factory=Scrub)
+    cleaner: Cleaner = msgspec.field(default_factory=Cleaner)
     log: LogFiles = msgspec.field(default_factory=LogFiles)
     transactions: Transactions = msgspec.field(default_factory=Transactions)
     consumer_groups: ConsumerGroups = msgspec.field(default_factory=ConsumerGroups)

@@ -423,7 +423,7 @@ class CoordinatorShell:
             return  # it has just been deposed, and is about to be told
         now_ms = system.wall_ms()
         batch = build_batch(
-            [(key, value, headers_of(key), now_ms) for key, value in records],
+            [(key, value, headers_of(key, value), now_ms) for key, value in records],
             base_offset=host.log.log_end,
             leader_epoch=host.state.term,
         )

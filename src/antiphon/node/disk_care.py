@@ -1,4 +1,6 @@
-"""What a node does about its own disk while it runs: it reads it (`scrub`), tells of what is wrong, and has it mended."""
+"""What a node does about its own disk while it runs: it reads it (`scrub`), tells of what is wrong, has it mended, and has
+logs compacted.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -7,9 +9,10 @@ import msgspec
 
 from antiphon import system
 from antiphon.model.findings import OF_NODE, UNHEALTHY
+from antiphon.node.compaction import LogCleaner
 from antiphon.node.findings import Findings, Noted
 from antiphon.node.first_seen import FirstSeen
-from antiphon.node.gauges import add_scrub_gauges
+from antiphon.node.gauges import add_compaction_gauges, add_scrub_gauges
 from antiphon.node.logs import lost_lines
 from antiphon.node.mending import Mending
 from antiphon.node.reserve import Reserve
@@ -33,6 +36,7 @@ class DiskCare:
     Attributes:
         findings: what is wrong.
         scrub: reads what is on the disk.
+        cleaner: compacts logs.
     """
 
     def __init__(
@@ -51,11 +55,14 @@ class DiskCare:
         self.findings = Findings(node.hosts, node.suspects, shards, wal, self._first_seen)
         self._mending = Mending(node, shards, self.findings)
         self.scrub = Scrub(node, self.findings, self._mending)
+        self.cleaner = LogCleaner(node, wal)
 
     def start(self) -> None:
         """Begin; all of it ends with the node."""
         add_scrub_gauges(self._node.metrics, self.findings, self.scrub)
+        add_compaction_gauges(self._node.metrics, self.cleaner)
         self._node.spawn(self.scrub.run())
+        self._node.spawn(self.cleaner.run())
         self._node.spawn(self._mending.run(self.scrub.read_again))
 
     def look(self) -> None:

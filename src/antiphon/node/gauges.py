@@ -10,6 +10,7 @@ from antiphon.node.metrics import Labelled
 if TYPE_CHECKING:
     from antiphon.coordination.coordinator import Coordinator
     from antiphon.log.wal import Wal
+    from antiphon.node.compaction import LogCleaner
     from antiphon.node.findings import Findings
     from antiphon.node.metrics import NodeMetrics
     from antiphon.node.scrub import Scrub
@@ -120,4 +121,17 @@ def add_scrub_gauges(metrics: "NodeMetrics", findings: "Findings", scrub: "Scrub
     metrics.gauges["antiphon_scrub_completed_timestamp_seconds"] = (
         "Since when everything on this node has been read by the scrub, in seconds since 1970; 0: not yet",
         lambda: scrub.completed_ms / 1000,
+    )
+
+
+def add_compaction_gauges(metrics: "NodeMetrics", cleaner: "LogCleaner") -> None:
+    """How much could be compacted, and how long ago it was."""
+    gauges = metrics.gauges
+    gauges["antiphon_compaction_max_dirty_ratio"] = (
+        "Part of the log that is not clean, of the compacted log with the largest",
+        lambda: cleaner.dirty_ratio,
+    )
+    gauges["antiphon_compaction_oldest_pass_timestamp_seconds"] = (
+        "When the compacted log whose last pass is the longest ago had it, in seconds since 1970; 0: never, or none is here",
+        lambda: cleaner.oldest_pass_s,
     )

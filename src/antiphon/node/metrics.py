@@ -65,6 +65,10 @@ class NodeMetrics:
         self.split_brains = 0
         self.scrub_bytes = 0
         self.scrub_errors = 0
+        self.compactions = 0
+        self.compaction_read_bytes = 0
+        self.compaction_written_bytes = 0
+        self.compaction_errors = 0
         self.messages_in = 0
         self.messages_out = 0
         self.commit_latency = Histogram()  # from a client's append to its commit
@@ -141,6 +145,10 @@ _COUNTERS: Final = {
     "split_brains": "Times that another replica was found to have other entries under the same identity",
     "scrub_bytes": "Bytes of logs and stores that the scrub has read",
     "scrub_errors": "Times that the scrub found something that was not as written, or could not be read",
+    "compactions": "Passes of compaction over a log",
+    "compaction_read_bytes": "Bytes of the segments that compaction wrote anew",
+    "compaction_written_bytes": "Bytes of the segments that compaction put in their place",
+    "compaction_errors": "Passes of compaction that an error of the disk ended",
     "messages_in": "Replica messages received",
     "messages_out": "Replica messages sent",
 }

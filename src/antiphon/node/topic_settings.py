@@ -6,9 +6,9 @@ from typing import Final
 from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.coordination.topic_rules import LOG_APPEND_TIME
 from antiphon.errors import WrongKindError
-from antiphon.log.config import LogConfig
+from antiphon.log.config import Compaction, LogConfig
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.model.metadata import Kind, ShardMeta, TopicMeta, cleanup_policies
 from antiphon.node.config import NodeConfig
 from antiphon.partition.mode import EARLY, MANY_WRITERS
 from antiphon.partition.settings import PartitionSettings
@@ -16,6 +16,10 @@ from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 from antiphon.records.intake import BATCH_RECORDS_MAX, IntakeRules
 from antiphon.replication.config import ReplicaConfig
 
+# Of the cluster's own tables: what is older than that is in their stores, on disk, and a replica that is further behind gets
+# a snapshot.
+INTERNAL_LOG_BYTES: Final = 64 * 1024 * 1024
+INTERNAL_SEGMENT_BYTES: Final = 16 * 1024 * 1024
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
 
 
@@ -80,6 +84,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
             topic.config.get("record.validation", config.record_validation),
             _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),
             _setting(topic, "max.decompressed.bytes", DECOMPRESSED_BYTES_MAX),
+            topic.is_compacted,
         ),
         internal=topic.name if is_internal(topic) else "",
     )
@@ -100,14 +105,30 @@ def check_takes_transactions(topic: TopicMeta, shard: ShardMeta) -> None:
 
 
 def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
-    default = LogConfig()
+    default, cleanup = LogConfig(), cleanup_policies(topic.config)
+    if is_internal(topic) and topic.kind is Kind.TABLE:
+        default = default._replace(segment_bytes=INTERNAL_SEGMENT_BYTES, retention_bytes=INTERNAL_LOG_BYTES)
+    compaction = _compaction(topic) if "compact" in cleanup else None
+    segment_ms = _setting(topic, "segment.ms", default.segment_ms)
+    deletes = "delete" in cleanup
     return LogConfig(
         segment_bytes=_setting(topic, "segment.bytes", default.segment_bytes),
-        segment_ms=_setting(topic, "segment.ms", default.segment_ms),
-        retention_ms=_setting(topic, "retention.ms", default.retention_ms),
-        retention_bytes=_setting(topic, "retention.bytes", default.retention_bytes),
+        segment_ms=segment_ms if compaction is None else min(segment_ms, compaction.max_lag_ms),
+        retention_ms=_setting(topic, "retention.ms", default.retention_ms) if deletes else -1,
+        retention_bytes=_setting(topic, "retention.bytes", default.retention_bytes) if deletes else -1,
+        compaction=compaction,
         flush=topic.config.get("flush", config.flush),
         flush_interval_ms=_setting(topic, "flush.ms", config.flush_interval_ms),
+    )
+
+
+def _compaction(topic: TopicMeta) -> Compaction:
+    default, ratio = Compaction(), topic.config.get("min.cleanable.dirty.ratio")
+    return Compaction(
+        min_lag_ms=_setting(topic, "min.compaction.lag.ms", default.min_lag_ms),
+        max_lag_ms=_setting(topic, "max.compaction.lag.ms", default.max_lag_ms),
+        delete_retention_ms=_setting(topic, "delete.retention.ms", default.delete_retention_ms),
+        dirty_ratio=default.dirty_ratio if ratio is None else float(ratio),
     )
 
 

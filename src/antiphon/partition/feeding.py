@@ -7,8 +7,9 @@ connection has more to send than is good waits until that is free again.
 from typing import TYPE_CHECKING
 
 from antiphon.log.disk import NO_DESCRIPTORS
-from antiphon.records.batch import CONTROL_BIT, read_header
+from antiphon.records.batch import CONTROL_BIT, Buffer, read_header
 from antiphon.records.builder import members_of
+from antiphon.records.compacted import is_filler, rest_of
 from antiphon.replication.actions import ReadEntries
 from antiphon.replication.messages import Entry
 
@@ -66,8 +67,13 @@ def read_entries(log: "ShardLog", from_offset: int, max_bytes: int, end: int) ->
         if error.errno not in NO_DESCRIPTORS:
             raise
         return [], 0  # a tick asks again
-    for batch in batches:
+    for found in batches:
+        batch: Buffer = found
         header = read_header(batch)
+        if header.base_offset < from_offset and is_filler(header):
+            # Here neighbours without records are one; the follower has some of them.
+            batch = rest_of(header, from_offset)
+            header = read_header(batch)
         said = members_of(batch) if header.attributes & CONTROL_BIT else None
         entries.append(Entry(header.leader_epoch, header.base_offset, header.next_offset, batch, said))
         size += len(batch)

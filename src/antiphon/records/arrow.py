@@ -54,7 +54,7 @@ _VERSIONS: Final = {
     "modified": _TIMESTAMP,
 }
 # Of the table of batches that kernels take.
-_SIZE, _COUNT, _BASE_OFFSET, _BATCH_FIELDS = 1, 2, 3, 9
+_SIZE, _COUNT, _BASE_OFFSET, _BATCH_FIELDS = 1, 2, 3, 10
 _PROBLEMS: Final = (  # by what `decode_records` returns
     "",
     "a record has an impossible length",

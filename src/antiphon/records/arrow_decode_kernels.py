@@ -36,7 +36,8 @@ LOG_TIME: Final = 5  # 1: every record has the batch's time, 0: a record adds it
 TERM: Final = 6
 PLACE: Final = 7  # of the whole batch, behind the beginning of its buffer
 UNREAD: Final = 8  # bits: CHECK the CRC, UNPACK the records, SKIP them
-BATCH_FIELDS: Final = 9
+OFFSETS: Final = 9  # that the batch takes: at least as many as it has records
+BATCH_FIELDS: Final = 10
 CHECK: Final = 1
 UNPACK: Final = 2
 SKIP: Final = 4
@@ -125,8 +126,8 @@ def scan_batches(data: int, size: int, first: int, last: int, table: int) -> tup
     """List the batches that stand in `size` bytes; how many there are, and where the first bad one is (`size`: nowhere).
 
     What `records.batch.check_batch` checks is checked, but for the CRC of large batches, which is left to do as UNREAD
-    says. SKIP is said of control batches, and of batches without offsets in first..last. `table` has room for as many
-    batches as there can be headers.
+    says. SKIP is said of control batches, and of batches without records, or without offsets in first..last. `table` has
+    room for as many batches as there can be headers.
     """
     at = count = 0
     while at < size:
@@ -137,8 +138,8 @@ def scan_batches(data: int, size: int, first: int, last: int, table: int) -> tup
         if byte_at(batch + 16) != 2 or batch_bytes < _HEADER_BYTES or batch_bytes > size - at:
             return count, at
         attributes, records = _big(batch + 21, 2), _big(batch + 57, 4)
-        codec = attributes & 7
-        if records <= 0 or _big(batch + 23, 4) + 1 != records or codec >= _CODECS:
+        codec, offsets = attributes & 7, _big(batch + 23, 4) + 1
+        if records < 0 or offsets <= 0 or records > offsets or codec >= _CODECS:
             return count, at
         if _big(batch + 43, 8) >= 0 and (_big(batch + 51, 2) < 0 or _big(batch + 53, 4) < 0):
             return count, at
@@ -149,9 +150,9 @@ def scan_batches(data: int, size: int, first: int, last: int, table: int) -> tup
         else:
             return count, at
         base_offset = _big(batch, 8)
-        if base_offset > OFFSET_MAX - records:
+        if base_offset > OFFSET_MAX - offsets:
             return count, at
-        if attributes & 0x20 or base_offset >= last or base_offset + records <= first:
+        if attributes & 0x20 or records == 0 or base_offset >= last or base_offset + offsets <= first:
             unread |= SKIP
         elif codec:
             unread |= UNPACK
@@ -168,6 +169,7 @@ def scan_batches(data: int, size: int, first: int, last: int, table: int) -> tup
         put_int64(row + 8 * TERM, _big(batch + 12, 4))
         put_int64(row + 8 * PLACE, at)
         put_int64(row + 8 * UNREAD, unread)
+        put_int64(row + 8 * OFFSETS, offsets)
         count += 1
         at += batch_bytes
     return count, at
@@ -328,7 +330,7 @@ def decode_records(
             name_bytes, header_value_bytes, version, place_after = _walk_headers(place, at, header_count)
             if place_after != at:
                 return BAD_FIELDS
-            if delta < 0 or delta >= int64_at(batch + 8 * COUNT):
+            if delta < 0 or delta >= int64_at(batch + 8 * OFFSETS):
                 return BAD_OFFSET
             offset = int64_at(batch + 8 * BASE_OFFSET) + delta
             if offset < first or offset >= last or (versions[0] != 0 and version == 0):

@@ -122,9 +122,10 @@ def read_header(buf: Buffer, at: int = 0) -> BatchHeader:
 def validate_batch(buf: Buffer) -> BatchHeader:
     """Check that `buf` is exactly one whole RecordBatch v2 and return its header.
 
-    Checked: length, magic, CRC-32C, offsets against record count, codec number, sequence of a batch with a producer. The
-    records behind the header are not looked at. Any base offset behind which the records have room and any leader epoch
-    pass: they are the leader's to set.
+    Checked: length, magic, CRC-32C, offsets against record count, codec number, sequence of a batch with a producer. A
+    batch takes at least as many offsets as it has records: compaction takes records away. What clients send is held to
+    more (`intake.check_outside`). The records behind the header are not looked at. Any base offset behind which the
+    records have room and any leader epoch pass: they are the leader's to set.
 
     Raises:
         CorruptBatchError: says what was found and what was expected.
@@ -153,15 +154,15 @@ def check_batch(header: BatchHeader, buf: Buffer) -> None:
             said_crc=header.crc,
             found_crc=crc,
         )
-    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+    if not 0 <= header.record_count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
         raise CorruptBatchError(
             f"batch has {header.record_count} records but takes {header.last_offset_delta + 1} offsets",
             record_count=header.record_count,
             offsets=header.last_offset_delta + 1,
         )
-    if header.base_offset > OFFSET_MAX - header.record_count:
+    if header.base_offset >= OFFSET_MAX - header.last_offset_delta:
         raise CorruptBatchError(
-            f"batch at offset {header.base_offset} with {header.record_count} records goes beyond offset {OFFSET_MAX}",
+            f"batch at {header.base_offset} with {header.last_offset_delta + 1} offsets goes beyond offset {OFFSET_MAX}",
             base_offset=header.base_offset,
         )
     if header.attributes & CODEC_MASK >= len(CODEC_NAMES):

@@ -40,7 +40,7 @@ from antiphon.records.batch import (
 from antiphon.records.builder import load_builder
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, MissingCodecError, told_bytes
 from antiphon.records.decode import RECORD_BYTES_MIN, load_batch_class, plain_records
-from antiphon.records.walk_plain import walk_plainly
+from antiphon.records.walk_plain import first_without_key, walk_plainly
 
 SHALLOW: Final = "shallow"
 UNCOMPRESSED: Final = "uncompressed"
@@ -49,6 +49,7 @@ VALIDATIONS: Final = (FULL, UNCOMPRESSED, SHALLOW)
 DEFAULT: Final = UNCOMPRESSED
 BATCH_RECORDS_MAX: Final = 1_000_000
 
+NO_KEY: Final = "a compacted topic keeps the newest record of each key, so each record needs one"
 _KNOWN_ATTRIBUTES: Final = 0x3F
 KERNEL_AFTER_RECORDS: Final = 10_000
 _AT_ONCE: Final = 50_000  # records that the kernel walks in half a millisecond
@@ -70,11 +71,13 @@ class IntakeRules(NamedTuple):
         validation: one of VALIDATIONS.
         batch_records_max: records of a compressed batch; one that is not compressed is bounded by its bytes.
         plain_bytes_max: bytes that the records of a batch may unpack to.
+        needs_keys: each record has a key, by which the log is compacted. Then every record is looked at.
     """
 
     validation: str = DEFAULT
     batch_records_max: int = BATCH_RECORDS_MAX
     plain_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    needs_keys: bool = False
 
 
 DEFAULT_RULES: Final = IntakeRules()
@@ -171,15 +174,16 @@ class RecordWalker:
 
         The batch has passed `check_outside`. Raises what `walk` raises.
         """
-        if (header.attributes and rules.validation != FULL) or header.attributes & CONTROL_BIT:
+        looks_at_all = rules.validation == FULL or rules.needs_keys
+        if (header.attributes and not looks_at_all) or header.attributes & CONTROL_BIT:
             return True
-        if rules.validation == SHALLOW or (rules.validation != FULL and not self._has_numba):
+        if not looks_at_all and (rules.validation == SHALLOW or not self._has_numba):
             return True
         if self._left < 0 and self._may_load:
             self._may_load = False
             self._in_thread(self.load_kernel)
         if header.attributes or header.record_count > (
-            _AT_ONCE_DECODED if self._kernel is None else _AT_ONCE
+            _AT_ONCE_DECODED if self._kernel is None or rules.needs_keys else _AT_ONCE
         ):
             return False
         self.walk(header, batch, rules)
@@ -197,6 +201,8 @@ class RecordWalker:
                 else memoryview(batch)[HEADER_BYTES:]
             )
             kernel = self._kernel
+            if rules.needs_keys:
+                _check_keys(bytes(records), header.record_count)
             if kernel is None:
                 self._left -= header.record_count
                 _walk_decoded(header, records)
@@ -209,12 +215,23 @@ class RecordWalker:
             if found:
                 record, wrong = found >> kernel.WRONG_BITS, found & (1 << kernel.WRONG_BITS) - 1
                 raise _wrong(record, _PROBLEMS[wrong])
-        except MissingCodecError:  # what cannot be unpacked here was looked at from outside
-            return
+        except MissingCodecError as error:
+            if rules.needs_keys:
+                raise InvalidRecordError(
+                    f"{NO_KEY}, and whether there is cannot be seen: {error.message}"
+                ) from None
+            return  # what cannot be unpacked here was looked at from outside
         except (InvalidRecordError, DecompressedTooLargeError) as problem:
             raise _first_told(header, batch, problem) from None
         except CorruptBatchError as error:
             raise _first_told(header, batch, InvalidRecordError(error.message)) from None
+
+
+def _check_keys(records: bytes, count: int) -> None:
+    """Refuse records without a key. Where records are not as they should be, what walks them next says so."""
+    record = first_without_key(records, count)
+    if record is not None:
+        raise _wrong(record, NO_KEY)
 
 
 def _wrong(record: int, reason: str) -> InvalidRecordError:

@@ -37,6 +37,22 @@ def walk_plainly(records: Buffer, count: int) -> tuple[int, int] | None:
     return None if at == len(data) else (count - 1, NOT_FILLED)
 
 
+def first_without_key(data: bytes, count: int) -> int | None:
+    """Number of the first record whose key is null, or None; also where the records before it are not right."""
+    at = 0
+    try:
+        for record in range(count):
+            length, body = _number(data, at, len(data), BAD_LENGTH)
+            at = body + (length >> 1)
+            _, place = _number(data, body + 1, at, BAD_FIELDS, _LONG_NUMBER_BYTES)
+            _, place = _number(data, place, at, BAD_FIELDS)
+            if _number(data, place, at, BAD_FIELDS)[0] == 1:
+                return record
+    except _WrongError:
+        pass
+    return None
+
+
 def _after_record(data: bytes, at: int, record: int) -> int:
     length, body = _number(data, at, len(data), BAD_LENGTH)
     if length & 1 or length >> 1 > len(data) - body:

@@ -25,6 +25,8 @@ from collections.abc import Sequence
 
 from antiphon.errors import ProtocolViolationError
 from antiphon.invariants import unreachable
+from antiphon.records.batch import read_header
+from antiphon.records.compacted import is_filler, rest_of
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import Action, Commit, Send
 from antiphon.replication.config import ReplicaConfig
@@ -125,12 +127,24 @@ class FollowerSide:
             known += 1
         if known == len(entries):
             return
-        at = entries[known].base_offset
+        first = self._unshared(entries[known])
+        at = first.base_offset
         if at < terms.log_end:
             if self.config.unclean:
                 log.give_up(at, out)
             log.cut(at, out)
-        out.append(log.append(entries[known:]))
+        out.append(log.append((first, *entries[known + 1 :])))
+
+    def _unshared(self, entry: Entry) -> Entry:
+        """The part of an entry that is not here yet. Only a compacted log's filler, which stands for many, can be parted."""
+        shared = self._log.terms.end_of_term(entry.term)
+        is_begun = entry.base_offset < shared.offset < entry.next_offset and shared.term == entry.term
+        if not is_begun or not isinstance(entry.data, bytes | bytearray | memoryview):
+            return entry
+        header = read_header(entry.data)
+        if not is_filler(header):
+            return entry
+        return entry._replace(base_offset=shared.offset, data=rest_of(header, shared.offset))
 
     def _check(self, prev: EntryId, entries: Sequence[Entry]) -> None:
         """A leader's entries are contiguous and their terms rise, up to its own."""

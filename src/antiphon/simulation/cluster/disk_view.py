@@ -78,6 +78,7 @@ class DurableLog:
         self._positions: dict[str, dict[int, int]] = {}  # by file: base offset -> position
         self._ends: dict[str, dict[int, int]] = {}  # by file: next offset -> base offset
         self._scanned: dict[str, int] = {}
+        self._content: dict[str, bytearray] = {}  # by file: compaction puts another one under the same name
 
     def batch(self, disk: SimulatedDisk, base_offset: int) -> bytes | None:
         """The batch that begins at `base_offset`; None where there is none, or not the whole of it."""
@@ -107,7 +108,22 @@ class DurableLog:
                 if (base + delta + 1, epoch) == (end, term):
                     return True
             self._forget(name)
-        return False
+        return self._fills(name, data, end, term)
+
+    def _fills(self, name: str, data: bytearray, end: int, term: int) -> bool:
+        """Is `end` within a batch that compaction has left in the place of neighbours?"""
+        self._scan(name, data)
+        base = max((one for one in self._positions[name] if one < end), default=-1)
+        found = self._at(name, data, base)
+        if found is None:
+            return False
+        header = read_header(found)
+        return (
+            not header.record_count
+            and header.producer_id < 0
+            and header.leader_epoch == term
+            and header.next_offset > end
+        )
 
     def _is_beyond(self, name: str, data: bytearray, base_offset: int) -> bool:
         """Is what was found in the file still there, and all of it before `base_offset`?"""
@@ -130,6 +146,9 @@ class DurableLog:
 
     def _scan(self, name: str, data: bytearray) -> None:
         """Find the batches that were written since the last time."""
+        if self._content.get(name) is not data:
+            self._forget(name)
+            self._content[name] = data
         at = self._scanned.get(name, 0)
         if not at:
             self._positions[name], self._ends[name] = {}, {}

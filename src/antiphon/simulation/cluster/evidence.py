@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from antiphon.records.batch import Buffer, read_header
 from antiphon.simulation.cluster.disk_view import DurableLog, shard_path
 from antiphon.simulation.cluster.truth import ShardTruth
-from antiphon.simulation.violation import require
+from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
     from antiphon.partition.partition import Partition
@@ -39,11 +39,32 @@ class Evidence:
     def holds_all(self, machine: "Machine", host: "Partition", end: int) -> bool:
         """Is on this machine's disk, byte for byte, what was committed from its log's start up to `end`?"""
         log, start = self.durable_log(machine.node_id, host.shard_id), host.log.log_start
+        if self.truth(host.shard_id).compaction is not None:
+            return self._holds_what_is_left(machine, host, end)
         return all(
             log.batch(machine.disk, batch.base_offset) == batch.data
             for batch in self.truth(host.shard_id).batches
             if start <= batch.base_offset and batch.next_offset <= end
         )
+
+    def _holds_what_is_left(self, machine: "Machine", host: "Partition", end: int) -> bool:
+        """The same of a compacted log: all of it that compaction may have left."""
+        log, truth, at = (
+            self.durable_log(machine.node_id, host.shard_id),
+            self.truth(host.shard_id),
+            host.log.log_start,
+        )
+        while at < end:
+            batch = log.batch(machine.disk, at)
+            if batch is None:
+                return False
+            header = read_header(batch)
+            try:
+                truth.take(header, batch, f"the disk of node {machine.node_id}")
+            except ViolationError:
+                return False
+            at = header.next_offset
+        return True
 
     def durable_batches(self, machine: "Machine", host: "Partition") -> Iterator[Buffer]:
         """All batches of a replica from its log's start, as they are durable on its disk."""

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 from antiphon.errors import CorruptBatchError
 from antiphon.log.segment import DATA_SUFFIX
-from antiphon.records.batch import HEADER_BYTES, check_batch, read_header
+from antiphon.records.batch import HEADER_BYTES, check_batch, iter_batches, read_header
 from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_disk import SimulatedDisk
+    from antiphon.log.snapshot import SegmentSummary
     from antiphon.partition.partition import Partition
 
 
@@ -41,6 +42,30 @@ def check_opened(disk: "SimulatedDisk", path: str, host: "Partition", node_id: i
                 f"node {node_id} has opened a log from {read_from} to {log.log_end}, and at {header.base_offset} in {name} "
                 f"{reason}",
             )
+
+
+def check_compacted(
+    truth: ShardTruth, data: bytes, host: "Partition", new: "SegmentSummary", node_id: int
+) -> None:
+    """A segment is about to take the place of others: it is durable, and what compaction may leave of what is committed."""
+    at = new.base_offset
+    for header, batch in iter_batches(data):
+        require(
+            header.base_offset == at,
+            "compaction-offsets",
+            host.shard_id,
+            f"node {node_id} compacts its log, and a batch begins at {header.base_offset} where {at} comes next",
+        )
+        check_batch(header, batch)
+        if truth.compaction is not None:
+            truth.compaction.check(header, bytes(batch), f"node {node_id}")
+        at = header.next_offset
+    require(
+        (len(data), at) == (new.size_bytes, new.next_offset),
+        "compaction-offsets",
+        host.shard_id,
+        f"node {node_id} has {len(data)} bytes up to {at} on its disk of a segment that is to be {new}",
+    )
 
 
 def check_cut(truth: ShardTruth, host: "Partition", to_offset: int, node_id: int) -> None:

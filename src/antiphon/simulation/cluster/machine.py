@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.node.config import ConsumerGroups, Limits, Member, NodeConfig, Ports, Scrub
+from antiphon.node.config import Cleaner, ConsumerGroups, Limits, Member, NodeConfig, Ports, Scrub
 from antiphon.security.settings import Security
 from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
@@ -32,6 +32,8 @@ KEY_DIRECTORY: Final = "/etc"
 KEY_NAME: Final = "peer.key"
 KEY: Final = b"the key of all nodes of a simulated cluster"
 SCRUB_BYTES_S: Final = 64 * 1024 * 1024
+CLEANER_BYTES_S: Final = 4_000_000
+CLEANER_BACKOFF_MS: Final = 100
 SCRUB_EVERY_S: Final = 2
 FEW_BYTES: Final = {
     "kafka_memory": 256 * 1024,
@@ -146,6 +148,9 @@ class Machine:
                 disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})
             ),
             consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
+            cleaner=Cleaner(CLEANER_BYTES_S, options.cleaner_memory, CLEANER_BACKOFF_MS)
+            if options.compacted_writers
+            else Cleaner(),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(
                 authentication=bool(options.principals),

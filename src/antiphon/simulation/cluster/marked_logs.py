@@ -26,9 +26,18 @@ class _Said(NamedTuple):
 
 
 def check_transactions(
-    host: "Partition", batches: Iterable[tuple[BatchHeader, bytes]], node_id: int, log_start: int
+    host: "Partition",
+    batches: Iterable[tuple[BatchHeader, bytes]],
+    node_id: int,
+    log_start: int,
+    *,
+    is_compacted: bool = False,
+    is_own: bool = False,
 ) -> None:
-    """Raise ViolationError unless the replica knows what these batches, all of its log's and before, say."""
+    """Raise ViolationError unless the replica knows what these batches, all of its log's and before, say.
+
+    `is_compacted`: its log may have less than was committed. `is_own`: the batches are what it has.
+    """
     said = _said(host.shard_id, batches)
     known = host.log.producers.transactions
     opened = {one: (found.epoch, found.first_offset) for one, found in known.open.items()}
@@ -61,12 +70,28 @@ def check_transactions(
         f"transactions are open from {wanted_end} on, and node {node_id} takes {stable} for the last stable offset",
     )
     aborted = [one[:3] for one in host.log.aborted(start, end)]
+    if is_compacted:  # what a transaction wrote may be gone, and then it need not be known
+        _check_aborted(host, said, aborted, node_id, is_own=is_own)
+        return
     require(
         [(one, max(first, start), at) for one, first, at in aborted]
         == [(one, max(first, start), at) for one, first, at in said.aborted if at >= start],
         "transactions-known",
         host.shard_id,
         f"aborted by the log {said.aborted}; node {node_id} has {aborted} in its index",
+    )
+
+
+def _check_aborted(
+    host: "Partition", said: _Said, known: list[tuple[int, int, int]], node_id: int, *, is_own: bool
+) -> None:
+    """Each aborted transaction that has batches in the log is known, and no other than were aborted."""
+    by_log, by_index = ({(one, at) for one, _, at in found} for found in (said.aborted, known))
+    require(
+        by_log <= by_index if is_own else by_index <= by_log,
+        "transactions-known",
+        host.shard_id,
+        f"aborted by the log {said.aborted}; node {node_id} has {known} in its index",
     )
 
 
@@ -78,7 +103,8 @@ def check_own_log(host: "Partition", node_id: int) -> None:
             batches = [(header, bytes(batch)) for header, batch in log.reader.batches_from(0)]
         except OSError:  # of a disk that fails at this moment, for the judge too
             return
-        check_transactions(host, batches, node_id, 0)
+        is_compacted = host.log.config.compaction is not None
+        check_transactions(host, batches, node_id, 0, is_compacted=is_compacted, is_own=True)
 
 
 def _said(shard_id: int, batches: Iterable[tuple[BatchHeader, bytes]]) -> _Said:
@@ -86,7 +112,7 @@ def _said(shard_id: int, batches: Iterable[tuple[BatchHeader, bytes]]) -> _Said:
     for header, batch in batches:
         one, at = header.producer_id, header.base_offset
         epoch, number, _ = said.markers.get(one, (-1, -1, -1))
-        if one < 0:
+        if one < 0 or not header.record_count:
             continue
         if not header.is_control:
             require(

@@ -101,6 +101,10 @@ class ClusterOptions:
     client_pause_weight: int = 0  # they stand still
     client_stall_weight: int = 0  # they do not read what they are sent
     client_skew_ppm: int = 0  # their clocks run up to so much faster or slower, and are set wrong
+    compacted_writers: int = 0  # clients that write few keys to a compacted topic, over and over
+    delete_retention_ms: int = 100_000  # of its tombstones
+    cleaner_memory: int = 1 << 20  # for the keys of a pass
+    swap_weight: int = 0  # power failures while a compacted segment takes its place
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
     row_flip_weight: int = 0  # bits flipped in files of tables' rows only; never drawn
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
@@ -188,6 +192,7 @@ def _parts() -> tuple[Callable[[str, int], dict[str, Any]], ...]:
         _rot,
         _pieces,
         _midway,
+        _compaction,
         _clients,
         _seldom,
     )
@@ -327,7 +332,19 @@ def _finders(profile: str, seed: int) -> dict[str, int]:
     return {"finders": Random(f"antiphon cluster finders {profile} {seed}").choice((0, 0, 0, 0, 0, 1))}
 
 
+def _compaction(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster compaction {profile} {seed}")
+    writers = draw.choice((0, 0, 0, 1, 2))
+    return {
+        "compacted_writers": writers,
+        "swap_weight": draw.choice((0, 2)) if writers else 0,
+        "delete_retention_ms": draw.choice((200, 1_000, 100_000)),
+        "cleaner_memory": draw.choice((1024, 1 << 20)),
+    }
+
+
 NEEDS_NO_LOGIN: Final = (
+    "compacted_writers",
     "kafka_producers",
     "kafka_consumers",
     "kafka_members",

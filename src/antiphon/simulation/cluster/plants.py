@@ -10,6 +10,7 @@ from typing import Final
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.access_plants import ACCESS_PLANTS
 from antiphon.simulation.cluster.client_plants import CLIENT_PLANTS
+from antiphon.simulation.cluster.compaction_plants import COMPACTION_PLANTS
 from antiphon.simulation.cluster.consumer_plants import CONSUMER_PLANTS
 from antiphon.simulation.cluster.core_plants import CORE_PLANTS
 from antiphon.simulation.cluster.disk_plants import DISK_PLANTS
@@ -65,6 +66,7 @@ _ALL: Final = (
     *CONSUMER_PLANTS,
     *MARKER_PLANTS,
     *MIDWAY_PLANTS,
+    *COMPACTION_PLANTS,
 )
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}

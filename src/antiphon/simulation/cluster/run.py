@@ -14,6 +14,7 @@ import antiphon.simulation.cluster.disk_faults
 import antiphon.simulation.cluster.disk_trims
 import antiphon.simulation.cluster.shell_faults
 import antiphon.simulation.cluster.store_faults
+import antiphon.simulation.cluster.swap_faults
 import antiphon.simulation.cluster.unseen_rot  # noqa: F401 - all register their kinds of faults; their order is the seeds'
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError

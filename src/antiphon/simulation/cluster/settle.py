@@ -117,7 +117,13 @@ def check_everything(cluster: "SimulatedCluster") -> None:
                 _check_producers(cluster, machine, host)
                 truth = cluster.evidence.truth(shard_id)
                 batches = [(read_header(batch.data), batch.data) for batch in truth.batches]
-                check_transactions(host, batches, machine.node_id, host.log.log_start)
+                check_transactions(
+                    host,
+                    batches,
+                    machine.node_id,
+                    host.log.log_start,
+                    is_compacted=truth.compaction is not None,
+                )
                 if host.table is not None and shard_id in cluster.evidence.truths:
                     _check_table(cluster, machine, host)
     for shard_id, found in sorted(multi.items()):

@@ -18,14 +18,19 @@ ARMED_S: Final = 3.0  # so long such a failure waits for a snapshot
 
 
 @dataclass(slots=True)
-class _Waiting(DiskFault):
-    """Fails no call: it waits for the one that begins an installation, and ends the machine some calls after it."""
+class Waiting(DiskFault):
+    """Fails no call: it waits for the one that begins something, and ends the machine some calls after it.
+
+    `begins`: part of the names that are changed then, an installation's by default.
+    """
 
     machine: "Machine | None" = None
+    begins: tuple[str, ...] = (INSTALL_SUFFIX,)
 
     def hits(self, kind: str, path: str, rng: Random) -> bool:  # noqa: ARG002 (as every fault of a disk)
         """See `DiskFault`."""
-        if self.calls > 0 and kind == "rename" and INSTALL_SUFFIX in path and self.machine is not None:
+        is_begun = kind == "rename" and any(part in path for part in self.begins)
+        if self.calls > 0 and is_begun and self.machine is not None:
             self.calls = 0
             disk = self.machine.disk
             disk.crash_after = disk.calls + self.after
@@ -36,7 +41,11 @@ class _Waiting(DiskFault):
 def _install(faults: Faults, fault: Fault, draw: Random) -> None:
     """The next snapshot that is put in place on this machine is interrupted."""
     machine = faults.machine(fault)
-    waiting = _Waiting(after=draw.randrange(CALLS_MAX), machine=machine)
+    interrupt(faults, fault, Waiting(after=draw.randrange(CALLS_MAX), machine=machine), machine)
+
+
+def interrupt(faults: Faults, fault: Fault, waiting: Waiting, machine: "Machine") -> None:
+    """Arm such a failure, for a while; what is interrupted is started again later."""
     machine.trouble.append(waiting)
 
     def over() -> None:
@@ -45,7 +54,7 @@ def _install(faults: Faults, fault: Fault, draw: Random) -> None:
 
     def look() -> None:
         if waiting.calls == 0 and not machine.is_up:
-            faults.cluster.tell_only("install-interrupted", machine.node_id)
+            faults.cluster.tell_only(f"{fault.kind}-interrupted", machine.node_id)
             over()
             restart_later(faults, machine, min(fault.lasts_ms, RESTART_MS_MAX))
         elif waiting in machine.trouble:

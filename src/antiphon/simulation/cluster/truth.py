@@ -1,6 +1,6 @@
 """What is committed: per shard the batches as the first replica that knew of them has them. All others are held to that."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
 
@@ -20,6 +20,18 @@ class Batch(NamedTuple):
     known_in: int = 0  # the term of who first knew it to be committed, in this one or before
 
 
+class LeavesLess(Protocol):
+    """Knows what compaction may make of a committed log."""
+
+    def learn(self) -> None:
+        """Take in what was committed since."""
+        ...
+
+    def check(self, header: BatchHeader, batch: Buffer, who: str) -> None:
+        """Raise ViolationError unless this batch is what compaction may leave of what was committed."""
+        ...
+
+
 class ShardTruth:
     """The committed log of one shard."""
 
@@ -27,6 +39,7 @@ class ShardTruth:
         self.shard_id = shard_id
         self.batches: list[Batch] = []
         self.end = 0
+        self.compaction: LeavesLess | None = None  # where replicas may keep less than was committed
         self.latest_start = 0  # of the log of any replica, ever: what is before it may be gone
         self.producers: dict[int, None] = {}  # who wrote any of it
         self._at: dict[int, int] = {}  # base offset -> place in `batches`
@@ -36,6 +49,9 @@ class ShardTruth:
         at = self._at.get(header.base_offset)
         if at is not None:
             known = self.batches[at]
+            if self.compaction is not None:
+                self.compaction.check(header, batch, who)
+                return False
             require(
                 known.digest == xxh3_64_intdigest(batch) and known.term == header.leader_epoch,
                 "log-matching",
@@ -66,6 +82,8 @@ class ShardTruth:
         self.end = header.next_offset
         if header.producer_id >= 0:
             self.producers[header.producer_id] = None
+        if self.compaction is not None:
+            self.compaction.learn()
         return True
 
     def begins(self, log_start: int) -> None:

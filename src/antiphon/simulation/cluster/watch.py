@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, InternalError
+from antiphon.log.simulated_disk import SimulatedFile
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import Buffer, read_header
 from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
@@ -48,7 +49,10 @@ from antiphon.simulation.cluster.world import World
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
+    from antiphon.log.disk import File
     from antiphon.log.operations import LogOp
+    from antiphon.log.segment import Segment
+    from antiphon.log.snapshot import SegmentSummary
     from antiphon.node.node import Node
     from antiphon.partition.partition import Partition
     from antiphon.simulation.cluster.machine import Machine
@@ -350,8 +354,21 @@ class Watch:
             host.clients.committed = told  # type: ignore[method-assign]
         host.log.truncate = was_cut  # type: ignore[method-assign]
         host.log.clear_damage = is_whole  # type: ignore[method-assign]
+        self._listen_to_compaction(machine, host)
         listen_to_host(self._judge, machine, host, self._evidence.truth(host.shard_id))
         self.modes.listen(machine, host)
+
+    def _listen_to_compaction(self, machine: "Machine", host: "SingleWriterPartition") -> None:
+        """Look at each segment that is about to take the place of others."""
+        replace, truth = host.log.compacting.replace, self._evidence.truth(host.shard_id)
+
+        def replaced(old: "list[Segment]", new: "SegmentSummary", files: "tuple[File, File]") -> "LogOp":
+            data = files[0].durable() if isinstance(files[0], SimulatedFile) else b""
+            self._judge(log_checks.check_compacted, truth, data, host, new, machine.node_id)
+            self._world.tell("compacted", machine.node_id, host.shard_id, len(old), new.size_bytes)
+            return replace(old, new, files)
+
+        host.log.compacting.replace = replaced  # type: ignore[method-assign]
 
     def _look_at_failed(self, machine: "Machine", host: "Partition") -> None:
         key = (machine.node_id, host.shard_id)
@@ -412,14 +429,16 @@ class Watch:
             start = max(
                 start, min(truth.end, settled)
             )  # what is on its disk of the time before proves nothing
+        seen.checked = settled
         for batch in self._batches(machine, host, start, settled):
             header = read_header(batch)
+            # Of a compacted log one batch may stand for more than this process knows to be settled.
+            seen.checked = max(settled, header.next_offset)
             is_new = header.base_offset >= start and truth.take(
                 header, batch, f"node {machine.node_id}", host.state.term
             )
             if is_new and host.replica.role is Role.LEADER:  # others hear of it from one
                 self.modes.committed(host, seen.members, truth.batches[-1])
-        seen.checked = settled
         if host.table is not None:
             applied = host.table.state.applied_offset
             require(
@@ -435,6 +454,8 @@ class Watch:
         while at < end:
             if log.is_in_memory(at):
                 found: Sequence[Buffer] = log.read(at, READ_BYTES, end)
+                if not found and log.config.compaction is not None:  # one batch may reach beyond the end
+                    found = log.read(at, 1, log.log_end)
             else:
                 one = self._evidence.durable_log(machine.node_id, host.shard_id).batch(machine.disk, at)
                 found = [] if one is None else [one]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.simulation.cluster.workloads.access import AccessWorkload
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
+from antiphon.simulation.cluster.workloads.compacted import CompactedWorkload
 from antiphon.simulation.cluster.workloads.consumer_group import ConsumerGroupWorkload
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.forwarded import ForwardedWorkload
@@ -60,6 +61,7 @@ DRAWN: Final[dict[str, Make]] = {
     "principals": lambda cluster, *_: AccessWorkload(cluster),
     "consumer_members": lambda cluster, *_: ConsumerGroupWorkload(cluster),
     "finders": lambda cluster, _, table: NearestWorkload(cluster, table),
+    "compacted_writers": lambda cluster, *_: CompactedWorkload(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""
 

@@ -1,0 +1,116 @@
+"""Bugs to plant in compaction, where clients write few keys over and over while nodes crash."""
+
+from typing import Any, Final
+
+from antiphon.log import compacted_files
+from antiphon.log.cleaner import Cleaner
+from antiphon.log.compaction import CompactionPass, _Output
+from antiphon.node import compaction
+from antiphon.partition import feeding
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, CUTS
+
+_BUSY: Final[dict[str, Any]] = {
+    "compacted_writers": 3,
+    "operations_per_s": 300,
+    "appenders": 0,
+    "putters": 1,
+}
+_CALM: Final[dict[str, Any]] = {**CALM, **_BUSY}
+_CRASHES: Final[dict[str, Any]] = {**CRASHES, **_BUSY}
+_CUTS: Final[dict[str, Any]] = {**CUTS, **_BUSY}
+
+COMPACTION_PLANTS: Final = (
+    ClusterPlant(
+        "compacts-open-transactions",
+        "records are compacted up to the high watermark, also where a newer one is part of an open transaction",
+        (
+            Edit(
+                compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "host.mode.settled"
+            ),
+        ),
+        options=_CALM,
+    ),
+    ClusterPlant(
+        "compacts-what-is-not-committed",
+        "records are compacted up to the end of the log, committed or not",
+        (Edit(compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "log.log_end"),),
+        options=_CUTS,
+    ),
+    ClusterPlant(
+        "compacts-the-newest",
+        "the newest record of a key goes as well",
+        (Edit(Cleaner, "_cleaned", "offset_of(key) <= record.offset", "offset_of(key) < record.offset"),),
+        options=_CALM,
+    ),
+    ClusterPlant(
+        "compacts-by-aborted-records",
+        "a record goes because of a newer one that was aborted",
+        (
+            Edit(
+                CompactionPass,
+                "_map",
+                "if header.attributes & TRANSACTIONAL_BIT and is_aborted(header, aborted):",
+                "if False:",
+            ),
+        ),
+        options=_CALM,
+    ),
+    ClusterPlant(
+        "compaction-drops-tombstones-at-once",
+        "a tombstone goes with the first pass after the one that removed what it deletes",
+        (Edit(CompactionPass, "__init__", "clean.since_end if is_old else 0", "clean.since_end"),),
+        options=_CALM,
+    ),
+    ClusterPlant(
+        "compaction-forgets-producers",
+        "nothing is left of a producer's last batch when its records go",
+        (
+            Edit(
+                Cleaner,
+                "_cleaned",
+                "return emptied(header) if at in self._needed.headers else None",
+                "return None",
+            ),
+        ),
+        options=_CALM,
+    ),
+    ClusterPlant(
+        "compaction-removes-markers",
+        "markers of transactions go with the records around them",
+        (Edit(Cleaner, "_kept", "return None if committed_of(batch) is not None else batch", "return None"),),
+        options=_CALM,
+    ),
+    ClusterPlant(
+        "compaction-swaps-without-a-word",
+        "new segments take the place of old ones without a file that says so",
+        (
+            Edit(
+                compacted_files,
+                "swap_segments",
+                "replace_file(disk, path, seal(SWAP_MAGIC, VERSION, msgspec.msgpack.encode(swap)))",
+                "pass",
+            ),
+        ),
+        options={**_CRASHES, "swap_weight": 8},
+    ),
+    ClusterPlant(
+        "compaction-swaps-what-is-not-synced",
+        "a new segment takes the place of old ones before it is synced",
+        (Edit(_Output, "finish", "file.fdatasync()", "pass"),),
+        options=_CALM,
+    ),
+    ClusterPlant(
+        "compaction-feeds-whole-fillers",
+        "a follower that has some of what is one batch here is sent all of it",
+        (
+            Edit(
+                feeding,
+                "read_entries",
+                "if header.base_offset < from_offset and is_filler(header):",
+                "if False:",
+            ),
+        ),
+        options={**_CUTS, "kill_weight": 3},
+    ),
+)

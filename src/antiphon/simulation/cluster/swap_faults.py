@@ -1,0 +1,18 @@
+"""Power failures while a compacted segment takes the place of others."""
+
+from random import Random
+from typing import Final
+
+from antiphon.log.compacted_files import COMPACTED_SUFFIX, SWAP_NAME
+from antiphon.simulation.cluster.faults import Fault, Faults, register
+from antiphon.simulation.cluster.shell_faults import CALLS_MAX, Waiting, interrupt
+
+BEGINS: Final = (COMPACTED_SUFFIX, f"/{SWAP_NAME}.tmp")
+
+
+@register("swap")
+def _swap(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The next compacted segment that takes its place on this machine is interrupted."""
+    machine = faults.machine(fault)
+    waiting = Waiting(after=draw.randrange(CALLS_MAX), machine=machine, begins=BEGINS)
+    interrupt(faults, fault, waiting, machine)
