@@ -13,7 +13,6 @@ from antiphon.model.access import ACLS_MAX, Acl, Operation, Resource
 from antiphon.model.requests import (
     FRAME_BYTES_MAX,
     GET_KEYS_MAX,
-    HASHES_MAX,
     OPS_MAX,
     SETTINGS_MAX,
     AlterAcls,
@@ -29,6 +28,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.model.sessions import HASHES_MAX
 from antiphon.wire.frames import (
     Frame,
     FrameDecoder,

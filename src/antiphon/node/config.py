@@ -142,6 +142,14 @@ class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
     max_size: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
 
 
+class Sessions(msgspec.Struct, forbid_unknown_fields=True):
+    """Sessions in tables: the time-outs that a client may ask for, and how many may be open in a shard at a time."""
+
+    timeout_min_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1_000
+    timeout_max_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 300_000
+    per_shard: Annotated[int, Meta(ge=0, le=100_000)] = 10_000
+
+
 class LogFiles(msgspec.Struct, forbid_unknown_fields=True):
     """How large node.log becomes before it is put aside, and how many files there are, that one included."""
 
@@ -186,6 +194,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     log: LogFiles = msgspec.field(default_factory=LogFiles)
     transactions: Transactions = msgspec.field(default_factory=Transactions)
     consumer_groups: ConsumerGroups = msgspec.field(default_factory=ConsumerGroups)
+    sessions: Sessions = msgspec.field(default_factory=Sessions)
     security: Security = msgspec.field(default_factory=Security)
 
     @property
