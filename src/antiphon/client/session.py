@@ -105,7 +105,7 @@ class AsyncSession:
         self._lost: SessionNotFoundError | None = None
         self._closed = False
         self._told: list[OnLost] = [] if on_lost is None else [on_lost]
-        self._ends: set[asyncio.Task[None]] = set()
+        self._ends: dict[asyncio.Task[None], None] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,6 +136,14 @@ class AsyncSession:
     def is_closed(self) -> bool:
         """Was it closed?"""
         return self._closed
+
+    @property
+    def kept_s(self) -> float | None:
+        """When the request was sent that showed last that it is open in every shard (loop time); None: in no shard yet.
+
+        It ends `timeout_s` after that at the earliest, unless it is closed.
+        """
+        return min((place.kept_s for place in self._places.values()), default=None)
 
     def when_lost(self, callback: OnLost) -> None:
         """Call `callback` once, on the event loop, if the session is lost; soon, if it is lost already."""
@@ -262,8 +270,8 @@ class AsyncSession:
         self._told.clear()
         if not self._cluster.closed:
             task = self._loop.create_task(self._end(CLOSE_TIMEOUT_S))
-            self._ends.add(task)
-            task.add_done_callback(self._ends.discard)
+            self._ends[task] = None
+            task.add_done_callback(self._ends.pop)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -348,13 +356,13 @@ class OpenedSessions:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._open: set[AsyncSession] = set()
+        self._open: list[AsyncSession] = []
 
     def add(self, timeout_s: float, on_lost: OnLost | None) -> AsyncSession:
         """A new one."""
         session = AsyncSession(self._cluster, timeout_s, on_lost)
-        self._open = {one for one in self._open if not one.is_closed}
-        self._open.add(session)
+        self._open = [one for one in self._open if not one.is_closed]
+        self._open.append(session)
         return session
 
     def abandon(self) -> None:

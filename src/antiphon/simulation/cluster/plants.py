@@ -26,6 +26,7 @@ from antiphon.simulation.cluster.read_plants import READ_PLANTS
 from antiphon.simulation.cluster.reader_plants import READER_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_plants import SCRUB_PLANTS
+from antiphon.simulation.cluster.session_plants import SESSION_PLANTS
 from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
 from antiphon.simulation.cluster.snapshot_plants import SNAPSHOT_PLANTS
 from antiphon.simulation.cluster.store_plants import STORE_PLANTS
@@ -63,6 +64,7 @@ _ALL: Final = (
     *ACCESS_PLANTS,
     *TRANSACTION_PLANTS,
     *CONSUMER_PLANTS,
+    *SESSION_PLANTS,
     *MARKER_PLANTS,
     *MIDWAY_PLANTS,
 )

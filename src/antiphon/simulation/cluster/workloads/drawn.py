@@ -22,6 +22,7 @@ from antiphon.simulation.cluster.workloads.nearest import NearestWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
+from antiphon.simulation.cluster.workloads.sessions import SessionWorkload
 from antiphon.simulation.cluster.workloads.stalled_readers import StalledReaders
 from antiphon.simulation.cluster.workloads.static_group import StaticGroupWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
@@ -60,6 +61,7 @@ DRAWN: Final[dict[str, Make]] = {
     "principals": lambda cluster, *_: AccessWorkload(cluster),
     "consumer_members": lambda cluster, *_: ConsumerGroupWorkload(cluster),
     "finders": lambda cluster, _, table: NearestWorkload(cluster, table),
+    "session_clients": lambda cluster, *_: SessionWorkload(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""
 
