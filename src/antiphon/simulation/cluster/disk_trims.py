@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from antiphon.node.node import Node
     from antiphon.partition.partition import Partition
 
-TRIMMED: Final = ("log", "rows", "carts", "leases")  # whoever reads them by offsets goes on behind what is gone
+TRIMMED: Final = (
+    "log",
+    "rows",
+    "carts",
+    "leases",
+)  # whoever reads them by offsets goes on behind what is gone
 
 
 @register("trim")

@@ -101,6 +101,7 @@ class ClusterOptions:
     client_stall_weight: int = 0  # they do not read what they are sent
     client_skew_ppm: int = 0  # their clocks run up to so much faster or slower, and are set wrong
     session_clients: int = 0  # with sessions in a table of their own
+    recipe_clients: int = 0  # of locks, elections, counters and queues on a table of their own
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
     row_flip_weight: int = 0  # bits flipped in files of tables' rows only; never drawn
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
@@ -267,7 +268,10 @@ def _consumers(profile: str, seed: int) -> dict[str, int]:
 
 def _sessions(profile: str, seed: int) -> dict[str, int]:
     draw = Random(f"antiphon cluster sessions {profile} {seed}")
-    return {"session_clients": draw.choice((0, 0, 0, 0, 2, 3))}
+    return {
+        "session_clients": draw.choice((0, 0, 0, 0, 2, 3)),
+        "recipe_clients": draw.choice((0, 0, 0, 0, 3, 5)),
+    }
 
 
 def _deletes(profile: str, seed: int) -> dict[str, int]:

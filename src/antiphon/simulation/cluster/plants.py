@@ -24,6 +24,7 @@ from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS, SCRIPT_PLANTS
 from antiphon.simulation.cluster.read_plants import READ_PLANTS
 from antiphon.simulation.cluster.reader_plants import READER_PLANTS
+from antiphon.simulation.cluster.recipe_plants import RECIPE_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_plants import SCRUB_PLANTS
 from antiphon.simulation.cluster.session_plants import SESSION_PLANTS
@@ -65,6 +66,7 @@ _ALL: Final = (
     *TRANSACTION_PLANTS,
     *CONSUMER_PLANTS,
     *SESSION_PLANTS,
+    *RECIPE_PLANTS,
     *MARKER_PLANTS,
     *MIDWAY_PLANTS,
 )

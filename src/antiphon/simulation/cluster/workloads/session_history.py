@@ -48,7 +48,7 @@ class ShardSessions:
         self.values: set[bytes] = set()  # of all puts, ever
         self.children: list[int] = []
         self._ended: set[int] = set()
-        self._copies = is_child  # is what comes a copy of the parent's rows?
+        self.copies = is_child  # is what comes a copy of the parent's rows?
 
     def take(self, data: Any) -> None:
         """The next committed batch."""
@@ -73,7 +73,7 @@ class ShardSessions:
         elif isinstance(said, SessionEnded):
             self._ends(said.session_id, [])
         elif isinstance(entry, Inherit):
-            self._copies = False
+            self.copies = False
             self.open = dict(entry.sessions)
             owners = {row.owner for row in self.rows.values()} - {None}
             self._require(
@@ -95,13 +95,13 @@ class ShardSessions:
             if record.value is None:
                 row = self.rows.pop(key, None)
                 self._require(
-                    self._copies or row is None or row.owner is None or not key.startswith(OWN),
+                    self.copies or row is None or row.owner is None or not key.startswith(OWN),
                     "session-end",
                     f"{key!r} is removed, which nobody does but the end of its session",
                 )
                 continue
             self._require(
-                owner is None or owner in self.open or self._copies,
+                owner is None or owner in self.open or self.copies,
                 "session-order",
                 f"{key!r} = {record.value!r} is put under session {owner}, which is not open",
             )
