@@ -195,6 +195,9 @@ def test_keys_and_versions(shell: Shell) -> None:
         for line in shell.ok("kv", "default", "scan", "--from", "k", "--to", "l", "--json").splitlines()
     ]
     assert [(row["key"], row["value"]) for row in scanned] == [("k1", "two"), ("k2", "from stdin")]
+    assert shell.ok("kv", "default", "sequence", "numbers", "-n", "2").split() == ["1", "2"]
+    assert json.loads(shell.ok("kv", "default", "sequence", "numbers", "--json"))["numbers"] == [3]
+    shell.refused("kv", "default", "put", "k1", "three", "--ephemeral", "--if-version", version)
     shell.ok("kv", "default", "delete", "k1")
     assert "k1" in shell.refused("kv", "default", "get", "k1")
     shell.ok("kv", "default", "delete-range", "k", "l")

@@ -12,7 +12,6 @@ from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, Se
 from antiphon.cli.data_commands import as_text
 from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
 from antiphon.errors import SessionNotFoundError
-from antiphon.recipes import Counter
 
 SESSION_TIMEOUT_S = 10.0
 KeyArgument = Annotated[str, typer.Argument(help="The key.")]
@@ -257,6 +256,8 @@ def sequence(
     as_json: JsonOption = False,
 ) -> None:
     """Print the next numbers of a sequence that begins with 1: nobody else gets these."""
+    from antiphon.recipes import Counter
+
     with antiphon.connect(server_addresses(servers, directory)) as db:
         last = Counter(db, context.obj, key).add(count)
     numbers = list(range(last - count + 1, last + 1))
