@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,6 +179,22 @@ def test_consume_goes_past_what_it_cannot_read(shell: Shell, cluster: LocalClust
     letter = json.loads(shell.ok("consume", "letters", "--json"))
     assert letter["headers"]["antiphon.offset"] == "1"
     assert shell.run("consume", "broken", "--on-corrupt", "deadletter").returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_ephemeral_row_is_there_until_the_command_is_ended(shell: Shell, number: signal.Signals) -> None:
+    words = ("kv", "default", "put", "held", "me", "--ephemeral", "--session-timeout", "60")
+    with Terminal(*words, environment=shell.environment) as terminal:
+        deadline_s = time.monotonic() + 30
+        while shell.run("kv", "default", "get", "held").returncode:
+            assert time.monotonic() < deadline_s
+        assert json.loads(shell.ok("kv", "default", "get", "held", "--json"))["session_id"] > 0
+        os.kill(terminal.process.pid or 0, number)
+        assert terminal.ended(20) == 0
+    shell.refused("kv", "default", "get", "held")
+    shell.refused("kv", "default", "put", "held", "me", "--session-timeout", "5", code=2)
+    refusal = shell.refused("kv", "default", "put", "held", "me", "--ephemeral", "--session-timeout", "0.01")
+    assert "from 1000 to 300000 ms" in refusal
 
 
 def test_keys_and_versions(shell: Shell) -> None:
