@@ -12,7 +12,7 @@ the others.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -28,6 +28,7 @@ from antiphon.errors import (
     UnknownShardError,
     WrongShardError,
 )
+from antiphon.model.metadata import KeyRanges
 from antiphon.model.requests import Version
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, PutEphemeral
 
@@ -38,26 +39,34 @@ CLOSE_TIMEOUT_S: Final = 10.0
 OnLost = Callable[[SessionNotFoundError], None]
 
 
-class SessionTable(Protocol):
-    """What a session needs of a table. Awaited, it knows its shards."""
+class TablePlaces:
+    """What sessions need of a table: which shard holds which keys, as far as is known, and the way of a put."""
 
-    def __await__(self) -> Generator[Any, None, Any]: ...
+    def __init__(
+        self,
+        ranges: Callable[[], KeyRanges],
+        resolved: Callable[[], Awaitable[Any]],
+        write: Callable[[bytes, PutEphemeral, float | None], "asyncio.Future[Any]"],
+    ) -> None:
+        """`resolved` returns when the table's shards are known; `write` sends one operation on its way."""
+        self._ranges = ranges
+        self.resolved = resolved
+        self.write = write
 
     def place_of(self, key: bytes) -> tuple[int, tuple[int, int]]:
-        """The shard of a key and the hashes that it holds, as far as is known."""
-        ...
+        """The shard of a key and the hashes that it holds."""
+        ranges = self._ranges()
+        shard = ranges.shard_of(key)
+        return shard.shard_id, ranges.range_of(shard)
 
     def places_in(self, hashes: tuple[int, int]) -> list[tuple[int, tuple[int, int]]]:
         """The shards that hold these hashes, each with all that it holds."""
-        ...
+        ranges = self._ranges()
+        return [(one.shard_id, ranges.range_of(one)) for one in ranges.within(*hashes)]
 
     def bounds_of(self, hashes: tuple[int, int]) -> tuple[int, ...]:
         """These hashes as they are said to a shard: only where the table was ever split."""
-        ...
-
-    def write_one(self, op: PutEphemeral, timeout_s: float) -> "asyncio.Future[Any]":
-        """Send one operation on its way."""
-        ...
+        return hashes if self._ranges().is_split else ()
 
 
 class AnySession(Protocol):
@@ -76,7 +85,7 @@ class Place:
 
     __slots__ = ("beats", "hashes", "kept_s", "shard_id", "table")
 
-    def __init__(self, table: SessionTable, shard_id: int, hashes: tuple[int, int], kept_s: float) -> None:
+    def __init__(self, table: TablePlaces, shard_id: int, hashes: tuple[int, int], kept_s: float) -> None:
         self.table = table
         self.shard_id = shard_id
         self.hashes = hashes
@@ -170,7 +179,7 @@ class AsyncSession:
         place = self._places.get(shard_id)
         return place is not None and place.hashes[0] <= hashes[0] and hashes[1] <= place.hashes[1]
 
-    async def open_for(self, table: SessionTable, key: bytes, deadline: float) -> None:
+    async def open_for(self, table: TablePlaces, key: bytes, deadline: float) -> None:
         """Open it in the shard of a key, unless it is open there. Raises what the shard refuses, SessionNotFoundError."""
         pauses = Pauses(deadline)
         async with self._opening:
@@ -185,7 +194,7 @@ class AsyncSession:
                     await self._cluster.learn(error, pauses)
 
     async def _open(
-        self, table: SessionTable, shard_id: int, hashes: tuple[int, int], deadline: float
+        self, table: TablePlaces, shard_id: int, hashes: tuple[int, int], deadline: float
     ) -> None:
         sent_s = self._loop.time()
         left_s = max(0.001, deadline - sent_s)
@@ -195,7 +204,7 @@ class AsyncSession:
         await self._cluster.call_shard(shard_id, request, timeout_s=left_s)
         self._add(Place(table, shard_id, hashes, sent_s))
 
-    def _split_of(self, table: SessionTable, shard_id: int, hashes: tuple[int, int]) -> bool:
+    def _split_of(self, table: TablePlaces, shard_id: int, hashes: tuple[int, int]) -> bool:
         """Was the shard split off one in which the session is open? It took the session over then."""
         for place in list(self._places.values()):
             if place.table is table and place.hashes[0] <= hashes[0] and hashes[1] <= place.hashes[1]:
@@ -320,7 +329,7 @@ class AsyncSession:
 
 
 def put_under(
-    session: AsyncSession, table: SessionTable, op: PutEphemeral, timeout_s: float, ready: bool
+    session: AsyncSession, table: TablePlaces, op: PutEphemeral, timeout_s: float, ready: bool
 ) -> "asyncio.Future[Version]":
     """Put a row under a session, which is opened in the row's shard first where it is not open there.
 
@@ -329,7 +338,7 @@ def put_under(
     session.check()
     loop = asyncio.get_running_loop()
     if ready and session.covers(*table.place_of(op.key)):
-        future: asyncio.Future[Any] = table.write_one(op, timeout_s)
+        future: asyncio.Future[Any] = table.write(op.key, op, timeout_s)
     else:
         future = loop.create_task(_open_and_put(session, table, op, loop.time() + timeout_s))
 
@@ -342,12 +351,12 @@ def put_under(
 
 
 async def _open_and_put(
-    session: AsyncSession, table: SessionTable, op: PutEphemeral, deadline: float
+    session: AsyncSession, table: TablePlaces, op: PutEphemeral, deadline: float
 ) -> Version:
-    await table
+    await table.resolved()
     await session.open_for(table, op.key, deadline)
     left_s = deadline - asyncio.get_running_loop().time()
-    version: Version = await table.write_one(op, max(0.001, left_s))
+    version: Version = await table.write(op.key, op, max(0.001, left_s))
     return version
 
 

@@ -205,7 +205,7 @@ class Table:
         async def write(operations: Sequence[Operation]) -> Results:
             return await self._table.write(operations, timeout_s=timeout_s)
 
-        transaction = Transaction(write, self._table, timeout_s)
+        transaction = Transaction(write, self._table.places, timeout_s)
         yield transaction
         if transaction.operations:
             self._thread.call(transaction.commit())

@@ -13,7 +13,7 @@ from antiphon.client.handover import Handover
 from antiphon.client.hashing import as_bytes
 from antiphon.client.key_reads import KeyReads
 from antiphon.client.pipeline import Item, Request
-from antiphon.client.session import AsyncSession, put_under
+from antiphon.client.session import AsyncSession, TablePlaces, put_under
 from antiphon.client.table_scan import SCAN_ROWS, RangeScan, range_piece
 from antiphon.client.table_writer import (
     BYTES_PER_REQUEST,
@@ -63,6 +63,7 @@ class AsyncTable(Handle):
         super().__init__(cluster, name, timeout_s)
         self._writers: dict[int, TableWriter] = {}
         self._ranges = KeyRanges(())
+        self.places = TablePlaces(self._current_ranges, self._resolved, self._write)
         self._handover: Handover | None = None  # while writes to shards that took keys over have to wait
         self._early: list[Item] = []  # made before the table's metadata was known, and those behind them
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,21 +106,6 @@ class AsyncTable(Handle):
         self._known()
         return None if isinstance(op, DeleteRange) else self._ranges.shard_of(op.key).shard_id
 
-    def place_of(self, key: bytes) -> tuple[int, tuple[int, int]]:
-        """The shard of a key and the hashes that it holds, as far as is known (once this is awaited)."""
-        self._known()
-        shard = self._ranges.shard_of(key)
-        return shard.shard_id, self._ranges.range_of(shard)
-
-    def places_in(self, hashes: tuple[int, int]) -> list[tuple[int, tuple[int, int]]]:
-        """The shards that hold these hashes, each with all that it holds."""
-        self._known()
-        return [(one.shard_id, self._ranges.range_of(one)) for one in self._ranges.within(*hashes)]
-
-    def bounds_of(self, hashes: tuple[int, int]) -> tuple[int, ...]:
-        """These hashes as they are said to a shard: only where the table was ever split."""
-        return hashes if self._ranges.is_split else ()
-
     def _bounds(self, shard_id: int) -> tuple[int, ...]:
         """What the shard holds, to be said to it where the table was ever split."""
         if not self._ranges.is_split or self._meta is None:
@@ -159,7 +145,7 @@ class AsyncTable(Handle):
 
         Use: `async with table.transaction() as t: t.put(...); t.delete(...)`. See `write` for what it raises.
         """
-        return Transaction(self.write, self)
+        return Transaction(self.write, self.places)
 
     async def write(self, operations: Sequence[Operation], *, timeout_s: float | None = None) -> Results:
         """Carry out puts and deletes of keys of one shard, in order, all of them or none; returns the puts' versions.
@@ -213,7 +199,7 @@ class AsyncTable(Handle):
             return self._write(key, Put(key, value, expected_version), timeout_s)
         op = PutEphemeral(key, value, session.id, expected_version)
         known = not self._early and self._known() is not None
-        return put_under(session, self, op, self._timeout_s if timeout_s is None else timeout_s, known)
+        return put_under(session, self.places, op, self._timeout_s if timeout_s is None else timeout_s, known)
 
     def delete(
         self, key: Key, *, expected_version: int | None = None, timeout_s: float | None = None
@@ -284,10 +270,6 @@ class AsyncTable(Handle):
         )
         item.alone = True
         return self._add_item(shard_id, item)
-
-    def write_one(self, op: PutEphemeral, timeout_s: float) -> "asyncio.Future[Any]":
-        """Send one operation on its way."""
-        return self._write(op.key, op, timeout_s)
 
     def _write(self, key: bytes, op: TableOp, timeout_s: float | None) -> "asyncio.Future[Any]":
         item = Item(op, size_of_op(op), self._deadline(timeout_s), self._loop.create_future())

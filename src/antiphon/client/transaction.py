@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from antiphon.client.hashing import as_bytes
-from antiphon.client.session import AnySession, AsyncSession, SessionTable
+from antiphon.client.session import AnySession, AsyncSession, TablePlaces
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import Check, Delete, Put, Version
 from antiphon.model.sessions import PutEphemeral
@@ -24,7 +24,7 @@ class Transaction:
     before them in the same transaction.
     """
 
-    def __init__(self, commit: Commit, table: SessionTable, timeout_s: float | None = None) -> None:
+    def __init__(self, commit: Commit, table: TablePlaces, timeout_s: float | None = None) -> None:
         self._commit = commit
         self._table = table
         self._timeout_s = timeout_s
@@ -65,7 +65,7 @@ class Transaction:
         if not operations:
             raise InvalidRequestError("a transaction has at least one operation")
         if self._sessions:
-            await self._table
+            await self._table.resolved()
             deadline = asyncio.get_running_loop().time() + (self._timeout_s or OPEN_TIMEOUT_S)
             for session, key in self._sessions:
                 await session.open_for(self._table, key, deadline)

@@ -10,7 +10,7 @@ from antiphon.model.body import Body
 HASHES_MAX: Final = 16  # numbers that a request may name as the hashes of a shard
 
 
-class PutEphemeral(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
+class PutEphemeral(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True, tag=4):
     """Set a key as `Put` does; the row is removed when the session ends, unless it was put again since.
 
     `session_not_found` if the session is not open in this shard.

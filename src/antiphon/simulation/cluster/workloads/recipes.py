@@ -33,8 +33,9 @@ ITEM: Final = b"jobs/item/"
 class Holder:
     """Who was told that it holds a lock, until it begins to give it back."""
 
-    def __init__(self, name: str, session: "AsyncSession | None", token: int) -> None:
+    def __init__(self, name: str, session: "AsyncSession | None", token: int, process: "Process") -> None:
         self.name = name
+        self._process = process
         self.session = session
         self.token = token
         self.is_over = False
@@ -44,7 +45,7 @@ class Holder:
         kept_s = None if self.session is None else self.session.kept_s
         if self.is_over or kept_s is None or self.session is None:
             return 0.0
-        return kept_s + self.session.timeout_s / fastest
+        return self._process.world_s(kept_s) + self.session.timeout_s / fastest
 
 
 class ShardRecipes(ShardSessions):
@@ -101,7 +102,6 @@ class RecipeWorkload(Workload):
         self._unsure = 0  # additions whose outcome is not known
         self._items: dict[bytes, str] = {}  # put, done or unknown, by text
         self._processes: list[Process] = []
-        self._working = 0
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
@@ -109,9 +109,7 @@ class RecipeWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self._working = self.cluster.options.recipe_clients
-        for number in range(self._working):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(self.cluster.options.recipe_clients, self._work)
         self.spawn("hand", self._stop_some)
         self.spawn("last", self._see_the_end)
 
@@ -134,7 +132,6 @@ class RecipeWorkload(Workload):
                 self.cluster.tell("recipe-failed", name, error.code)
             await self.think(process)
             await db.close()
-        self._working -= 1
 
     # -- locks ----------------------------------------------------------------------------------------------------
 
@@ -149,7 +146,7 @@ class RecipeWorkload(Workload):
         else:
             lock = AsyncLeaderElection(db, self.name, lock_name, candidate=name, session=session)
             token = await lock.campaign(timeout_s=2.0)
-        mine = self._got(lock_name, Holder(name, session, token))
+        mine = self._got(lock_name, Holder(name, session, token, process))
         for serial in range(draw.randint(1, 6)):
             await self._write_guarded(db, lock, lock_name, f"{token} {name} {serial}".encode())
             await self.think(process)
@@ -194,11 +191,9 @@ class RecipeWorkload(Workload):
 
     async def _count(self, db: "AsyncClient", name: str) -> None:
         counter = AsyncCounter(db, self.name, "count")
-        try:
-            number = await counter.add(timeout_s=PATIENCE_S)
-        except AntiphonError:
-            self._unsure += 1
-            raise
+        self._unsure += 1
+        number = await counter.add(timeout_s=PATIENCE_S)
+        self._unsure -= 1
         self._require(
             number not in self._counts,
             "counted-once",
@@ -241,7 +236,7 @@ class RecipeWorkload(Workload):
 
     async def _see_the_end(self, _process: "Process") -> None:
         history = RecipesHistory(self.cluster, self.shard_ids)
-        while self._working or not self.stopped or history.open:
+        while self.is_working or history.open:
             await asyncio.sleep(LOOK_S)
             history.read()
 

@@ -37,8 +37,9 @@ SOON_S: Final = 0.3
 class Life:
     """One session of one client. `own`: keys that nobody else puts, acknowledged."""
 
-    def __init__(self, session: AsyncSession, name: str) -> None:
+    def __init__(self, session: AsyncSession, name: str, process: "Process") -> None:
         self.session = session
+        self._process = process
         self.name = name
         self.own: list[str] = []
         self.ends = False
@@ -46,7 +47,9 @@ class Life:
     def kept_until_s(self, fastest: float) -> float:
         """No shard may end the session before, by the world's clock; `fastest`: of a node's clock."""
         kept_s = self.session.kept_s
-        return 0.0 if self.ends or kept_s is None else kept_s + self.session.timeout_s / fastest
+        if self.ends or kept_s is None:
+            return 0.0
+        return self._process.world_s(kept_s) + self.session.timeout_s / fastest
 
 
 class SessionWorkload(Workload):
@@ -60,7 +63,6 @@ class SessionWorkload(Workload):
         self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
         self._puts: dict[bytes, str] = {}  # acknowledged, refused or unknown, by value
         self._processes: list[Process] = []
-        self._working = 0
         self._early: list[str] = []  # sessions that were lost too early
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -69,9 +71,7 @@ class SessionWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self._working = self.cluster.options.session_clients
-        for number in range(self._working):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(self.cluster.options.session_clients, self._work)
         for number in range(OBSERVERS):
             self.spawn(f"observer-{number}", self._observe)
         self.spawn("hand", self._stop_some)
@@ -87,11 +87,10 @@ class SessionWorkload(Workload):
             db = await self.connected()
             await self._live(db, process, f"{number}-{count}")
             await db.close()  # whatever is open is left to its time-out
-        self._working -= 1
 
     async def _live(self, db: "AsyncClient", process: "Process", name: str) -> None:
         draw, table = process.random, db.table(self.name)
-        life = Life(db.session(timeout_s=draw.choice(TIMEOUTS_S)), name)
+        life = Life(db.session(timeout_s=draw.choice(TIMEOUTS_S)), name, process)
         life.session.when_lost(lambda _error: self._lost(life))
         self.lives.append(life)
         self.outcomes["sessions"] += 1
@@ -195,7 +194,7 @@ class SessionWorkload(Workload):
 
     async def _see_the_end(self, _process: "Process") -> None:
         history = SessionHistory(self.cluster, self.shard_ids)
-        while (self._working or not self.stopped or history.open) and not self._early:
+        while (self.is_working or history.open) and not self._early:
             await asyncio.sleep(LOOK_S)
             history.read()
 

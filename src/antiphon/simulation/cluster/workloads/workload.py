@@ -113,6 +113,13 @@ class Workload(ABC):
         return all(client.task.done() for client in self.clients)
 
     @property
+    def is_working(self) -> bool:
+        """Does any of the clients that may be killed work, or will one?"""
+        return not self.stopped or any(
+            client.work is not None and not client.task.done() for client in self.clients
+        )
+
+    @property
     def now(self) -> float:
         """The world's time, by which histories are judged."""
         return self.cluster.loop.now
