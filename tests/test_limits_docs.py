@@ -32,7 +32,7 @@ from antiphon.native.table_requests import KEY_BYTES
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
-from antiphon.table.evaluator import RANGE_KEYS_MAX
+from antiphon.table.range_removals import RANGE_KEYS_MAX
 from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
 from antiphon.transactions.coordinator import IDS_MAX, PARTICIPANTS_MAX
 from antiphon.transactions.endings import MARKERS_AT_ONCE, WORKERS

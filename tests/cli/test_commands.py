@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +181,22 @@ def test_consume_goes_past_what_it_cannot_read(shell: Shell, cluster: LocalClust
     assert shell.run("consume", "broken", "--on-corrupt", "deadletter").returncode == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_ephemeral_row_is_there_until_the_command_is_ended(shell: Shell, number: signal.Signals) -> None:
+    words = ("kv", "default", "put", "held", "me", "--ephemeral", "--session-timeout", "60")
+    with Terminal(*words, environment=shell.environment) as terminal:
+        deadline_s = time.monotonic() + 30
+        while shell.run("kv", "default", "get", "held").returncode:
+            assert time.monotonic() < deadline_s
+        assert json.loads(shell.ok("kv", "default", "get", "held", "--json"))["session_id"] > 0
+        os.kill(terminal.process.pid or 0, number)
+        assert terminal.ended(20) == 0
+    shell.refused("kv", "default", "get", "held")
+    shell.refused("kv", "default", "put", "held", "me", "--session-timeout", "5", code=2)
+    refusal = shell.refused("kv", "default", "put", "held", "me", "--ephemeral", "--session-timeout", "0.01")
+    assert "from 1000 to 300000 ms" in refusal
+
+
 def test_keys_and_versions(shell: Shell) -> None:
     assert shell.ok("kv", "default", "put", "k1", "one", "--if-absent").startswith("version ")
     shown = json.loads(shell.ok("kv", "default", "get", "k1", "--json"))
@@ -195,6 +213,9 @@ def test_keys_and_versions(shell: Shell) -> None:
         for line in shell.ok("kv", "default", "scan", "--from", "k", "--to", "l", "--json").splitlines()
     ]
     assert [(row["key"], row["value"]) for row in scanned] == [("k1", "two"), ("k2", "from stdin")]
+    assert shell.ok("kv", "default", "sequence", "numbers", "-n", "2").split() == ["1", "2"]
+    assert json.loads(shell.ok("kv", "default", "sequence", "numbers", "--json"))["numbers"] == [3]
+    shell.refused("kv", "default", "put", "k1", "three", "--ephemeral", "--if-version", version)
     shell.ok("kv", "default", "delete", "k1")
     assert "k1" in shell.refused("kv", "default", "get", "k1")
     shell.ok("kv", "default", "delete-range", "k", "l")

@@ -219,7 +219,15 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 @pytest.mark.parametrize(
     "name",
-    ["append_and_read", "asynchronous", "log_backed_store", "optimistic_counter", "table", "transactions"],
+    [
+        "append_and_read",
+        "asynchronous",
+        "leases",
+        "log_backed_store",
+        "optimistic_counter",
+        "table",
+        "transactions",
+    ],
 )
 def test_examples_run_without_a_warning(processes: Processes, name: str) -> None:
     with antiphon.connect(processes.servers) as db, contextlib.suppress(antiphon.TopicExistsError):

@@ -105,8 +105,13 @@ def test_surface(cluster: RealNodes) -> None:
     assert "N14228" not in aircraft
     with pytest.raises(KeyNotFoundError):
         aircraft.get("N14228")
-    with pytest.raises(InvalidRequestError, match="sessions"):
-        db.session(timeout_s=10)
+    with db.session(timeout_s=10) as session:
+        aircraft.put("leader", b"me", session=session)
+        assert aircraft.get("leader").session_id == session.id
+        assert not session.is_lost
+        with aircraft.transaction() as t:
+            t.put("leader", b"still", session=session)
+    assert "leader" not in aircraft
     db.close()
 
 

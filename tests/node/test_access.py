@@ -57,6 +57,7 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
 from antiphon.model.transactions import (
     AbortTransaction,
     FindCoordinator,
@@ -150,6 +151,9 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             TableWrite(table, (Put(b"k", b"v"),)),
             TableGet(table, (b"k",)),
             TableScan(table, b"", b""),
+            OpenSession(table, 1, 5_000),
+            KeepSession(table, 1),
+            CloseSession(table, 1),
         )
     }
 

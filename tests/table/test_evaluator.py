@@ -27,6 +27,7 @@ from antiphon.records.batch import stamp
 from antiphon.records.builder import build_batch, building
 from antiphon.records.changes import VERSION, ChangeKind, decode_changes
 from antiphon.table import evaluator as module
+from antiphon.table import range_removals
 from antiphon.table import state as states
 from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import ABSENT, TableEvaluator
@@ -247,7 +248,7 @@ def test_put_after_delete_range_in_one_request_starts_anew(leader: Leader) -> No
 
 
 def test_delete_range_is_bounded(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RANGE_KEYS_MAX", 3)
+    monkeypatch.setattr(range_removals, "RANGE_KEYS_MAX", 3)
     for key in (b"a", b"b", b"c", b"d"):
         leader.put(key)
     leader.write(Delete(b"d"), Put(b"dd", b""))
@@ -331,8 +332,8 @@ def test_changes_tell_what_happened(leader: Leader) -> None:
         (b"k", None, ChangeKind.DELETED, 2, 9),
         (b"j", b"", ChangeKind.CREATED, 3, 9),
     ]
-    assert changes[0][4:] == (1, 1, 5, 5)
-    assert changes[1][4:] == (1, 1, 5, 5)  # of the row that was removed
+    assert changes[0][4:] == (1, 1, 5, 5, None)
+    assert changes[1][4:] == (1, 1, 5, 5, None)  # of the row that was removed
 
 
 @pytest.mark.parametrize(
@@ -486,7 +487,7 @@ def test_the_ranges_of_a_request_hold_so_many_keys_together(
     leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Removed rows are in the store until that is committed: ranges that overlap would look at them again and again."""
-    monkeypatch.setattr(module, "RANGE_KEYS_MAX", 10)
+    monkeypatch.setattr(range_removals, "RANGE_KEYS_MAX", 10)
     leader.write(*(Put(b"%02d" % number, b"v") for number in range(6)))
     leader.commit()
     assert len(leader.write(DeleteRange(b"", b"05")).records) == 5

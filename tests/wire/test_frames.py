@@ -13,7 +13,6 @@ from antiphon.model.access import ACLS_MAX, Acl, Operation, Resource
 from antiphon.model.requests import (
     FRAME_BYTES_MAX,
     GET_KEYS_MAX,
-    HASHES_MAX,
     OPS_MAX,
     SETTINGS_MAX,
     AlterAcls,
@@ -24,11 +23,14 @@ from antiphon.model.requests import (
     Done,
     Failure,
     Hello,
+    Row,
     TableGet,
     TableScan,
     TableWrite,
     TableWritten,
+    Version,
 )
+from antiphon.model.sessions import HASHES_MAX, CloseSession, KeepSession, OpenSession, PutEphemeral
 from antiphon.wire.frames import (
     Frame,
     FrameDecoder,
@@ -50,6 +52,21 @@ def test_golden_bytes() -> None:
     assert b"".join(encode_frame(b"hh", [b"pay", memoryview(b"load")])) == (
         b"\x00\x00\x00\x0d\x00\x00\x00\x02hhpayload"
     )
+
+
+def test_golden_bytes_of_sessions() -> None:
+    for body, packed in (
+        (OpenSession(3, 7, 10_000, (0, 9)), "920796ab4f70656e53657373696f6e0307cd2710920009cd2710"),
+        (KeepSession(3, 7), "920795ab4b65657053657373696f6e030790cd2710"),
+        (CloseSession(3, 7), "920795ac436c6f736553657373696f6e030790cd2710"),
+    ):
+        frame = b"".join(encode_message(7, body))
+        assert frame[8:].hex() == packed
+        assert decode_request.decode(frame[8:]) == (7, body)
+    op = PutEphemeral(b"k", b"v", 7, -1)
+    assert msgspec.msgpack.encode(op).hex() == "9504c4016bc4017607ff"
+    row = Row(b"k", b"v", Version(5, 0, 1, 2), 7)
+    assert msgspec.msgpack.encode(row).hex() == "94c4016bc40176940500010207"  # fmt: skip
 
 
 @settings(max_examples=60)

@@ -1,6 +1,8 @@
 """`antiphon kv TABLE ...`: keys and values of a table."""
 
+import signal
 import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -9,7 +11,9 @@ import antiphon
 from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.data_commands import as_text
 from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
+from antiphon.errors import SessionNotFoundError
 
+SESSION_TIMEOUT_S = 10.0
 KeyArgument = Annotated[str, typer.Argument(help="The key.")]
 ABSENT = -1
 
@@ -30,6 +34,7 @@ def mount(app: typer.Typer) -> None:
     kv.command("list", epilog="Example: antiphon kv default list --from a --to b")(list_keys)
     kv.command(epilog="Example: antiphon kv default scan --json")(scan)
     kv.command(epilog="Example: antiphon kv default watch --count 1")(watch)
+    kv.command(epilog="Example: antiphon kv default sequence orders --count 3")(sequence)
     app.add_typer(kv, name="kv")
 
 
@@ -50,6 +55,16 @@ def put(
         int | None, typer.Option("--if-version", help="Only if the key has this version.")
     ] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key is not there.")] = False,
+    ephemeral: Annotated[
+        bool,
+        typer.Option("--ephemeral", help="Under a session: the row is there until this command is ended."),
+    ] = False,
+    session_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Of that session, in seconds (10): how long the row outlives a command that was killed."
+        ),
+    ] = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
@@ -57,14 +72,50 @@ def put(
     """Set a key."""
     if if_absent and if_version is not None:
         usage("give --if-version or --if-absent, not both")
+    if session_timeout is not None and not ephemeral:
+        usage("--session-timeout is for --ephemeral")
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
     expected = ABSENT if if_absent else if_version
     with antiphon.connect(server_addresses(servers, directory)) as db:
-        version = db.table(context.obj).put(key, data, expected_version=expected)
+        table = db.table(context.obj)
+        if ephemeral:
+            _hold(db, table, key, data, expected, session_timeout or SESSION_TIMEOUT_S, as_json=as_json)
+            return
+        _say_version(key, table.put(key, data, expected_version=expected), as_json=as_json)
+
+
+def _say_version(key: str, version: "antiphon.Version", *, as_json: bool) -> None:
     if as_json:
         print_json({"key": key, "version": version.id, "modifications": version.modifications})
     else:
         typer.echo(f"version {version.id}")
+    sys.stdout.flush()
+
+
+def _hold(
+    db: "antiphon.Client",
+    table: "antiphon.Table",
+    key: str,
+    data: bytes,
+    expected: int | None,
+    timeout_s: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Keep a row under a session until a signal comes. Raises SessionNotFoundError if the session is lost before."""
+    ended, lost = threading.Event(), list[SessionNotFoundError]()
+
+    def lose(error: SessionNotFoundError) -> None:
+        lost.append(error)
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with db.session(timeout_s=timeout_s, on_lost=lose) as session:
+        _say_version(key, table.put(key, data, expected_version=expected, session=session), as_json=as_json)
+        ended.wait()
+    if lost:
+        raise lost[0]
 
 
 @reports_errors
@@ -195,6 +246,28 @@ def watch(
                 return
 
 
+@reports_errors
+def sequence(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(help="Where the last number is kept.")],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many numbers.")] = 1,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the next numbers of a sequence that begins with 1: nobody else gets these."""
+    from antiphon.recipes import Counter
+
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        last = Counter(db, context.obj, key).add(count)
+    numbers = list(range(last - count + 1, last + 1))
+    if as_json:
+        print_json({"key": key, "numbers": numbers})
+    else:
+        for number in numbers:
+            typer.echo(str(number))
+
+
 def _shown(value: bytes | None) -> str:
     return "-" if value is None else value.decode("utf-8", "backslashreplace")
 
@@ -208,4 +281,5 @@ def _row_json(row: "antiphon.Row") -> dict[str, object]:
         "modifications": version.modifications,
         "created_ms": version.created_ms,
         "modified_ms": version.modified_ms,
+        "session_id": row.session_id,
     }

@@ -17,22 +17,22 @@ from antiphon.client.account import account_of
 from antiphon.client.cluster import Cluster, default_servers
 from antiphon.client.coordinated import CoordinatedCalls, Coordinators
 from antiphon.client.handles import Handle
-from antiphon.client.moves import shards_on_their_way
+from antiphon.client.moves import shard_of, shards_on_their_way
 from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer
+from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
+from antiphon.client.session import AsyncSession, OnLost, OpenedSessions
 from antiphon.client.table import AsyncTable
 from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic
 from antiphon.errors import (
     AntiphonError,
-    InvalidRequestError,
     ProtocolViolationError,
     TimedOutError,
     TopicExistsError,
     UnavailableError,
-    UnknownShardError,
     UnknownTopicError,
 )
-from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, ShardMeta, TopicMeta
+from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
@@ -87,6 +87,7 @@ class AsyncClient(CoordinatedCalls):
         self._topics: dict[tuple[str, bool, str], AsyncTopic] = {}
         self._tables: dict[str, AsyncTable] = {}
         self._topic_writers: dict[int, TopicWriter] = {}
+        self._sessions = OpenedSessions(self._cluster)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -108,6 +109,7 @@ class AsyncClient(CoordinatedCalls):
     async def close(self) -> None:
         """Fail all open requests and close all connections. A second close does nothing."""
         self._cluster.closed = True
+        self._sessions.abandon()
         for table in list(self._tables.values()):
             await table.close()
         for writer in list(self._topic_writers.values()):
@@ -220,7 +222,7 @@ class AsyncClient(CoordinatedCalls):
         self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
     ) -> None:
         """Fence a shard and elect a new leader; `node` -1: the replica with the best log."""
-        shard_id = _shard_of(await self._meta_of(name), shard).shard_id
+        shard_id = shard_of(await self._meta_of(name), shard).shard_id
         await self._decide(ElectLeader(shard_id, node), timeout_s)
 
     async def split_shard(
@@ -233,7 +235,7 @@ class AsyncClient(CoordinatedCalls):
         changed).
         """
         meta = await self._meta_of(name)
-        found = _shard_of(meta, shard)
+        found = shard_of(meta, shard)
         if at is None:  # said outright, so that a repeat does not halve a half
             first, last = KeyRanges(meta.shards).range_of(found)
             at = (first + last + 1) // 2
@@ -250,7 +252,7 @@ class AsyncClient(CoordinatedCalls):
 
         Raises InvalidRequestError, UnknownShardError.
         """
-        shard_id = _shard_of(await self._meta_of(name), shard).shard_id
+        shard_id = shard_of(await self._meta_of(name), shard).shard_id
         await self._decide(MoveReplica(shard_id, from_node, to_node), timeout_s)
 
     async def administer(self, request: AdminRequest, *, timeout_s: float | None = None) -> None:
@@ -345,9 +347,13 @@ class AsyncClient(CoordinatedCalls):
         times = self._time(timeout_s), transaction_timeout_s
         return AsyncProducer(self._cluster, self.coordinators, self.topic, name, *times)
 
-    def session(self, *, timeout_s: float = 10.0) -> Any:
-        """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""
-        raise InvalidRequestError(f"sessions (of {timeout_s} s) are not offered by this version")
+    def session(self, *, timeout_s: float = SESSION_TIMEOUT_S, on_lost: OnLost | None = None) -> AsyncSession:
+        """A session: rows put under it (`table.put(..., session=session)`) are removed when it ends.
+
+        It ends when it is closed (`async with` does that), or when this client is silent for `timeout_s`: it died, cannot
+        reach the cluster, or its loop stood still. A fail-over ends none early. `on_lost` is called once, on the loop.
+        """
+        return self._sessions.add(timeout_s, on_lost)
 
     # -- single requests, for programs that keep their own books ------------------------------------------------
 
@@ -427,12 +433,6 @@ class AsyncClient(CoordinatedCalls):
             if asyncio.get_running_loop().time() > deadline:
                 raise TimedOutError("the change was made, and the metadata of the asked node lacks it yet")
             await self._cluster.refresh(news=True)
-
-
-def _shard_of(topic: TopicMeta, shard: int) -> ShardMeta:
-    if not 0 <= shard < len(topic.shards):
-        raise UnknownShardError(f"{topic.name!r} has shards 0..{len(topic.shards) - 1}, not {shard}")
-    return topic.shards[shard]
 
 
 class Connecting:

@@ -1,6 +1,7 @@
 """Shards whose members are changing, according to the metadata."""
 
-from antiphon.model.metadata import ClusterMeta, ShardMeta
+from antiphon.errors import UnknownShardError
+from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 
 
 def is_on_its_way(shard: ShardMeta) -> bool:
@@ -17,3 +18,10 @@ def shards_on_their_way(cluster: ClusterMeta, name: str | None = None) -> list[t
         for shard in topic.shards
         if is_on_its_way(shard)
     ]
+
+
+def shard_of(topic: TopicMeta, shard: int) -> ShardMeta:
+    """A shard by its place. Raises UnknownShardError."""
+    if not 0 <= shard < len(topic.shards):
+        raise UnknownShardError(f"{topic.name!r} has shards 0..{len(topic.shards) - 1}, not {shard}")
+    return topic.shards[shard]

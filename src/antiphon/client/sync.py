@@ -18,7 +18,10 @@ from antiphon.client.closing import Closes
 from antiphon.client.cluster import default_servers
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.on_unreadable import OnCorrupt
+from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
+from antiphon.client.session import AsyncSession, OnLost
 from antiphon.client.sync_producer import TransactionCalls
+from antiphon.client.sync_session import Session
 from antiphon.client.table import AsyncTable, Key
 from antiphon.client.table import Value as TableValue
 from antiphon.client.tls import tls_of
@@ -154,15 +157,20 @@ class Table:
         value: TableValue,
         *,
         expected_version: int | None = None,
+        session: Session | None = None,
         timeout_s: float | None = None,
     ) -> Version:
         """Set a key; returns its new version when it is durable and committed. See `AsyncTable.put`.
 
-        Raises VersionMismatchError (expected, actual), UnknownTopicError, InvalidRequestError, TimedOutError.
+        Raises VersionMismatchError (expected, actual), UnknownTopicError, InvalidRequestError, SessionNotFoundError,
+        TimedOutError.
         """
 
         async def put() -> Version:
-            return await self._table.put(key, value, expected_version=expected_version, timeout_s=timeout_s)
+            under = None if session is None else session.aio
+            return await self._table.put(
+                key, value, expected_version=expected_version, session=under, timeout_s=timeout_s
+            )
 
         return self._thread.call(put())
 
@@ -197,7 +205,7 @@ class Table:
         async def write(operations: Sequence[Operation]) -> Results:
             return await self._table.write(operations, timeout_s=timeout_s)
 
-        transaction = Transaction(write)
+        transaction = Transaction(write, self._table.places, timeout_s)
         yield transaction
         if transaction.operations:
             self._thread.call(transaction.commit())
@@ -426,9 +434,16 @@ class Client(TransactionCalls, Closes):
         """Have a node read what is on its disk of a shard, or of all, now. See `AsyncClient.start_scrub`."""
         self.run(self.aio.start_scrub(node_id, shard_id, timeout_s=timeout_s))
 
-    def session(self, *, timeout_s: float = 10.0) -> Any:
-        """Sessions and ephemeral keys are not offered by this version: always raises InvalidRequestError."""
-        return self.aio.session(timeout_s=timeout_s)
+    def session(self, *, timeout_s: float = SESSION_TIMEOUT_S, on_lost: OnLost | None = None) -> Session:
+        """A session: rows put under it are removed when it ends. See `AsyncClient.session`.
+
+        `on_lost` is called on the client's own thread: it must not wait, nor use this client.
+        """
+
+        async def make() -> AsyncSession:
+            return self.aio.session(timeout_s=timeout_s, on_lost=on_lost)
+
+        return Session(self._thread, self.run(make()))
 
 
 def connect(

@@ -13,8 +13,16 @@ from antiphon.client.handover import Handover
 from antiphon.client.hashing import as_bytes
 from antiphon.client.key_reads import KeyReads
 from antiphon.client.pipeline import Item, Request
-from antiphon.client.table_scan import SCAN_ROWS, RangeScan
-from antiphon.client.table_writer import BYTES_PER_REQUEST, TableWriter, Together, refusal
+from antiphon.client.session import AsyncSession, TablePlaces, put_under
+from antiphon.client.table_scan import SCAN_ROWS, RangeScan, range_piece
+from antiphon.client.table_writer import (
+    BYTES_PER_REQUEST,
+    OP_OVERHEAD_BYTES,
+    TableWriter,
+    Together,
+    refusal,
+    size_of_op,
+)
 from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Watch
 from antiphon.errors import (
@@ -36,12 +44,11 @@ from antiphon.model.requests import (
     TableScan,
     Version,
 )
+from antiphon.model.sessions import PutEphemeral
 
 ABSENT: Final = -1
 """Expected version of a key that must not be there."""
-OP_OVERHEAD_BYTES: Final = 64
 RANGE_PIECE_KEYS: Final = 1000
-RANGE_PIECE_BYTES: Final = 128 * 1024
 
 Key = str | bytes
 Value = str | bytes
@@ -56,6 +63,7 @@ class AsyncTable(Handle):
         super().__init__(cluster, name, timeout_s)
         self._writers: dict[int, TableWriter] = {}
         self._ranges = KeyRanges(())
+        self.places = TablePlaces(self._current_ranges, self._resolved, self._write)
         self._handover: Handover | None = None  # while writes to shards that took keys over have to wait
         self._early: list[Item] = []  # made before the table's metadata was known, and those behind them
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +145,7 @@ class AsyncTable(Handle):
 
         Use: `async with table.transaction() as t: t.put(...); t.delete(...)`. See `write` for what it raises.
         """
-        return Transaction(self.write)
+        return Transaction(self.write, self.places)
 
     async def write(self, operations: Sequence[Operation], *, timeout_s: float | None = None) -> Results:
         """Carry out puts and deletes of keys of one shard, in order, all of them or none; returns the puts' versions.
@@ -153,7 +161,7 @@ class AsyncTable(Handle):
         ops = tuple(operations)
         shard_id = self._one_shard(ops)
         future: asyncio.Future[Sequence[OpResult]] = self._loop.create_future()
-        item = Item(Together(ops, True), sum(map(_size_bytes, ops)), deadline, future)
+        item = Item(Together(ops, True), sum(map(size_of_op, ops)), deadline, future)
         item.alone = True
         results = await self._add_item(shard_id, item)
         for number, (op, result) in enumerate(zip(ops, results, strict=True)):
@@ -164,7 +172,13 @@ class AsyncTable(Handle):
         return [result.version for result in results]
 
     def put(
-        self, key: Key, value: Value, *, expected_version: int | None = None, timeout_s: float | None = None
+        self,
+        key: Key,
+        value: Value,
+        *,
+        expected_version: int | None = None,
+        session: AsyncSession | None = None,
+        timeout_s: float | None = None,
     ) -> "asyncio.Future[Version]":
         """Set a key; the future gets the new version when it is durable and committed.
 
@@ -173,11 +187,19 @@ class AsyncTable(Handle):
         in the order in which they were made, over fail-overs and splits. The node recognises repeats after lost
         connections or fail-overs: a put is never applied twice.
 
+        Under a `session` the row is removed when the session ends, unless anybody has put the key again. The first put
+        under it in a shard waits until it is open there; puts without it may go before that one.
+
         Raises (when awaited) VersionMismatchError (expected, actual), UnknownTopicError, InvalidRequestError, and
-        TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
+        TimedOutError after `timeout_s` (its text says whether the outcome is unknown). SessionNotFoundError: the
+        session has ended, and nothing was put.
         """
-        key = as_bytes(key, "key")
-        return self._write(key, Put(key, as_bytes(value, "value"), expected_version), timeout_s)
+        key, value = as_bytes(key, "key"), as_bytes(value, "value")
+        if session is None:
+            return self._write(key, Put(key, value, expected_version), timeout_s)
+        op = PutEphemeral(key, value, session.id, expected_version)
+        known = not self._early and self._known() is not None
+        return put_under(session, self.places, op, self._timeout_s if timeout_s is None else timeout_s, known)
 
     def delete(
         self, key: Key, *, expected_version: int | None = None, timeout_s: float | None = None
@@ -235,7 +257,7 @@ class AsyncTable(Handle):
             await scan.load()
             if not scan.rows:
                 return
-            end, following = _piece(scan.rows, op.end, more=scan.more)
+            end, following = range_piece(scan.rows, op.end, more=scan.more)
             await self._add_range(shard_id, DeleteRange(start, end), deadline)
             start = following
 
@@ -250,7 +272,7 @@ class AsyncTable(Handle):
         return self._add_item(shard_id, item)
 
     def _write(self, key: bytes, op: TableOp, timeout_s: float | None) -> "asyncio.Future[Any]":
-        item = Item(op, _size_bytes(op), self._deadline(timeout_s), self._loop.create_future())
+        item = Item(op, size_of_op(op), self._deadline(timeout_s), self._loop.create_future())
         if not self._early and self._known() is not None:
             return self._add_item(self._ranges.shard_of(key).shard_id, item)
         self._early.append(item)
@@ -417,22 +439,3 @@ class AsyncTable(Handle):
             await writer.close()
         if self._handover is not None:
             self._handover.fail(ClientClosedError("the client was closed before an answer came"))
-
-
-def _piece(rows: Sequence[Row], end: bytes, *, more: bool) -> tuple[bytes, bytes | None]:
-    """Where a piece of a range ends that removes some of `rows`, and where the next one starts (None: no next one)."""
-    size_bytes = 0
-    for row in rows:
-        size_bytes += OP_OVERHEAD_BYTES + len(row.key)
-        if size_bytes > RANGE_PIECE_BYTES and row is not rows[0]:
-            return row.key, row.key
-    if more:
-        following = rows[-1].key + b"\x00"
-        return following, following
-    return end, None
-
-
-def _size_bytes(op: TableOp) -> int:
-    if type(op) is Put:
-        return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
-    return OP_OVERHEAD_BYTES

@@ -9,11 +9,13 @@ from typing import Final
 import msgspec
 
 from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.table_writer import OP_OVERHEAD_BYTES
 from antiphon.errors import ProtocolViolationError, WrongShardError
 from antiphon.model.metadata import KeyRanges
 from antiphon.model.requests import Row, TableRows, TableScan
 
 SCAN_ROWS: Final = 1000
+RANGE_PIECE_BYTES: Final = 128 * 1024
 
 
 class RangeScan:
@@ -87,3 +89,16 @@ class RangeScan:
         if self._at == len(self.rows) and self.more:
             await self.load()
         return self.rows[self._at] if self._at < len(self.rows) else None
+
+
+def range_piece(rows: Sequence[Row], end: bytes, *, more: bool) -> tuple[bytes, bytes | None]:
+    """Where a piece of a range ends that removes some of `rows`, and where the next one starts (None: no next one)."""
+    size_bytes = 0
+    for row in rows:
+        size_bytes += OP_OVERHEAD_BYTES + len(row.key)
+        if size_bytes > RANGE_PIECE_BYTES and row is not rows[0]:
+            return row.key, row.key
+    if more:
+        following = rows[-1].key + b"\x00"
+        return following, following
+    return end, None

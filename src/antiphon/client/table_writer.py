@@ -25,14 +25,17 @@ from antiphon.errors import (
     KeyNotFoundError,
     OutOfOrderSequenceError,
     ProtocolViolationError,
+    SessionNotFoundError,
     VersionMismatchError,
     WrongShardError,
 )
 from antiphon.model.requests import Check, Delete, OpResult, OpStatus, Put, TableOp, TableWrite, TableWritten
+from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import TABLE_PRODUCER_BIT
 from antiphon.wire.frames import Buffer
 
 OPS_PER_REQUEST: Final = 512
+OP_OVERHEAD_BYTES: Final = 64
 BYTES_PER_REQUEST: Final = 256 * 1024
 SEQUENCE_MAX: Final = (1 << 31) - 1
 
@@ -226,7 +229,7 @@ class TableWriter(ShardPipeline):
 
 def refusal(op: Any, result: OpResult) -> AntiphonError:
     """The error for an operation that was refused."""
-    if result.status == OpStatus.UNEXPECTED_VERSION and isinstance(op, Put | Delete | Check):
+    if result.status == OpStatus.UNEXPECTED_VERSION and isinstance(op, Put | Delete | Check | PutEphemeral):
         actual = -1 if result.version is None else result.version.id
         found = "it is not there" if result.version is None else f"it has version {actual}"
         wanted = "to be absent" if op.expected_version == -1 else f"to have version {op.expected_version}"
@@ -235,4 +238,15 @@ def refusal(op: Any, result: OpResult) -> AntiphonError:
         )
     if result.status == OpStatus.KEY_NOT_FOUND and isinstance(op, Delete):
         return KeyNotFoundError(f"key {op.key!r} is not in the table")
+    if result.status == OpStatus.SESSION_NOT_FOUND and isinstance(op, PutEphemeral):
+        return SessionNotFoundError(
+            f"session {op.session_id} has ended: key {op.key!r} was not put", session_id=op.session_id
+        )
     return ProtocolViolationError(f"a table operation was answered with status {result.status}")
+
+
+def size_of_op(op: TableOp) -> int:
+    """About what it adds to a request."""
+    if isinstance(op, Put | PutEphemeral):
+        return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
+    return OP_OVERHEAD_BYTES

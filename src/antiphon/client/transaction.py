@@ -1,15 +1,19 @@
 """Several operations on one shard of a table that are carried out together or not at all."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from antiphon.client.hashing import as_bytes
+from antiphon.client.session import AnySession, AsyncSession, TablePlaces
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import Check, Delete, Put, Version
+from antiphon.model.sessions import PutEphemeral
 
-Operation = Put | Delete | Check
+Operation = Put | Delete | Check | PutEphemeral
 Results = list[Version | None]
+OPEN_TIMEOUT_S: Final = 30.0  # for sessions, where nothing else is said
 Commit = Callable[[Sequence[Operation]], Awaitable[Results]]
 
 
@@ -20,14 +24,32 @@ class Transaction:
     before them in the same transaction.
     """
 
-    def __init__(self, commit: Commit) -> None:
+    def __init__(self, commit: Commit, table: TablePlaces, timeout_s: float | None = None) -> None:
         self._commit = commit
+        self._table = table
+        self._timeout_s = timeout_s
+        self._sessions: list[tuple[AsyncSession, bytes]] = []
         self.operations: list[Operation] = []
         self.versions: Results = []
 
-    def put(self, key: str | bytes, value: str | bytes, *, expected_version: int | None = None) -> None:
-        """Set a key; with `expected_version` only if it has that version id, or is not there (`ABSENT`)."""
-        self.operations.append(Put(as_bytes(key, "key"), as_bytes(value, "value"), expected_version))
+    def put(
+        self,
+        key: str | bytes,
+        value: str | bytes,
+        *,
+        expected_version: int | None = None,
+        session: AnySession | None = None,
+    ) -> None:
+        """Set a key; with `expected_version` only if it has that version id, or is not there (`ABSENT`).
+
+        Under a `session` the row is removed when the session ends; SessionNotFoundError if it has ended.
+        """
+        key, value = as_bytes(key, "key"), as_bytes(value, "value")
+        if session is None:
+            self.operations.append(Put(key, value, expected_version))
+            return
+        self._sessions.append((session.aio, key))
+        self.operations.append(PutEphemeral(key, value, session.id, expected_version))
 
     def delete(self, key: str | bytes, *, expected_version: int | None = None) -> None:
         """Remove a key; a key that does not exist refuses the transaction."""
@@ -42,6 +64,11 @@ class Transaction:
         operations, self.operations = self.operations, []
         if not operations:
             raise InvalidRequestError("a transaction has at least one operation")
+        if self._sessions:
+            await self._table.resolved()
+            deadline = asyncio.get_running_loop().time() + (self._timeout_s or OPEN_TIMEOUT_S)
+            for session, key in self._sessions:
+                await session.open_for(self._table, key, deadline)
         self.versions = await self._commit(operations)
         return self.versions
 

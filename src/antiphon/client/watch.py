@@ -34,7 +34,8 @@ class Change(NamedTuple):
     """A key was created, modified or deleted. `value` is the new one, None when deleted.
 
     `version` is the new row's, or that of the removed row. `shard` and `offset` are its position in the table's log;
-    `timestamp_ms` (ms since 1970) is when the leader received the request.
+    `timestamp_ms` (ms since 1970) is when the leader received the request. `session_id`: the session that the row belongs
+    to, or whose end removed it.
     """
 
     key: bytes
@@ -44,6 +45,7 @@ class Change(NamedTuple):
     shard: int
     offset: int
     timestamp_ms: int
+    session_id: int | None = None
 
 
 class Watch(StartsAndCloses):
@@ -143,7 +145,16 @@ class Watch(StartsAndCloses):
         try:
             async for chunk in read_batches(self._cluster, shard_id, start, None):
                 changes = [
-                    Change(c.key, c.value, Version(*c[4:]), c.kind, index, c.offset, c.timestamp_ms)
+                    Change(
+                        c.key,
+                        c.value,
+                        Version(*c[4:8]),
+                        c.kind,
+                        index,
+                        c.offset,
+                        c.timestamp_ms,
+                        c.session_id,
+                    )
                     for c in decode_changes([chunk], start)
                 ]
                 if changes:

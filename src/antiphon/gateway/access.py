@@ -41,6 +41,7 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
 from antiphon.model.transactions import (
     AbortTransaction,
     FindCoordinator,
@@ -292,4 +293,7 @@ ACCESS: Final[dict[type, Check]] = {
     TableWrite: _table(Operation.WRITE),
     TableGet: _table(Operation.READ),
     TableScan: _table(Operation.READ),
+    OpenSession: _shard(Operation.WRITE),
+    KeepSession: _shard(Operation.WRITE),
+    CloseSession: _shard(Operation.WRITE),
 }

@@ -36,6 +36,7 @@ from antiphon.model.requests import (
 )
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.model.sender import Sender
+from antiphon.model.sessions import SessionRequest
 from antiphon.records.batch import Buffer
 
 Done = Callable[[Any], None]
@@ -295,12 +296,14 @@ class Gateway(Protocol):
         """
         ...
 
-    def submit_table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
-        """See `table_get`; errors that are known at once are raised. `admit` says when the rows are read."""
+    def submit_table_read(
+        self, request: TableGet | TableScan, done: Done, admit: Admit | None = None
+    ) -> None:
+        """See `table_get`, `table_scan`; errors that are known at once are raised. `admit` says when the rows are read."""
         ...
 
-    def submit_table_scan(self, request: TableScan, done: Done, admit: Admit | None = None) -> None:
-        """See `table_scan`; errors that are known at once are raised. `admit` says when the rows are read."""
+    def submit_session(self, request: SessionRequest, done: Done) -> None:
+        """Open, keep or close a session of a table's shard; errors that are known at once are raised."""
         ...
 
     def forward(

@@ -17,6 +17,7 @@ from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
+from antiphon.model.sessions import HASHES_MAX, PutEphemeral, SessionRequest
 from antiphon.model.transactions import TransactionReply, TransactionRequest
 
 PROTOCOL_VERSION = 1
@@ -26,7 +27,6 @@ OPS_MAX: Final = 100_000  # operations of a TableWrite
 GET_KEYS_MAX: Final = 10_000  # keys of a TableGet
 FIND_KEYS_MAX: Final = 1_000  # the same, where rows next to keys are wanted; shards of a GetStatus
 SETTINGS_MAX: Final = 1_000
-HASHES_MAX: Final = 16
 
 
 class Failure(Body, frozen=True, array_like=True, tag=True):
@@ -380,7 +380,7 @@ class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3, forbi
     expected_version: int
 
 
-TableOp = Put | Delete | DeleteRange | Check
+TableOp = Put | Delete | DeleteRange | Check | PutEphemeral
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -395,13 +395,12 @@ class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TableWrite(Body, frozen=True, array_like=True, tag=True):
     """Apply the operations in order as one entry. A refused operation does not refuse the others, unless `atomic`.
 
-    `sequence` rises by any amount for each new request of a producer to a shard; a repeat of one of the last
-    requests is answered with its first outcome. `hashes` is the range of key hashes that the sender takes for this shard's,
-    where the table was ever split: an operation on a range of keys is refused when that is not (any more) so. `bulk`: the
-    sender loads a lot of data and can wait; the leader's node carries such requests out at the rate that it sees fit
-    (`antiphon.node.bulk_gate`), and answers `overloaded` where the wait would be too long. `after` is the sequence of the
-    request that the sender sent this shard before this one and that has no answer yet (-1: none): the shard refuses with
-    `not_ready` what would overtake it (`antiphon.partition.write_order`).
+    `sequence` rises by any amount for each new request of a producer to a shard; a repeat of one of the last requests
+    is answered with its first outcome. `hashes` is the range of key hashes that the sender takes for this shard's, where
+    the table was ever split: an operation on a range of keys is refused when that is not (any more) so. `bulk`: the
+    sender can wait; the node carries such requests out at the rate that it sees fit (`node.bulk_gate`), or answers
+    `overloaded`. `after` is the sequence of the request that the sender sent this shard before this one and that has no
+    answer yet (-1: none): the shard refuses with `not_ready` what would overtake it (`partition.write_order`).
     """
 
     shard_id: int
@@ -455,11 +454,12 @@ class TableGet(Body, frozen=True, array_like=True, tag=True):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A key as it stands. `value` is None when it was not asked for."""
+    """A key as it stands. `value` is None when it was not asked for, `session_id` where it belongs to no session."""
 
     key: bytes
     value: bytes | None
     version: Version
+    session_id: int | None = None
 
 
 class TableRows(Body, frozen=True, array_like=True, tag=True):
@@ -492,7 +492,7 @@ AdminRequest = (
 
 Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
-    | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest
+    | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended

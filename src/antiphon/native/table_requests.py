@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableGet, TableScan, TableWrite
+from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, SessionRequest
 from antiphon.native.exchange import Exchange
 
 KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
@@ -28,7 +29,7 @@ def table_get(exchange: Exchange, request_id: int, body: TableGet, _payload: mem
     done = exchange.begin(request_id)
     try:
         cost_bytes = len(body.keys) * (FIND_BYTES if body.comparison else KEY_BYTES)
-        exchange.gateway.submit_table_get(body, done, partial(_when_room, exchange, done, cost_bytes))
+        exchange.gateway.submit_table_read(body, done, partial(_when_room, exchange, done, cost_bytes))
     except BaseException:
         exchange.end()
         raise
@@ -38,7 +39,18 @@ def table_scan(exchange: Exchange, request_id: int, body: TableScan, _payload: m
     """Read a range of keys."""
     done = exchange.begin(request_id)
     try:
-        exchange.gateway.submit_table_scan(body, done, partial(_when_room, exchange, done, 0))
+        exchange.gateway.submit_table_read(body, done, partial(_when_room, exchange, done, 0))
+    except BaseException:
+        exchange.end()
+        raise
+
+
+def session(exchange: Exchange, request_id: int, body: SessionRequest, _payload: memoryview) -> None:
+    """Open, keep or close a session."""
+    exchange.gateway.check_may_write(body.shard_id, internal=False)
+    done = exchange.begin(request_id)
+    try:
+        exchange.gateway.submit_session(body, done)
     except BaseException:
         exchange.end()
         raise
@@ -65,4 +77,7 @@ TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None
     TableWrite: table_write,
     TableGet: table_get,
     TableScan: table_scan,
+    OpenSession: session,
+    KeepSession: session,
+    CloseSession: session,
 }

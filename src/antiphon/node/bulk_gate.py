@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InternalError, OverloadedError, UnavailableError
 from antiphon.model.requests import Delete, Put, TableWrite
+from antiphon.model.sessions import PutEphemeral
 
 if TYPE_CHECKING:
     from antiphon.node.config import NodeConfig
@@ -246,7 +247,7 @@ def _size_bytes(request: TableWrite) -> int:
     size = OP_BYTES
     for op in request.ops:
         size += OP_BYTES
-        if isinstance(op, Put):
+        if isinstance(op, Put | PutEphemeral):
             size += len(op.key) + len(op.value)
         elif isinstance(op, Delete):
             size += len(op.key)

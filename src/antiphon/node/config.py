@@ -152,6 +152,14 @@ class Cleaner(msgspec.Struct, forbid_unknown_fields=True):
     backoff_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 15_000
 
 
+class Sessions(msgspec.Struct, forbid_unknown_fields=True):
+    """Sessions in tables: the time-outs that a client may ask for, and how many may be open in a shard at a time."""
+
+    timeout_min_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1_000
+    timeout_max_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 300_000
+    per_shard: Annotated[int, Meta(ge=0, le=100_000)] = 10_000
+
+
 class LogFiles(msgspec.Struct, forbid_unknown_fields=True):
     """How large node.log becomes before it is put aside, and how many files there are, that one included."""
 
@@ -197,6 +205,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     log: LogFiles = msgspec.field(default_factory=LogFiles)
     transactions: Transactions = msgspec.field(default_factory=Transactions)
     consumer_groups: ConsumerGroups = msgspec.field(default_factory=ConsumerGroups)
+    sessions: Sessions = msgspec.field(default_factory=Sessions)
     security: Security = msgspec.field(default_factory=Security)
 
     @property

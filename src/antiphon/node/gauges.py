@@ -31,6 +31,10 @@ def add_gauges(
         "Shards that this node leads",
         lambda: sum(host.state.is_serving for host in hosts.values()),
     )
+    gauges["antiphon_sessions"] = (
+        "Sessions that are open in shards of tables that this node leads",
+        lambda: sum(host.sessions.count for host in hosts.values()),
+    )
     gauges["antiphon_live_shards"] = (
         "Shards led here whose commits go by the live replica set",
         lambda: sum(bool(live) for live in live_sets()),

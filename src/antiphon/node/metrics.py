@@ -63,6 +63,7 @@ class NodeMetrics:
         self.relayed = 0
         self.relay_duplicates = 0
         self.split_brains = 0
+        self.sessions_expired = 0
         self.scrub_bytes = 0
         self.scrub_errors = 0
         self.compactions = 0
@@ -143,6 +144,7 @@ _COUNTERS: Final = {
     "relayed": "Batches of other writers taken into multi-writer shards",
     "relay_duplicates": "Batches of other writers that came again by another path",
     "split_brains": "Times that another replica was found to have other entries under the same identity",
+    "sessions_expired": "Sessions in tables that ended because their clients were silent for too long",
     "scrub_bytes": "Bytes of logs and stores that the scrub has read",
     "scrub_errors": "Times that the scrub found something that was not as written, or could not be read",
     "compactions": "Passes of compaction over a log",

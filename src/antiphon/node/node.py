@@ -86,7 +86,7 @@ class Node:
         self.config = check_config(config)
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
-        self.limits = config.limits
+        self.limits, self.session_bounds = config.limits, config.sessions
         self.incarnation = system.new_uuid().hex
         self.random = system.rng()
         self.loop = asyncio.get_running_loop()

@@ -37,6 +37,7 @@ from antiphon.model.requests import (
 )
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.model.sender import Sender
+from antiphon.model.sessions import SessionRequest
 from antiphon.node.bulk_gate import BulkGate
 from antiphon.node.config import NodeConfig
 from antiphon.node.disk_care import DiskCare
@@ -384,14 +385,14 @@ class NodeGateway:
     async def table_get(self, request: TableGet) -> TableRows:
         """See Gateway."""
         future, done = _future()
-        self.submit_table_get(request, done)
+        self.submit_table_read(request, done)
         rows: TableRows = await future
         return rows
 
     async def table_scan(self, request: TableScan) -> TableRows:
         """See Gateway."""
         future, done = _future()
-        self.submit_table_scan(request, done)
+        self.submit_table_read(request, done)
         rows: TableRows = await future
         return rows
 
@@ -404,13 +405,19 @@ class NodeGateway:
         else:
             host.table_writes.write(request, done, sender)
 
-    def submit_table_get(self, request: TableGet, done: Done, admit: Admit | None = None) -> None:
+    def submit_table_read(
+        self, request: TableGet | TableScan, done: Done, admit: Admit | None = None
+    ) -> None:
         """See Gateway."""
-        self.replicas.host(request.shard_id).table_reads.get(request, done, admit)
+        reads = self.replicas.host(request.shard_id).table_reads
+        if isinstance(request, TableGet):
+            reads.get(request, done, admit)
+        else:
+            reads.scan(request, done, admit)
 
-    def submit_table_scan(self, request: TableScan, done: Done, admit: Admit | None = None) -> None:
+    def submit_session(self, request: SessionRequest, done: Done) -> None:
         """See Gateway."""
-        self.replicas.host(request.shard_id).table_reads.scan(request, done, admit)
+        self.replicas.host(request.shard_id).sessions.carry_out(request, done)
 
     # -- the node -----------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import tell_judge
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
-from antiphon.records.changes import VERSION, VERSION_HEADER
+from antiphon.records.changes import VERSION, VERSION_HEADER, owned_version, session_in
 from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Inherit, SplitEntry, build_split_entry
 from antiphon.table.copying import CopiedRow, differences, newer, records_of
@@ -40,6 +40,7 @@ from antiphon.table.evaluator import TableEvaluator
 if TYPE_CHECKING:
     from antiphon.node.context import NodeContext
     from antiphon.partition.partition import Partition
+    from antiphon.records.decode import Record
 
 PAGE_ROWS: Final = 500  # looked at without letting others have a turn: about 2 ms
 PAGE_BYTES: Final = 256 * 1024
@@ -145,7 +146,7 @@ class SplitCopy:
                     start, following, (0, HASH_MAX), examined_max=1 << 40, size_bytes_max=1 << 40
                 )
             rows = differences(
-                [CopiedRow(*row, VERSION.unpack(row[1])[3]) for row in stored],
+                [CopiedRow(*row, VERSION.unpack_from(row[1])[3]) for row in stored],
                 [CopiedRow(*row) for row in own],
                 system.wall_ms(),
             )
@@ -179,7 +180,7 @@ class SplitCopy:
                     if low <= key_hash(key) <= high:
                         version = dict(record.headers).get(VERSION_HEADER)
                         if version is not None:
-                            changes.append(CopiedRow(key, version, record.value, record.timestamp_ms))
+                            changes.append(_copied(key, version, record))
         keys = list(dict.fromkeys(change.key for change in changes))
         with _reading(self._host):
             versions = self._table().state.versions(keys)
@@ -196,8 +197,11 @@ class SplitCopy:
         if self._inherited[0] != frozen_at:
             jobs = parent.log.producers.jobs(frozen_at, state.jobs)
             low, high = meta.hashes
-            entry = Inherit(low, high, split.parent, frozen_at, state.next_version_id, jobs)
+            with _reading(parent):  # no session begins or ends while the range is frozen
+                sessions = tuple(state.sessions().items())
+            entry = Inherit(low, high, split.parent, frozen_at, state.next_version_id, jobs, sessions)
             start = await append_entry(self._host, entry)
+            self._host.sessions.look()
             self._inherited = (frozen_at, start)
             self._log.info("split_copied", parent=split.parent, frozen_at=frozen_at, copied=self._copied)
         self._say(SplitStep.COPIED, *self._inherited)
@@ -229,6 +233,14 @@ class SplitCopy:
         self._stuck_since_s = now if self._stuck_since_s is None else self._stuck_since_s
         if now - self._stuck_since_s > STUCK_S:
             self._say(SplitStep.STUCK, reason=error.message)
+
+
+def _copied(key: bytes, version: bytes, record: "Record") -> CopiedRow:
+    """A change of the parent's log. The end of a session is not copied as such: the child removes its rows one by one."""
+    session_id = session_in(record.headers)
+    if session_id is not None and record.value is not None:
+        version = owned_version(version, session_id)
+    return CopiedRow(key, version, record.value, record.timestamp_ms)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class Timers:
         self._due_s: dict[int, float] = {}  # by the chore's place
         self._failed = failed
         self._ticking: dict[int, Ticking] = {}
-        self._waited_for: dict[int, Waiting] = {}
+        self._waited_for: dict[Waiting, None] = {}  # in the order in which they asked
         self._tick_timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._ticks_end = False
@@ -79,13 +79,14 @@ class Timers:
 
     def someone_waits(self, clients: "Waiting") -> None:
         """See PartitionServices."""
-        self._waited_for[clients.shard_id] = clients
+        self._waited_for[clients] = None
         clients.is_looked_after = True
 
     def forget(self, shard_id: int) -> None:
         """The replica is closed."""
         self._ticking.pop(shard_id, None)
-        self._waited_for.pop(shard_id, None)
+        for clients in [one for one in self._waited_for if one.shard_id == shard_id]:
+            del self._waited_for[clients]
 
     def _arm_tick(self) -> None:
         if self._ticking and self._tick_timer is None and not self._ticks_end:
@@ -114,8 +115,8 @@ class Timers:
     def _expire(self) -> None:
         """Answer who waits for too long."""
         now_s = self._loop.time()
-        for clients in list(self._waited_for.values()):
+        for clients in list(self._waited_for):
             clients.expire(now_s)
             if not clients.waiting:
                 clients.is_looked_after = False
-                self._waited_for.pop(clients.shard_id, None)
+                self._waited_for.pop(clients, None)

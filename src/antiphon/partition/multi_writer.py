@@ -23,6 +23,7 @@ from antiphon.partition.multi_upkeep import MultiWriterUpkeep, OriginMarks
 from antiphon.partition.multi_writer_actions import MultiWriterActions
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.services import PartitionServices
+from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import NoSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.status import status_of
@@ -69,6 +70,7 @@ class MultiWriterPartition:
         self.transactions = TransactionEnds(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
         self.table_reads = TableReads(self.driver, self.clients)
+        self.sessions = PartitionSessions(self.driver, self.clients)
         self.table_writes = MergedWrites(self.driver, self.clients, self.reads, replica, table)
         self.snapshots = NoSnapshots(self.shard_id)
         self.reports = NoReports()

@@ -11,6 +11,7 @@ A partition is made of parts, each with one task, which share one `PartitionStat
 - `clients`: appends, and who waits for commits and confirmations. `transactions`: how those end. `reads`: fetches and
   offsets by time. `readers`: those who have read all there is and wait for more. `table_writes`, `table_reads`: what clients
   ask of a table.
+- `sessions`: in a table, of clients whose rows go when they fall silent.
 - `mode`: what follows from how the shard is replicated. `reports`: what the coordinator is told. `snapshots`: of the
   committed state. `upkeep`: retention, trims, hints for the next start.
 """
@@ -29,6 +30,7 @@ from antiphon.partition.mode import ReplicationMode
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.replica_view import ReplicaView
 from antiphon.partition.services import PartitionServices
+from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import PartitionSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.table_reads import TableReads
@@ -72,6 +74,7 @@ class Partition(Protocol):
     reads: PartitionReads
     readers: WaitingReaders
     table_reads: TableReads
+    sessions: PartitionSessions
 
     @property
     def replica(self) -> ReplicaView:

@@ -69,6 +69,7 @@ class PartitionMetrics(Protocol):
     relayed: int
     relay_duplicates: int
     split_brains: int
+    sessions_expired: int
 
     @property
     def commit_latency(self) -> Durations:
@@ -155,6 +156,14 @@ class SnapshotSource(Protocol):
         ...
 
 
+class SessionBounds(Protocol):
+    """What sessions may be: their time-outs, and how many are open in a shard at a time."""
+
+    timeout_min_ms: int
+    timeout_max_ms: int
+    per_shard: int
+
+
 class PartitionServices(Protocol):
     """What a partition needs of its node. All of it is called on the event loop.
 
@@ -180,6 +189,11 @@ class PartitionServices(Protocol):
     @property
     def wal(self) -> "Wal":
         """Writes and syncs the logs of this node."""
+        ...
+
+    @property
+    def session_bounds(self) -> SessionBounds:
+        """Of sessions in tables."""
         ...
 
     def now_s(self) -> float:

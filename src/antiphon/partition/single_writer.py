@@ -14,6 +14,7 @@ from antiphon.partition.live_reports import LiveReports
 from antiphon.partition.mode import SingleWriterMode
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.services import PartitionServices
+from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.single_writer_actions import SingleWriterActions
 from antiphon.partition.snapshots import SingleWriterSnapshots
 from antiphon.partition.state import PartitionState
@@ -58,6 +59,7 @@ class SingleWriterPartition:
         self.transactions = TransactionEnds(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
         self.table_reads = TableReads(self.driver, self.clients)
+        self.sessions = PartitionSessions(self.driver, self.clients)
         self.table_writes = TableWrites(self.driver, self.clients, self.reads)
         self.snapshots = SingleWriterSnapshots(self.driver, replica)
         self.reports = LiveReports(self.driver, self.mode, replica)
@@ -65,7 +67,14 @@ class SingleWriterPartition:
         self.upkeep = SingleWriterUpkeep(self.driver, self.mode, replica, hint)
         self._common = CommonActions(self.driver, self.clients)
         self._actions = SingleWriterActions(
-            self.driver, replica, self._common, self.mode, self.reports, self.snapshots, hint
+            self.driver,
+            replica,
+            self._common,
+            self.mode,
+            self.reports,
+            self.snapshots,
+            hint,
+            self.sessions,
         )
         self.driver.attach(self._actions)
 

@@ -15,6 +15,7 @@ from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.feeding import Feeding
 from antiphon.partition.live_reports import LiveReports
 from antiphon.partition.mode import SingleWriterMode
+from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import SingleWriterSnapshots
 from antiphon.partition.steps import Event
 from antiphon.partition.upkeep import WatermarkHint
@@ -50,6 +51,7 @@ class SingleWriterActions:
         reports: LiveReports,
         snapshots: SingleWriterSnapshots,
         hint: WatermarkHint,
+        sessions: PartitionSessions,
     ) -> None:
         self._driver = driver
         self._writer = driver.writer
@@ -64,6 +66,7 @@ class SingleWriterActions:
         self._reports = reports
         self._snapshots = snapshots
         self._hint = hint
+        self._sessions = sessions
         self._feeding = Feeding(self._services, self._files)
         self._log = structlog.get_logger().bind(shard=driver.shard_id)
 
@@ -154,6 +157,7 @@ class SingleWriterActions:
         state = self._state
         if state.table is not None:
             state.table.lead()
+            self._steps.later(self._sessions.look)
         self._log.info("leader_ready", term=action.term, log_end=self._files.log_end)
         if state.observer is not None:
             self._steps.later(state.observer.leader_ready, action.term)

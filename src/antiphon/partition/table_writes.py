@@ -9,6 +9,7 @@ from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyEr
 from antiphon.log.producer_state import JOB_ID_MIN, Duplicate
 from antiphon.model.requests import Put, TableWrite, TableWritten
 from antiphon.model.sender import Sender
+from antiphon.model.sessions import PutEphemeral
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
@@ -232,7 +233,7 @@ def _check_inherited(table: TableShard, header: BatchHeader) -> None:
 
 def size_of_write(request: TableWrite) -> int:
     """About how many bytes a TableWrite keeps while it waits."""
-    return sum(OP_BYTES + (len(op.value) if isinstance(op, Put) else 0) for op in request.ops)
+    return sum(OP_BYTES + (len(op.value) if isinstance(op, Put | PutEphemeral) else 0) for op in request.ops)
 
 
 def producer_header(request: TableWrite, now_ms: int) -> BatchHeader:

@@ -10,6 +10,9 @@ Two more headers let a node rebuild the answer when the same request is sent aga
 - `i`: index (big-endian int32) of the operation in its request; omitted if it equals the record's place in the batch;
 - `s`, on the first record only: the outcome of every operation (`pack_outcomes`); omitted if every operation succeeded
   and has a record.
+
+The header `e`, right after `v`, names the session (big-endian int64) that the row belongs to. A tombstone has it where the
+row is removed because its session ends: such tombstones are a batch of their own, one for each of the session's rows.
 """
 
 import struct
@@ -23,9 +26,11 @@ from antiphon.records.decode import data_batches, decode_records, records_in
 
 VERSION = struct.Struct(">qqqq")  # version id, modifications, created ms, modified ms
 INDEX = struct.Struct(">i")
+SESSION = struct.Struct(">q")  # the id of a session
 VERSION_HEADER = "v"
 INDEX_HEADER = "i"
 OUTCOMES_HEADER = "s"
+SESSION_HEADER = "e"
 TABLE_PRODUCER_BIT = 1 << 61  # producer ids of table writers: their sequences rise, but may skip
 
 VersionTuple = tuple[int, int, int, int]
@@ -44,9 +49,10 @@ class ChangeKind(StrEnum):
 
 
 class Change(NamedTuple):
-    """One effect. The last four fields are of the new row, or of the removed one where `value` is None.
+    """One effect. From `version_id` on the fields are of the new row, or of the removed one where `value` is None.
 
     `offset` is its place in the shard's log; `timestamp_ms` is when the leader took the request, in ms since 1970.
+    `session_id` is the session that the row belongs to, or whose end removed it; None without one.
     """
 
     key: bytes
@@ -57,6 +63,7 @@ class Change(NamedTuple):
     modifications: int
     created_ms: int
     modified_ms: int
+    session_id: int | None = None
 
     @property
     def kind(self) -> ChangeKind:
@@ -67,7 +74,27 @@ class Change(NamedTuple):
 
 
 Effect = tuple[bytes, bytes | None, bytes]
-"""One effect on its way to a store: the user's key, the new value (None: removed), and the version as `VERSION` packs it."""
+"""One effect on its way to a store: the user's key, the new value (None: removed), and the version as `VERSION` packs it,
+or as `owned_version` does where a session has to do with it."""
+
+
+def owned_version(packed: bytes, session_id: int) -> bytes:
+    """A version that `VERSION` packed, as stores keep it of a row that belongs to a session.
+
+    The modifications become their complement, which is negative as in no other row, and the session's id follows.
+    """
+    version_id, modifications, created_ms, modified_ms = VERSION.unpack(packed)
+    return VERSION.pack(version_id, ~modifications, created_ms, modified_ms) + SESSION.pack(session_id)
+
+
+def stored_version(stored: Buffer) -> tuple[VersionTuple, int | None, int]:
+    """The version at the beginning of a row as stores keep it, its session, and where the value begins."""
+    version: VersionTuple = VERSION.unpack_from(stored)
+    if version[1] >= 0:
+        return version, None, VERSION.size
+    session_id: int = SESSION.unpack_from(stored, VERSION.size)[0]
+    plain = (version[0], ~version[1], version[2], version[3])
+    return plain, session_id, VERSION.size + SESSION.size
 
 
 def effects_of(batch: Buffer) -> list[Effect]:
@@ -83,12 +110,24 @@ def effects_in(header: BatchHeader, batch: Buffer) -> list[Effect]:
     effects: list[Effect] = []
     size = VERSION.size
     for record in records_in(header, batch):
-        for name, packed in record.headers:
+        headers = record.headers
+        for name, packed in headers:
             if name == VERSION_HEADER:
                 if packed is not None and len(packed) == size:
+                    if len(headers) > 1 and (session_id := session_in(headers)) is not None:
+                        packed = owned_version(packed, session_id)
                     effects.append((record.key or b"", record.value, packed))
                 break
     return effects
+
+
+def session_in(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
+    """The session that a record's headers name, which have the version first."""
+    name, packed = headers[1] if len(headers) > 1 else ("", None)
+    if name != SESSION_HEADER or packed is None or len(packed) != SESSION.size:
+        return None
+    session_id: int = SESSION.unpack(packed)[0]
+    return session_id
 
 
 def decode_changes(batches: Iterable[Buffer], start: int = 0) -> Iterator[Change]:
@@ -103,12 +142,14 @@ def decode_changes(batches: Iterable[Buffer], start: int = 0) -> Iterator[Change
             for name, packed in record.headers:
                 if name == VERSION_HEADER:
                     if packed is not None and len(packed) == VERSION.size:
+                        version: VersionTuple = VERSION.unpack(packed)
                         yield Change(
                             record.key or b"",
                             record.value,
                             record.offset,
                             record.timestamp_ms,
-                            *VERSION.unpack(packed),
+                            *version,
+                            session_in(record.headers),
                         )
                     break
 

@@ -51,7 +51,8 @@ class Inherit(_Entry, frozen=True, array_like=True, tag=4):
     """This shard holds the keys with hashes `first` to `last`, as its parent had them at offset `frozen_at`.
 
     Version ids go on from `next_version_id`. `jobs` is what the parent remembers of Spark's jobs, encoded
-    (`antiphon.log.producer_state`): what they wrote there is not to be written here again.
+    (`antiphon.log.producer_state`): what they wrote there is not to be written here again. `sessions` are those that were
+    open there, with their time-outs in ms.
     """
 
     first: int
@@ -60,6 +61,7 @@ class Inherit(_Entry, frozen=True, array_like=True, tag=4):
     frozen_at: int
     next_version_id: int
     jobs: bytes = b""
+    sessions: tuple[tuple[int, int], ...] = ()
 
 
 SplitEntry = Freeze | Thaw | Release | Inherit

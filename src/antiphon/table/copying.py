@@ -14,12 +14,18 @@ parent's rows, whatever was here before.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from antiphon.records.changes import VERSION, VERSION_HEADER
+from antiphon.records.changes import (
+    SESSION,
+    SESSION_HEADER,
+    VERSION,
+    VERSION_HEADER,
+    stored_version,
+)
 from antiphon.table.evaluation import RecordInput
 
 
 class CopiedRow(NamedTuple):
-    """A row with its packed version; a `value` of None: the removal of the row that had this version."""
+    """A row with its version as stores keep it; a `value` of None: the removal of the row that had this version."""
 
     key: bytes
     version: bytes
@@ -29,7 +35,7 @@ class CopiedRow(NamedTuple):
     @property
     def version_id(self) -> int:
         """Id of the version."""
-        found: int = VERSION.unpack(self.version)[0]
+        found: int = VERSION.unpack_from(self.version)[0]
         return found
 
 
@@ -62,5 +68,15 @@ def newer(changes: Iterable[CopiedRow], known: dict[bytes, int | None]) -> list[
 
 
 def records_of(rows: Iterable[CopiedRow]) -> list[RecordInput]:
-    """The records of a table's log that say this."""
-    return [(row.key, row.value, [(VERSION_HEADER, row.version)], row.timestamp_ms) for row in rows]
+    """The records of a table's log that say this. A row that belongs to a session goes on to; no removal ends one."""
+    return [(row.key, row.value, _headers(row), row.timestamp_ms) for row in rows]
+
+
+def _headers(row: CopiedRow) -> list[tuple[str, bytes | None]]:
+    if len(row.version) == VERSION.size:
+        return [(VERSION_HEADER, row.version)]
+    version, session_id, _ = stored_version(row.version)
+    headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*version))]
+    if session_id is not None and row.value is not None:
+        headers.append((SESSION_HEADER, SESSION.pack(session_id)))
+    return headers

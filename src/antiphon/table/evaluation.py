@@ -4,8 +4,17 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from antiphon.model.requests import OpResult, OpStatus, Version
-from antiphon.records.changes import OUTCOMES_HEADER, Effect, Outcome, VersionTuple, pack_outcomes
+from antiphon.records.changes import (
+    OUTCOMES_HEADER,
+    Effect,
+    Outcome,
+    VersionTuple,
+    owned_version,
+    pack_outcomes,
+    session_in,
+)
 from antiphon.records.split_entries import SplitEntry
+from antiphon.table.session_rows import SessionChange
 from antiphon.table.store import Batch
 
 if TYPE_CHECKING:
@@ -18,6 +27,7 @@ Steps = Generator[list[RecordInput], None, Result]
 
 DONE: Final = OpResult(OpStatus.OK)
 NOT_FOUND: Final = OpResult(OpStatus.KEY_NOT_FOUND)
+NO_SESSION: Final = OpResult(OpStatus.SESSION_NOT_FOUND)
 NOT_CARRIED_OUT: Final = OpResult(OpStatus.NOT_CARRIED_OUT)
 
 
@@ -29,6 +39,8 @@ class Evaluation:
         records: the effects with their headers, empty if there are none.
         wait_for: nothing may be answered before the log is committed and applied up to this offset (exclusive).
         prepared: the effects as the store takes them, where that was made beforehand (`preparing`).
+        owned: rows that are put under sessions: (session, key, version id).
+        session: that it ends, if that is what this is.
     """
 
     __slots__ = (
@@ -37,9 +49,11 @@ class Evaluation:
         "known",
         "looked_at",
         "next_version_id",
+        "owned",
         "prepared",
         "records",
         "results",
+        "session",
         "wait_for",
     )
 
@@ -53,6 +67,8 @@ class Evaluation:
         self.prepared: Batch | None = None
         self.known: KnownKeys | None = None  # made for the first range
         self.looked_at = 0  # rows, for all ranges
+        self.owned: list[tuple[int, bytes, int]] | None = None
+        self.session: SessionChange | None = None
 
 
 class Pending(NamedTuple):
@@ -64,6 +80,7 @@ class Pending(NamedTuple):
     next_version_id: int
     entry: tuple[SplitEntry, int] | None = None  # of a split, with its offset
     prepared: Batch | None = None
+    session: SessionChange | None = None
 
 
 def finished(steps: Generator[Any, None, Result]) -> Result:
@@ -78,7 +95,13 @@ def finished(steps: Generator[Any, None, Result]) -> Result:
 
 def effects_in(records: Iterable[RecordInput]) -> list[Effect]:
     """Effects as a store takes them."""
-    return [(key, value, headers[0][1] or b"") for key, value, headers, _ in records]
+    effects = []
+    for key, value, headers, _ in records:
+        version, session_id = headers[0][1] or b"", session_in(headers)
+        if session_id is not None:
+            version = owned_version(version, session_id)
+        effects.append((key, value, version))
+    return effects
 
 
 def note_outcomes(to: Evaluation) -> None:

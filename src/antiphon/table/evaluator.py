@@ -51,6 +51,7 @@ from antiphon.model.requests import (
     TableOp,
     Version,
 )
+from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import (
     INDEX,
     INDEX_HEADER,
@@ -61,6 +62,7 @@ from antiphon.records.changes import (
 from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table.evaluation import (
     DONE,
+    NO_SESSION,
     NOT_CARRIED_OUT,
     NOT_FOUND,
     Evaluation,
@@ -71,13 +73,15 @@ from antiphon.table.evaluation import (
     finished,
     note_outcomes,
 )
-from antiphon.table.known_keys import KnownKeys
+from antiphon.table.range_removals import RangeRemovals
 from antiphon.table.ranges import advance
+from antiphon.table.session_rows import SessionChange
+from antiphon.table.sessions import OpenSessions, put_owned
 from antiphon.table.state import TableState, add_effects
+from antiphon.table.store import Batch
 
 ABSENT: Final = -1
 KEY_BYTES_MAX: Final = 64 * 1024
-RANGE_KEYS_MAX: Final = 100_000
 OVERLAY_KEYS_MAX: Final = 1_000_000
 SETTLED_KEYS_MAX: Final = 32_768
 AT_ONCE: Final = 1 << 30  # a piece that holds every request
@@ -85,12 +89,13 @@ AT_ONCE: Final = 1 << 30  # a piece that holds every request
 _GONE: Final = object()
 
 
-class TableEvaluator:
+class TableEvaluator(RangeRemovals):
     """Evaluates operations for one table shard in one term of leadership; see the module docstring."""
 
     def __init__(self, state: TableState) -> None:
         self.state = state
-        self.owned = state.owned  # with what is appended and not committed
+        self.owned = state.owned  # with what is appended and not committed, as all here
+        self.sessions = OpenSessions(state)
         self._next_version_id = state.next_version_id
         self._appended_end = state.applied_offset
         self._generation = 0
@@ -181,6 +186,8 @@ class TableEvaluator:
             self._delete(to, view, at, op, now_ms)
         elif isinstance(op, Check):
             self._check(to, view, op)
+        elif isinstance(op, PutEphemeral):
+            self._put_ephemeral(to, view, at, op, now_ms)
         else:
             unreachable(f"{type(op).__name__} is judged elsewhere")
 
@@ -290,60 +297,28 @@ class TableEvaluator:
             to.results.append(DONE)
             self._looked_at(to, op.key)
 
-    def _delete_range(
+    def _put_ephemeral(
         self,
         to: Evaluation,
         view: dict[bytes, VersionTuple | None],
         index: int,
-        ops: Sequence[TableOp],
+        op: PutEphemeral,
         now_ms: int,
-        piece: int,
-    ) -> Steps[None]:
-        op = ops[index]
-        if not isinstance(op, DeleteRange):
-            unreachable("only a range is looked through")
-        known = to.known
-        if known is None:
-            named = (other.key for other in ops if type(other) is Put)
-            known = to.known = KnownKeys([*self._overlay, *named])
-            while known.sort(piece):
-                yield to.records
-        start: bytes | None = op.start
-        while start is not None:
-            stored, following = self.state.versions_in(start, op.end, min(piece, RANGE_KEYS_MAX + 1))
-            end = op.end if following is None else following
-            found = self._in_range(to, known, stored, start, end)
-            to.looked_at += max(len(stored), len(found))
-            if to.looked_at > RANGE_KEYS_MAX:
-                raise InvalidRequestError(
-                    f"the ranges hold more than {RANGE_KEYS_MAX} keys: delete them in smaller ranges",
-                    limit=RANGE_KEYS_MAX,
-                )
-            for key in sorted(found):
-                self._remove(to, view, index, key, found[key], now_ms)
-            start = following
-            if start is not None:
-                yield to.records
-        to.results.append(DONE)
+    ) -> None:
+        current, expected = view[op.key], op.expected_version
+        if not self.sessions.may_own(op.session_id, op.key, to.owned or ()):
+            to.results.append(NO_SESSION)
+            to.wait_for = self._appended_end
+        elif expected is not None and expected != (ABSENT if current is None else current[0]):
+            self._refuse(to, op.key, expected, current)
+        else:
+            version = put_owned(to, op, index, current, now_ms)
+            view[op.key] = to.changed[op.key] = version
 
-    def _in_range(
-        self,
-        to: Evaluation,
-        known: KnownKeys,
-        stored: Iterable[tuple[bytes, VersionTuple]],
-        start: bytes,
-        end: bytes,
-    ) -> dict[bytes, VersionTuple]:
-        """The keys from `start` to before `end` with their versions. The overlay may have changed what is `stored`."""
-        overlay, changed = self._overlay, to.changed
-        found = {key: version for key, version in stored if key not in changed and key not in overlay}
-        for key in known.between(start, end):
-            version = changed[key] if key in changed else overlay.get(key)
-            if version is not None:
-                found[key] = version
-            if key in overlay:
-                to.wait_for = self._appended_end
-        return found
+    def ending(self, session_id: int, now_ms: int) -> Evaluation:
+        """The end of an open session: the removal of its rows. Without any, no effects: its end is an entry then."""
+        to = Evaluation(self._generation, self._next_version_id)
+        return self.sessions.ending(session_id, to, self._view, self.owned, now_ms)
 
     def _remove(
         self,
@@ -387,12 +362,31 @@ class TableEvaluator:
             unreachable(f"the log grows: {self._appended_end} is appended, then {base_offset}")
         end = base_offset + len(evaluation.records)
         prepared, changed = evaluation.prepared, evaluation.changed
+        if evaluation.owned is not None or evaluation.session is not None:
+            prepared = self._of_sessions(evaluation)
         records = evaluation.records if prepared is None else []
         self._generation += 1
         self._next_version_id = evaluation.next_version_id
         self._appended_end = evaluation.wait_for = end
         self._overlay.update(changed)
-        self._pending.append(Pending(end, records, changed, evaluation.next_version_id, None, prepared))
+        self._pending.append(
+            Pending(end, records, changed, evaluation.next_version_id, None, prepared, evaluation.session)
+        )
+
+    def _of_sessions(self, evaluation: Evaluation) -> Batch | None:
+        """Note what an evaluation does to sessions; returns what the store is to take, unless it is the end of one."""
+        if evaluation.session is not None:
+            self.sessions.changed(evaluation.session)
+            return None
+        self.sessions.own(evaluation.owned or ())
+        if evaluation.prepared is None:
+            finished(self.preparing(evaluation, AT_ONCE))
+        return evaluation.prepared
+
+    def appended_session(self, change: SessionChange, base_offset: int) -> None:
+        """An entry of a session is in the log at `base_offset`."""
+        self._append(base_offset, Pending(base_offset + 1, [], {}, self._next_version_id, session=change))
+        self.sessions.changed(change)
 
     def preparing(self, evaluation: Evaluation, piece: int) -> Steps[None]:
         """Make what the store is to take of an evaluation, which is not appended yet, in steps of `piece` effects."""
@@ -413,7 +407,10 @@ class TableEvaluator:
             changed[key] = None if value is None else version
             newest = max(newest, version[0])
         next_version_id = max(self._next_version_id, newest + 1)
-        self._append(base_offset, Pending(base_offset + len(records), records, changed, next_version_id))
+        prepared = self.state.batch()
+        add_effects(prepared, effects_in(records))
+        end = base_offset + len(records)
+        self._append(base_offset, Pending(end, [], changed, next_version_id, None, prepared))
 
     def appended_entry(self, entry: SplitEntry, base_offset: int) -> None:
         """An entry of a split is in the log at `base_offset`; later operations are evaluated under it."""
@@ -421,6 +418,8 @@ class TableEvaluator:
         next_version_id = max(self._next_version_id, inherited)
         self._append(base_offset, Pending(base_offset + 1, [], {}, next_version_id, (entry, base_offset)))
         self.owned = advance(self.owned, entry, base_offset)
+        for session in entry.sessions if isinstance(entry, Inherit) else ():
+            self.sessions.changed(SessionChange(*session))
 
     def _append(self, base_offset: int, pending: Pending) -> None:
         if base_offset < self._appended_end:
@@ -446,8 +445,10 @@ class TableEvaluator:
         state, pending = self.state, self._pending
         released: list[Pending] = []
         while state.applied_offset < high_watermark:
-            done: list[Pending] = []  # what is applied together: all up to one that is prepared
-            while pending and pending[0].end <= high_watermark and pending[0].prepared is None:
+            done: list[Pending] = []  # what is applied together: all up to one that is applied by itself
+            while pending and pending[0].end <= high_watermark:
+                if pending[0].prepared is not None or pending[0].session is not None:
+                    break
                 done.append(pending.popleft())
             large = pending.popleft() if pending and pending[0].end <= high_watermark else None
             if done or large is None:
@@ -461,8 +462,12 @@ class TableEvaluator:
                 end = high_watermark if large is None else done[-1].end
                 state.apply_effects(effects, end, next_version_id, entries)
             released += done
-            if large is not None and large.prepared is not None:
-                state.apply_prepared(large.prepared, large.end, large.next_version_id)
+            if large is not None:
+                if large.prepared is not None:
+                    state.apply_prepared(large.prepared, large.end, large.next_version_id)
+                else:
+                    effects = effects_in(large.records)
+                    state.apply_effects(effects, large.end, large.next_version_id, (), large.session)
                 released.append(large)
         self._appended_end = max(self._appended_end, high_watermark)
         self._release(released)

@@ -12,7 +12,7 @@ the log has caught up.
 
 Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes
 of `records.changes.VERSION` and then the value. If the shard was ever split, 0x00 "range" holds its part of the table
-(`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs.
+(`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs. Sessions and what belongs to them: `table.session_rows`.
 
 Keys that a split moved away are invisible at once (scans leave them out). `purge` removes them from the store in
 pieces, whenever there is time. Replicas need not agree on when that happens.
@@ -35,9 +35,12 @@ from antiphon.invariants import unreachable
 from antiphon.model.metadata import key_hash
 from antiphon.model.requests import Row, Version
 from antiphon.records.batch import CONTROL_BIT, Buffer, iter_batches
-from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in
+from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in, stored_version
+from antiphon.records.session_entries import session_entry_of
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
+from antiphon.table import session_rows
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
+from antiphon.table.session_rows import SessionChange
 from antiphon.table.store import Batch, Store, StoreEngine
 
 FORMAT: Final = 1
@@ -90,7 +93,7 @@ class TableState:
     def apply(self, batches: Iterable[Buffer]) -> None:
         """Apply committed batches, which continue the log at `applied_offset` or overlap what is applied already.
 
-        Each buffer holds one or more whole batches. Raises CorruptBatchError before anything is changed, and
+        Each buffer holds one or more whole batches. Raises CorruptBatchError at a batch of which nothing is applied, and
         StorageFailedError.
         """
         effects: list[Effect] = []
@@ -106,16 +109,35 @@ class TableState:
                         f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{next_offset}"
                     )
                 if header.attributes & CONTROL_BIT:
+                    found: list[Effect] = []
+                    said = session_entry_of(batch)
+                    change = None if said is None else session_rows.change_by(said)
                     entry = split_entry_of(batch)
                     if entry is not None:
                         entries.append((entry, header.base_offset))
                 else:
-                    effects += effects_in(header, batch)
+                    found = effects_in(header, batch)
+                    change = session_rows.end_in(found)
+                if change is not None:  # by itself: what it takes away has to be in the store
+                    self._apply_found(effects, end, entries)
+                    self._apply_found(found, next_offset, (), change)
+                    effects, entries = [], []
+                else:
+                    effects += found
                 end = next_offset
+        self._apply_found(effects, end, entries)
+
+    def _apply_found(
+        self,
+        effects: list[Effect],
+        end: int,
+        entries: Sequence[tuple[SplitEntry, int]],
+        change: SessionChange | None = None,
+    ) -> None:
         if end > self.applied_offset:
             # Ids are never negative and big-endian: the largest version is that with the largest id.
             newest = VERSION_ID.unpack_from(max([version for *_, version in effects]))[0] if effects else -1
-            self.apply_effects(effects, end, max(self.next_version_id, newest + 1), entries)
+            self.apply_effects(effects, end, max(self.next_version_id, newest + 1), entries, change)
 
     def apply_effects(
         self,
@@ -123,11 +145,13 @@ class TableState:
         end: int,
         next_version_id: int,
         entries: Sequence[tuple[SplitEntry, int]] = (),
+        change: SessionChange | None = None,
     ) -> None:
         """Apply the effects of the log up to `end` (exclusive), atomically.
 
         Effects are (user's key, new value or None, packed version) as in `records.changes.Effect`; `next_version_id` is
-        above the id of every version among them and in the store. `entries` of a split come with their offsets.
+        above the id of every version among them and in the store. `entries` of a split come with their offsets. A `change`
+        of a session comes with the effects of its own entry only.
         """
         if end < self.applied_offset:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
@@ -135,12 +159,15 @@ class TableState:
         put = batch.put
         add_effects(batch, effects)
         owned, jobs = self.owned, self.jobs
+        if change is not None:
+            session_rows.apply_change(self._store, batch, change)
         if entries:
             self._purge_from = USER  # what they take away may lie before the place that was reached
             for entry, offset in entries:
                 owned = advance(owned, entry, offset)
                 if isinstance(entry, Inherit):
                     jobs, next_version_id = entry.jobs, max(next_version_id, entry.next_version_id)
+                    session_rows.add_sessions(batch, entry.sessions)
             put(RANGE_KEY, msgspec.msgpack.encode(owned))
             put(JOBS_KEY, jobs)
         put(META_KEY, META.pack(FORMAT, end, next_version_id))
@@ -232,7 +259,25 @@ class TableState:
         """The versions of `keys` in their order, None where a key is not there."""
         unpack = VERSION.unpack_from
         found = self._store.get_many([USER + key for key in keys])
-        return [None if stored is None else unpack(stored) for stored in found]
+        return [
+            None
+            if stored is None
+            else unpack(stored)
+            if stored[VERSION_ID.size] < 0x80  # of no session
+            else stored_version(stored)[0]
+            for stored in found
+        ]
+
+    def sessions(self) -> dict[int, int]:
+        """Sessions that are open, by id, with their time-outs in ms."""
+        return session_rows.sessions_in(self._store)
+
+    def session_keys(self, session_id: int) -> dict[bytes, int]:
+        """Keys that were put under a session, with the ids of the versions that they got then.
+
+        A row belongs to the session as long as it has that version.
+        """
+        return session_rows.keys_of(self._store, session_id)
 
     def find(self, key: bytes, comparison: int, *, include_value: bool = True) -> Row | None:
         """The row at, or next to, `key` in byte order: EQUAL, FLOOR (<=), CEILING (>=), LOWER (<) or HIGHER (>)."""
@@ -309,7 +354,7 @@ class TableState:
             if examined >= examined_max:
                 return found, key[1:]
             if low < 0 or low <= key_hash(key[1:]) <= high:
-                found.append((key[1:], VERSION.unpack_from(stored)))
+                found.append((key[1:], stored_version(stored)[0]))
         return found, None
 
     def _bounds(self, hashes: Sequence[int]) -> tuple[int, int]:
@@ -329,8 +374,8 @@ class TableState:
         examined_max: int,
         size_bytes_max: int,
     ) -> tuple[list[tuple[bytes, bytes, bytes]], bytes | None]:
-        """Rows (key, packed version, value) from key `start` to before `end` (None: to the end) whose hash is from the first
-        to the second of `hashes`, and the key to go on with.
+        """Rows (key, version as it is stored, value) from key `start` to before `end` (None: to the end) whose hash is from
+        the first to the second of `hashes`, and the key to go on with.
 
         Looks at no more than `examined_max` rows and takes about `size_bytes_max` bytes; what it returns is of one moment.
         """
@@ -343,7 +388,8 @@ class TableState:
             if examined >= examined_max or size_bytes > size_bytes_max:
                 return rows, key[1:]
             if hashes[0] <= key_hash(key[1:]) <= hashes[1]:
-                rows.append((key[1:], stored[: VERSION.size], stored[VERSION.size :]))
+                at = stored_version(stored)[2]
+                rows.append((key[1:], stored[:at], stored[at:]))
                 size_bytes += len(key) + len(stored)
         return rows, None
 
@@ -400,11 +446,13 @@ def add_effects(batch: Batch, effects: Iterable[Effect]) -> None:
             delete(USER + key)
         else:
             put(USER + key, version + value)
+            if len(version) > VERSION.size:
+                session_rows.link(batch, key, version)
 
 
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
-    version = Version(*VERSION.unpack_from(stored))
-    return Row(key, stored[VERSION.size :] if include_value else None, version)
+    version, session_id, at = stored_version(stored)
+    return Row(key, stored[at:] if include_value else None, Version(*version), session_id)
 
 
 def _too_much(count: int) -> FrameTooLargeError:

@@ -19,6 +19,7 @@ TRIMMED: Final = (
     "rows",
     "carts",
     "newest",
+    "leases",
 )  # whoever reads them by offsets goes on behind what is gone
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.node.config import Cleaner, ConsumerGroups, Limits, Member, NodeConfig, Ports, Scrub
+from antiphon.node.config import Cleaner, ConsumerGroups, Limits, Member, NodeConfig, Ports, Scrub, Sessions
 from antiphon.security.settings import Security
 from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.slow_turns import SlowTurns
-from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, CONSUMER_SESSION_MS
+from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, CONSUMER_SESSION_MS, SESSION_MIN_MS
 from antiphon.simulation.cluster.world import CLUSTER_ID, HTTP_PORT, KAFKA_PORT, NATIVE_PORT, PEER_PORT, World
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.racks import rack_of
@@ -151,6 +151,7 @@ class Machine:
             cleaner=Cleaner(CLEANER_BYTES_S, options.cleaner_memory, CLEANER_BACKOFF_MS)
             if options.compacted_writers
             else Cleaner(),
+            sessions=Sessions(SESSION_MIN_MS),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(
                 authentication=bool(options.principals),

@@ -105,6 +105,8 @@ class ClusterOptions:
     delete_retention_ms: int = 100_000  # of its tombstones
     cleaner_memory: int = 1 << 20  # for the keys of a pass
     swap_weight: int = 0  # power failures while a compacted segment takes its place
+    session_clients: int = 0  # with sessions in a table of their own
+    recipe_clients: int = 0  # of locks, elections, counters and queues on a table of their own
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
     row_flip_weight: int = 0  # bits flipped in files of tables' rows only; never drawn
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
@@ -188,6 +190,7 @@ def _parts() -> tuple[Callable[[str, int], dict[str, Any]], ...]:
         _deletes,
         _transactors,
         _consumers,
+        _sessions,
         _proofs,
         _rot,
         _pieces,
@@ -267,6 +270,14 @@ def _transactors(profile: str, seed: int) -> dict[str, int]:
 def _consumers(profile: str, seed: int) -> dict[str, int]:
     draw = Random(f"antiphon cluster consumers {profile} {seed}")
     return {"consumer_members": draw.choice((0, 0, 0, 0, 2))}
+
+
+def _sessions(profile: str, seed: int) -> dict[str, int]:
+    draw = Random(f"antiphon cluster sessions {profile} {seed}")
+    return {
+        "session_clients": draw.choice((0, 0, 0, 0, 2, 3)),
+        "recipe_clients": draw.choice((0, 0, 0, 0, 3, 5)),
+    }
 
 
 def _deletes(profile: str, seed: int) -> dict[str, int]:

@@ -25,8 +25,10 @@ from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS, SCRIPT_PLANTS
 from antiphon.simulation.cluster.read_plants import READ_PLANTS
 from antiphon.simulation.cluster.reader_plants import READER_PLANTS
+from antiphon.simulation.cluster.recipe_plants import RECIPE_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_plants import SCRUB_PLANTS
+from antiphon.simulation.cluster.session_plants import SESSION_PLANTS
 from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
 from antiphon.simulation.cluster.snapshot_plants import SNAPSHOT_PLANTS
 from antiphon.simulation.cluster.store_plants import STORE_PLANTS
@@ -64,6 +66,8 @@ _ALL: Final = (
     *ACCESS_PLANTS,
     *TRANSACTION_PLANTS,
     *CONSUMER_PLANTS,
+    *SESSION_PLANTS,
+    *RECIPE_PLANTS,
     *MARKER_PLANTS,
     *MIDWAY_PLANTS,
     *COMPACTION_PLANTS,

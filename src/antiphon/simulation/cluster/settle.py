@@ -7,7 +7,7 @@ from antiphon.client.moves import is_on_its_way
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import read_header
-from antiphon.records.changes import VERSION
+from antiphon.records.changes import stored_version
 from antiphon.simulation.cluster.marked_logs import check_transactions
 from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_in_multi
 from antiphon.simulation.violation import require
@@ -168,9 +168,9 @@ def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Par
 
 
 def folded(cluster: "SimulatedCluster", shard_id: int) -> dict[bytes, tuple[bytes, Any]]:
-    """What a table's log comes to: value and packed version by key. Splits take keys away by range, not here."""
+    """What a table's log comes to: value and version as it is stored, by key. Splits take keys away by range, not here."""
     rows = cluster.watch.tables.known(shard_id).rows()
-    return {key: (row[VERSION.size :], row[: VERSION.size]) for key, row in rows.items()}
+    return {key: (row[(at := stored_version(row)[2]) :], row[:at]) for key, row in rows.items()}
 
 
 def _rows(host: "Partition") -> Iterator[Any]:

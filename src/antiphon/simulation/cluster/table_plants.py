@@ -11,6 +11,7 @@ from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.range_removals import RangeRemovals
 from antiphon.table.state import TableState
 
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
@@ -112,7 +113,7 @@ TABLE_PLANTS: Final = (
         "a delete of a range looks up the keys to remove without the range's end",
         (
             Edit(
-                TableEvaluator,
+                RangeRemovals,
                 "_delete_range",
                 "self.state.versions_in(start, op.end, min",
                 'self.state.versions_in(start, b"", min',
@@ -123,7 +124,7 @@ TABLE_PLANTS: Final = (
     ClusterPlant(
         "node-range-misses-uncommitted",
         "a delete of a range leaves alone what is in the log and not in the store yet",
-        (Edit(TableEvaluator, "_delete_range", "[*self._overlay, *named]", "[*named]"),),
+        (Edit(RangeRemovals, "_delete_range", "[*self._overlay, *named]", "[*named]"),),
         options=_RANGES,
     ),
     ClusterPlant(

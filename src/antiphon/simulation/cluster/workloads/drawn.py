@@ -21,8 +21,10 @@ from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
 from antiphon.simulation.cluster.workloads.nearest import NearestWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
+from antiphon.simulation.cluster.workloads.recipes import RecipeWorkload
 from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
+from antiphon.simulation.cluster.workloads.sessions import SessionWorkload
 from antiphon.simulation.cluster.workloads.stalled_readers import StalledReaders
 from antiphon.simulation.cluster.workloads.static_group import StaticGroupWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
@@ -62,6 +64,8 @@ DRAWN: Final[dict[str, Make]] = {
     "consumer_members": lambda cluster, *_: ConsumerGroupWorkload(cluster),
     "finders": lambda cluster, _, table: NearestWorkload(cluster, table),
     "compacted_writers": lambda cluster, *_: CompactedWorkload(cluster),
+    "session_clients": lambda cluster, *_: SessionWorkload(cluster),
+    "recipe_clients": lambda cluster, *_: RecipeWorkload(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""
 

@@ -113,6 +113,13 @@ class Workload(ABC):
         return all(client.task.done() for client in self.clients)
 
     @property
+    def is_working(self) -> bool:
+        """Does any of the clients that may be killed work, or will one?"""
+        return not self.stopped or any(
+            client.work is not None and not client.task.done() for client in self.clients
+        )
+
+    @property
     def now(self) -> float:
         """The world's time, by which histories are judged."""
         return self.cluster.loop.now
@@ -130,14 +137,22 @@ class Workload(ABC):
 
 
 async def make_table(
-    cluster: "SimulatedCluster", db: AsyncClient, name: str, config: dict[str, str] | None = None
+    cluster: "SimulatedCluster",
+    db: AsyncClient,
+    name: str,
+    config: dict[str, str] | None = None,
+    shards: int = 0,
 ) -> "tuple[ShardMeta, ...]":
-    """Create a table as the run's options say, until that works; returns its shards."""
+    """Create a table as the run's options say, until that works; returns its shards. `shards` 0: as many as they say."""
     options = cluster.options
     profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
     await insist(
         lambda: db.create_table(
-            name, shards=options.table_shards, replicas=options.replicas, profile=profile, config=config
+            name,
+            shards=shards or options.table_shards,
+            replicas=options.replicas,
+            profile=profile,
+            config=config,
         )
     )
     found = next(topic for topic in (await db.metadata()).topics if topic.name == name)

@@ -1,0 +1,266 @@
+"""Clients of the recipes: they hold a lock, lead, count, put and take, fall silent and stand still, while leaders change.
+
+- `one-holder`: no two acquisitions of a lock have one token, and nobody gets it while another one's session is kept.
+- `fenced-write`: a write that was guarded by a lock stands in the log while the lock's row has its token; tokens rise.
+- `counted-once`: no two additions return the same number, and the counter ends where they bring it.
+- `queue`: each item that was put is done, by one taker, and none is done that was not put.
+- What the logs say of sessions is judged as for other clients with sessions (`session_history`).
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from antiphon.errors import AntiphonError, InvalidRequestError, SessionNotFoundError, VersionMismatchError
+from antiphon.recipes import AsyncCounter, AsyncLeaderElection, AsyncLock, AsyncQueue
+from antiphon.simulation.cluster.workloads.session_history import SessionHistory, ShardSessions
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.client.session import AsyncSession
+    from antiphon.records.decode import Record
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+TIMEOUTS_S: Final = (0.6, 1.0, 2.0)
+MILLION: Final = 1_000_000
+LOOK_S: Final = 0.2
+LOCKS: Final = ("lock", "chair")
+ITEM: Final = b"jobs/item/"
+
+
+class Holder:
+    """Who was told that it holds a lock, until it begins to give it back."""
+
+    def __init__(self, name: str, session: "AsyncSession | None", token: int, process: "Process") -> None:
+        self.name = name
+        self._process = process
+        self.session = session
+        self.token = token
+        self.is_over = False
+
+    def kept_until_s(self, fastest: float) -> float:
+        """By the world's clock; `fastest`: of a node's clock."""
+        kept_s = None if self.session is None else self.session.kept_s
+        if self.is_over or kept_s is None or self.session is None:
+            return 0.0
+        return self._process.world_s(kept_s) + self.session.timeout_s / fastest
+
+
+class ShardRecipes(ShardSessions):
+    """A shard's log, with what stands under a lock in it, and what was done of the queue."""
+
+    def __init__(self, shard_id: int, *, is_child: bool) -> None:
+        super().__init__(shard_id, is_child=is_child)
+        self.last_tokens: dict[bytes, int] = {}
+        self.done: list[bytes] = []
+        self._items: dict[bytes, bytes] = {}
+
+    def seen(self, records: "list[Record]") -> None:
+        """See ShardSessions."""
+        for record in records:
+            key = record.key or b""
+            if key.startswith(ITEM) and record.value is not None:
+                self._items[key] = record.value
+            if self.copies:
+                continue
+            if key.startswith(ITEM) and record.value is None:
+                self.done.append(self._items[key])
+            if not key.startswith(b"under ") or record.value is None:
+                continue
+            lock, token = key.removeprefix(b"under "), int(record.value.split(b" ")[0])
+            row = self.rows.get(lock)
+            require(
+                row is not None and row.version_id == token and token >= self.last_tokens.get(lock, -1),
+                "fenced-write",
+                self.shard_id,
+                f"{record.value!r} was written under {lock!r}, whose row then had version "
+                f"{None if row is None else row.version_id}; the last token was {self.last_tokens.get(lock)}",
+            )
+            self.last_tokens[lock] = token
+
+
+class RecipesHistory(SessionHistory):
+    """The logs of the table of the recipes."""
+
+    def fold(self, shard_id: int, *, is_child: bool) -> ShardSessions:
+        """See SessionHistory."""
+        return ShardRecipes(shard_id, is_child=is_child)
+
+
+class RecipeWorkload(Workload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "recipes") -> None:
+        super().__init__(cluster, name)
+        self.shard_ids: list[int] = []
+        self.outcomes = {"locks": 0, "guarded-writes": 0, "fenced-off": 0, "counts": 0, "items-done": 0}
+        self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
+        self._holders: dict[str, dict[int, Holder]] = {name: {} for name in LOCKS}
+        self._counts: dict[int, str] = {}
+        self._unsure = 0  # additions whose outcome is not known
+        self._items: dict[bytes, str] = {}  # put, done or unknown, by text
+        self._processes: list[Process] = []
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`."""
+        self.shard_ids = [one.shard_id for one in await make_table(self.cluster, db, self.name, shards=1)]
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        self.spawn_all(self.cluster.options.recipe_clients, self._work)
+        self.spawn("hand", self._stop_some)
+        self.spawn("last", self._see_the_end)
+
+    async def _work(self, process: "Process", number: int) -> None:
+        self._processes.append(process)
+        draw, count = process.random, 0
+        while not self.stopped:
+            count += 1
+            name, db, kind = f"{number}-{count}", await self.connected(), draw.random()
+            try:
+                if kind < 0.5:
+                    await self._hold(db, process, name, draw.choice(LOCKS))
+                elif kind < 0.7:
+                    await self._count(db, name)
+                else:
+                    await self._queue(db, process, name)
+            except InvalidRequestError:
+                await asyncio.sleep(LOOK_S)  # the table was split, and keys are in two shards now
+            except AntiphonError as error:
+                self.cluster.tell("recipe-failed", name, error.code)
+            await self.think(process)
+            await db.close()
+
+    # -- locks ----------------------------------------------------------------------------------------------------
+
+    async def _hold(self, db: "AsyncClient", process: "Process", name: str, lock_name: str) -> None:
+        draw = process.random
+        timeout_s = draw.choice(TIMEOUTS_S)
+        session = db.session(timeout_s=timeout_s)
+        lock: AsyncLock | AsyncLeaderElection
+        if lock_name == "lock":
+            lock = AsyncLock(db, self.name, lock_name, session=session)
+            token = await lock.acquire(timeout_s=2.0)
+        else:
+            lock = AsyncLeaderElection(db, self.name, lock_name, candidate=name, session=session)
+            token = await lock.campaign(timeout_s=2.0)
+        mine = self._got(lock_name, Holder(name, session, token, process))
+        for serial in range(draw.randint(1, 6)):
+            await self._write_guarded(db, lock, lock_name, f"{token} {name} {serial}".encode())
+            await self.think(process)
+        if draw.random() < 0.6:
+            mine.is_over = True
+            await (lock.release() if isinstance(lock, AsyncLock) else lock.resign())
+            await session.close()
+
+    def _got(self, lock_name: str, mine: Holder) -> Holder:
+        holders = self._holders[lock_name]
+        self.outcomes["locks"] += 1
+        self.cluster.tell("lock", lock_name, mine.name, mine.token)
+        self._require(
+            mine.token not in holders,
+            "one-holder",
+            f"{mine.name} and another one hold {lock_name!r} with {mine.token}",
+        )
+        for other in holders.values():
+            until_s = other.kept_until_s(self._fastest)
+            self._require(
+                self.now >= until_s or other.token > mine.token,
+                "one-holder",
+                f"{mine.name} holds {lock_name!r} at {self.now}, and {other.name} does until {until_s}",
+            )
+        holders[mine.token] = mine
+        return mine
+
+    async def _write_guarded(
+        self, db: "AsyncClient", lock: AsyncLock | AsyncLeaderElection, lock_name: str, value: bytes
+    ) -> None:
+        transaction = db.table(self.name).transaction()
+        lock.guard(transaction)
+        transaction.put(f"under {lock_name}", value)
+        try:
+            await transaction.commit()
+        except VersionMismatchError:
+            self.outcomes["fenced-off"] += 1
+            raise SessionNotFoundError("the lock is somebody else's") from None
+        self.outcomes["guarded-writes"] += 1
+
+    # -- counters and queues --------------------------------------------------------------------------------------
+
+    async def _count(self, db: "AsyncClient", name: str) -> None:
+        counter = AsyncCounter(db, self.name, "count")
+        self._unsure += 1
+        number = await counter.add(timeout_s=PATIENCE_S)
+        self._unsure -= 1
+        self._require(
+            number not in self._counts,
+            "counted-once",
+            f"{name} and {self._counts.get(number)} both counted {number}",
+        )
+        self._counts[number] = name
+        self.outcomes["counts"] += 1
+
+    async def _queue(self, db: "AsyncClient", process: "Process", name: str) -> None:
+        queue = AsyncQueue(db, self.name, "jobs")
+        self._items[name.encode()] = "unknown"
+        await queue.put(name.encode(), timeout_s=PATIENCE_S)
+        self._items[name.encode()] = "put"
+        session = db.session(timeout_s=process.random.choice(TIMEOUTS_S))
+        taken = await queue.take(session, timeout_s=PATIENCE_S)
+        await self.think(process)
+        fate = process.random.random()
+        if fate < 0.6:
+            await taken.done()
+            self._require(self._items.get(taken.item) != "done", "queue", f"{taken.item!r} was done twice")
+            self._items[taken.item] = "done"
+            self.outcomes["items-done"] += 1
+        elif fate < 0.8:
+            await taken.give_back()
+        if fate < 0.9:
+            await session.close()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def _stop_some(self, process: "Process") -> None:
+        draw = process.random
+        while not self.stopped:
+            await asyncio.sleep(draw.uniform(0.2, 3.0))
+            if self._processes and draw.random() < 0.5:
+                one = draw.choice(self._processes)
+                one.pause()
+                self.cluster.tell("client-stands-still", one.name)
+                await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
+                one.resume()
+
+    async def _see_the_end(self, _process: "Process") -> None:
+        history = RecipesHistory(self.cluster, self.shard_ids)
+        while self.is_working or history.open:
+            await asyncio.sleep(LOOK_S)
+            history.read()
+
+    def _require(self, holds: bool, name: str, text: str) -> None:
+        require(holds, name, self.shard_ids[0], text)
+
+    def check(self) -> None:
+        """See `Workload`."""
+        history = RecipesHistory(self.cluster, self.shard_ids)
+        history.read()
+        rows = {key: row for shard in history.shards.values() for key, row in shard.rows.items()}
+        done = [
+            key for shard in history.shards.values() if isinstance(shard, ShardRecipes) for key in shard.done
+        ]
+        self._require(len(done) == len(set(done)), "queue", f"items were done twice: {sorted(done)}")
+        left = {row.value for key, row in rows.items() if key.startswith(ITEM)}
+        for text, outcome in self._items.items():
+            self._require(
+                outcome != "put" or text in left or text in done, "queue", f"{text!r} was put, and is gone"
+            )
+            self._require(outcome != "done" or text not in left, "queue", f"{text!r} was done, and is there")
+        counted = int(rows[b"count"].value) if b"count" in rows else 0
+        self._require(
+            len(self._counts) <= counted <= len(self._counts) + self._unsure,
+            "counted-once",
+            f"the counter ends at {counted}, after {len(self._counts)} additions and {self._unsure} that may be",
+        )

@@ -1,0 +1,219 @@
+"""Clients with sessions that come, put rows, fall silent, stand still, are closed or closed badly, while leaders change.
+
+- `ended-early`: a row of a session is there as long as the time-out has not passed since the last request of its client was
+  sent that showed the session to be open, by the fastest clock that a node may have. Others look, too: through leaders that
+  the session's client has not heard of.
+- `lost-early`: until then no shard says that the session has ended.
+- `session-put`: what was acknowledged is in the log, and what was refused is not.
+- What the logs say of sessions is judged by itself (`session_history`).
+- At the end every session that is silent ends, with its rows, or the run does not end.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.client.session import AsyncSession
+from antiphon.errors import AntiphonError, SessionNotFoundError, VersionMismatchError
+from antiphon.simulation.cluster.workloads.session_history import SessionHistory
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
+from antiphon.simulation.violation import require
+from antiphon.table.evaluator import ABSENT
+
+if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
+    from antiphon.client.table import AsyncTable
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+TIMEOUTS_S: Final = (0.6, 1.0, 2.0)
+SHARED: Final = ("apse", "bema", "crypt")
+LIVES_S: Final = (0.3, 1.0, 4.0, 20.0)
+MILLION: Final = 1_000_000
+OBSERVERS: Final = 2
+LOOK_S: Final = 0.2
+SOON_S: Final = 0.3
+
+
+class Life:
+    """One session of one client. `own`: keys that nobody else puts, acknowledged."""
+
+    def __init__(self, session: AsyncSession, name: str, process: "Process") -> None:
+        self.session = session
+        self._process = process
+        self.name = name
+        self.own: list[str] = []
+        self.ends = False
+
+    def kept_until_s(self, fastest: float) -> float:
+        """No shard may end the session before, by the world's clock; `fastest`: of a node's clock."""
+        kept_s = self.session.kept_s
+        if self.ends or kept_s is None:
+            return 0.0
+        return self._process.world_s(kept_s) + self.session.timeout_s / fastest
+
+
+class SessionWorkload(Workload):
+    """See the module's text."""
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "leases") -> None:
+        super().__init__(cluster, name)
+        self.shard_ids: list[int] = []
+        self.lives: list[Life] = []
+        self.outcomes = {"sessions": 0, "sessions-lost": 0, "session-puts": 0, "session-looks": 0}
+        self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
+        self._puts: dict[bytes, str] = {}  # acknowledged, refused or unknown, by value
+        self._processes: list[Process] = []
+        self._early: list[str] = []  # sessions that were lost too early
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`."""
+        self.shard_ids = [shard.shard_id for shard in await make_table(self.cluster, db, self.name)]
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        self.spawn_all(self.cluster.options.session_clients, self._work)
+        for number in range(OBSERVERS):
+            self.spawn(f"observer-{number}", self._observe)
+        self.spawn("hand", self._stop_some)
+        self.spawn("last", self._see_the_end)
+
+    # -- clients with sessions ------------------------------------------------------------------------------------
+
+    async def _work(self, process: "Process", number: int) -> None:
+        self._processes.append(process)
+        count = 0
+        while not self.stopped:
+            count += 1
+            db = await self.connected()
+            await self._live(db, process, f"{number}-{count}")
+            await db.close()  # whatever is open is left to its time-out
+
+    async def _live(self, db: "AsyncClient", process: "Process", name: str) -> None:
+        draw, table = process.random, db.table(self.name)
+        life = Life(db.session(timeout_s=draw.choice(TIMEOUTS_S)), name, process)
+        life.session.when_lost(lambda _error: self._lost(life))
+        self.lives.append(life)
+        self.outcomes["sessions"] += 1
+        ends_s, serial = self.now + draw.choice(LIVES_S), 0
+        while not self.stopped and self.now < ends_s and not life.session.is_lost:
+            serial += 1
+            value, kind = f"{name}-{serial}".encode(), draw.random()
+            if kind < 0.35:
+                await self._put(table, life, f"own {value.decode()}", value)
+            elif kind < 0.55:
+                await self._put(table, life, draw.choice(SHARED), value)
+            elif kind < 0.65:
+                await self._disturb(table, draw.choice(SHARED), value)
+            elif life.own:
+                await self._look(table, life, draw.choice(life.own))
+            await self.think(process)
+        if draw.random() < 0.4:
+            life.ends = True
+            await life.session.close()
+
+    async def _put(self, table: "AsyncTable", life: Life, key: str, value: bytes) -> None:
+        self._puts[value] = "unknown"
+        try:
+            await table.put(key, value, session=life.session, timeout_s=PATIENCE_S)
+        except SessionNotFoundError:
+            self._puts[value] = "refused"
+        except AntiphonError as error:
+            self.cluster.tell("lease-failed", key, error.code)
+        else:
+            self._puts[value] = "acknowledged"
+            self.outcomes["session-puts"] += 1
+            if key not in SHARED:
+                life.own.append(key)
+        self.cluster.tell("lease", key, life.session.id, self._puts[value])
+
+    async def _disturb(self, table: "AsyncTable", key: str, value: bytes) -> None:
+        """As somebody who knows nothing of sessions."""
+        try:
+            if value[-1] % 3 == 0:
+                await table.delete(key, timeout_s=PATIENCE_S)
+            elif value[-1] % 3 == 1:
+                await table.put(key, value, expected_version=ABSENT, timeout_s=PATIENCE_S)
+            else:
+                await table.put(key, value, timeout_s=PATIENCE_S)
+        except VersionMismatchError:
+            return
+        except AntiphonError as error:
+            self.cluster.tell("lease-not-disturbed", key, error.code)
+
+    def _lost(self, life: Life) -> None:
+        self.outcomes["sessions-lost"] += 1
+        until_s = life.kept_until_s(self._fastest)
+        self.cluster.tell("lease-lost", life.name, life.session.id)
+        if self.now < until_s:
+            self._early.append(
+                f"session {life.session.id} of {life.name} is lost at {self.now}; it was kept until {until_s}"
+            )
+
+    # -- others ---------------------------------------------------------------------------------------------------
+
+    async def _look(self, table: "AsyncTable", life: Life, key: str, patience_s: float = PATIENCE_S) -> bool:
+        """Look at a row; was there an answer?"""
+        try:
+            row: Any = await table.find(key, timeout_s=patience_s)
+        except AntiphonError:
+            return False
+        self.outcomes["session-looks"] += 1
+        until_s = life.kept_until_s(self._fastest)
+        require(
+            (row is not None and row.session_id == life.session.id) or self.now >= until_s,
+            "ended-early",
+            self.shard_ids[0],
+            f"key {key!r} of session {life.session.id} is {row} at {self.now}; the session was kept until {until_s}",
+        )
+        return True
+
+    async def _observe(self, process: "Process") -> None:
+        """Look at what others have put. Whoever is not answered soon asks anew, as somebody who knows of no leader."""
+        draw = process.random
+        while not self.stopped:
+            db, answered = await self.connected(), True
+            while answered and not self.stopped:
+                known = [life for life in self.lives[-8:] if life.own and not life.ends]
+                if known:
+                    life = draw.choice(known)
+                    answered = await self._look(db.table(self.name), life, draw.choice(life.own), SOON_S)
+                await self.think(process)
+            await db.close()
+
+    async def _stop_some(self, process: "Process") -> None:
+        """Clients stand still now and then, for less and for more than their sessions last."""
+        draw = process.random
+        while not self.stopped:
+            await asyncio.sleep(draw.uniform(0.2, 3.0))
+            if self._processes and draw.random() < 0.5:
+                one = draw.choice(self._processes)
+                one.pause()
+                self.cluster.tell("client-stands-still", one.name)
+                await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
+                one.resume()
+
+    async def _see_the_end(self, _process: "Process") -> None:
+        history = SessionHistory(self.cluster, self.shard_ids)
+        while (self.is_working or history.open) and not self._early:
+            await asyncio.sleep(LOOK_S)
+            history.read()
+
+    # -- judges ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See `Workload`."""
+        require(not self._early, "lost-early", self.shard_ids[0], "; ".join(self._early))
+        history = SessionHistory(self.cluster, self.shard_ids)
+        history.read()
+        values = history.values
+        for value, outcome in self._puts.items():
+            require(
+                (outcome != "acknowledged" or value in values)
+                and (outcome != "refused" or value not in values),
+                "session-put",
+                self.shard_ids[0],
+                f"the put of {value!r} was {outcome}, and {'is' if value in values else 'is not'} in the log",
+            )
+        for shard in history.shards.values():
+            left = {key: row.owner for key, row in shard.rows.items() if row.owner is not None}
+            require(not left, "session-end", shard.shard_id, f"rows are left of sessions that ended: {left}")
