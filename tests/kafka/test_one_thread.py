@@ -1,6 +1,7 @@
 """Large requests are decoded one after the other, whoever sent them, also where some of those who wait are gone."""
 
 import asyncio
+import gc
 import threading
 import time
 from unittest.mock import Mock, patch
@@ -48,6 +49,25 @@ async def test_who_is_cancelled_holds_up_nobody_and_lets_nobody_in_early() -> No
         asyncio.CancelledError, int, asyncio.CancelledError, asyncio.CancelledError, int, int,
     ]  # fmt: skip
     assert (work.most, work.done) == (1, 4)
+
+
+@on_a_loop
+async def test_what_fails_for_somebody_who_is_gone_is_no_error_of_the_loop() -> None:
+    aside, told = OneThread(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+
+    def fails() -> None:
+        time.sleep(0.01)
+        raise ValueError("bad")
+
+    asked = asyncio.create_task(aside.run(fails))
+    await asyncio.sleep(0.005)
+    asked.cancel()
+    await aside.run(int)
+    del asked
+    gc.collect()
+    await asyncio.sleep(0)
+    assert told == []
 
 
 @on_a_loop

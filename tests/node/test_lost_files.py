@@ -214,8 +214,8 @@ async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPar
 
 @pytest.mark.parametrize("profile", ["oxia", "raft"])
 @in_virtual_time
-async def test_lost_promises_are_proven_anew_by_the_first_entry_where_the_log_is_empty(profile: str) -> None:
-    """Nothing that anybody has written proves what an empty log may have been part of."""
+async def test_lost_promises_are_proven_anew_also_where_the_log_is_empty(profile: str) -> None:
+    """Nobody has written anything that could prove it, so the leader writes an entry of its term."""
     async with cluster_of(3) as nodes:
         topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3, profile=profile))
         shard_id = topic.shards[0].shard_id
@@ -229,11 +229,6 @@ async def test_lost_promises_are_proven_anew_by_the_first_entry_where_the_log_is
             host = node.hosts.get(shard_id)
             return "" if host is None else host.status().state
 
-        if profile == "oxia":
-            await eventually(lambda: state() == "damaged")
-            await asyncio.sleep(8)
-            assert (state(), node.hosts[shard_id].log.log_end) == ("damaged", 0)
-            assert [one.kind for one in node.care.findings.now if one.shard_id == shard_id] == ["log_damaged"]
-        await nodes.append(shard_id, b"first")
         await eventually(lambda: state() == "ok")
         assert node.hosts[shard_id].log.log_end > 0
+        await nodes.append(shard_id, b"first")

@@ -45,7 +45,7 @@ def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profil
 @pytest.mark.parametrize("name", [name for name in CLUSTER_PLANTS if name.startswith("store-")])
 def test_a_planted_bug_of_the_store_is_caught(name: str) -> None:
     assert CLUSTER_PLANTS[name].world(1).rocks
-    assert seeds_to_catch(CLUSTER_PLANTS[name], range(1, 4)) is not None
+    assert seeds_to_catch(CLUSTER_PLANTS[name], range(1, 16)) is not None
     gc.collect()
 
 

@@ -64,5 +64,10 @@ class OneThread:
         except BaseException:
             self._lock.release()
             raise
-        working.add_done_callback(lambda _done: self._lock.release())
+        working.add_done_callback(self._done)
         return await asyncio.shield(working)
+
+    def _done(self, working: "asyncio.Future[Result]") -> None:
+        self._lock.release()
+        if not working.cancelled():
+            working.exception()  # where whoever waited is gone, nobody else asks for it

@@ -372,9 +372,10 @@ NEEDS_NO_LOGIN: Final = (
 
 
 def _principals(profile: str, seed: int, drawn: dict[str, Any]) -> dict[str, int]:
-    draw = Random(f"antiphon cluster principals {profile} {seed}")
-    wanted = draw.random() < 0.25 and not any(drawn[name] for name in NEEDS_NO_LOGIN)
-    return {"principals": 2 if wanted else 0}
+    """Where users are drawn, whoever cannot log in stays away."""
+    if Random(f"antiphon cluster principals {profile} {seed}").random() >= 0.08:
+        return {"principals": 0}
+    return {"principals": 2, **{name: 0 for name in NEEDS_NO_LOGIN if drawn[name]}}
 
 
 def _commit_rule(profile: str, draw: Random) -> str:
