@@ -132,8 +132,13 @@ class CompactionPass:
         return run
 
     def give_up(self) -> None:
-        """Go no further. What was written for a segment that is not there yet is removed by the next pass, or start."""
+        """Go no further: see `tidy_up`."""
         self.given_up = True
+
+    def tidy_up(self) -> int:
+        """A piece, after one that failed or a pass that was given up: remove what was written and stands for nothing."""
+        remove_compacted(self._log.disk, self._log.path)
+        return 0
 
     # -- the newest record of each key ------------------------------------------------------------------------------
 
