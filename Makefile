@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage simulate-plants prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage simulate-plants plants-table prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ damage: setup ## damage each kind of file in each way, start the node, record wh
 
 simulate-plants: setup ## plant every known bug, one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
+
+plants-table: setup ## the same, 1,000 seeds each at most, and write the table of docs/simulation.md from it
+	$(BIN)/antiphon simulate --catch --seeds 1000 --json $(ARGS) > plants.json; $(BIN)/python -m tests.simulation.plants_table plants.json
 
 prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"
 	$(BIN)/python -m tests.requirement_mutations.prove $(ARGS)

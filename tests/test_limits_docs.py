@@ -19,11 +19,15 @@ from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
+from antiphon.log.producer_state import JOBS_MAX, PRODUCERS_MAX, SHARE
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
+from antiphon.model.placement import NODES_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, OPS_MAX
 from antiphon.native import exchange
+from antiphon.native.cluster_requests import NEWS_MAX
 from antiphon.native.exchange import NativeLimits
+from antiphon.native.session import STRANGER_BYTES
 from antiphon.native.table_requests import KEY_BYTES
 from antiphon.node.config import Limits
 from antiphon.node.metrics import NodeMetrics
@@ -33,6 +37,7 @@ from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
 from antiphon.transactions.coordinator import IDS_MAX, PARTICIPANTS_MAX
 from antiphon.transactions.endings import MARKERS_AT_ONCE, WORKERS
 from antiphon.transactions.pending_offsets import PENDING_BYTES_MAX, PENDING_MAX
+from antiphon.wire.frames import HEADER_BYTES_MAX
 
 PAGE = " ".join((Path(__file__).parent.parent / "docs" / "limits.md").read_text().split())
 
@@ -53,6 +58,13 @@ def test_the_figures_are_those_in_the_code() -> None:
     ) in PAGE
     assert f"waited for {PATIENCE_S:.0f} s. Each {SLOWEST_BYTES_S >> 10} KiB" in PAGE
     assert f"of a Kafka request | {ELEMENTS_MAX:,} |" in PAGE
+    assert f"and to the login | {STRANGER_BYTES >> 10} KiB |" in PAGE
+    assert f"offsets in transactions | {HEADER_BYTES_MAX >> 20} MiB |" in PAGE
+    assert f"newer metadata | {NEWS_MAX} |" in PAGE
+    assert f"Answers of less than {FLOOR_BYTES >> 10} KiB need no room" in PAGE
+    assert f"jobs of Spark, others | {JOBS_MAX:,}, {PRODUCERS_MAX:,} |" in PAGE
+    assert f"under `[limits]`) | {limits.producers:,} | a new one, at a shard with {SHARE:,} and" in PAGE
+    assert f"places by hand | {NODES_MAX}, {SHARDS_MAX:,} |" in PAGE
     assert f"| {CREATING_MAX}; {TOPICS_MAX:,} |" in PAGE
     assert f"| `topics` | {limits.topics:,} |" in PAGE
     assert f"| `partitions` | {limits.partitions:,} |" in PAGE

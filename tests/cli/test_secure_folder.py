@@ -15,7 +15,7 @@ from antiphon.cli.output import reports_errors
 from antiphon.errors import InvalidRequestError
 from antiphon.node.config import load_config
 from antiphon.security import authority
-from antiphon.security.exposure import is_loopback, refuse_exposure
+from antiphon.security.exposure import is_loopback, refuse_believing, refuse_exposure
 from antiphon.security.settings import Security, Tls
 from antiphon.security.tls import server_context
 from antiphon.tools.cluster_files import LocalClusterFile, make_key, save_cluster
@@ -214,9 +214,11 @@ def test_the_doctor_looks_at_secrets_and_certificates(tmp_path: Path) -> None:
     said = doctor.examine(None, cluster)
     assert any("certificates are good until" in each["what"] for each in said if each["level"] == "ok")
     (tmp_path / "node-0" / "node.key").chmod(0o640)
+    (tmp_path / "node-1").chmod(0o755)
     (tmp_path / "node-1" / "peer.pem").write_text("nothing")
     wrong = [each["what"] for each in doctor.examine(None, cluster) if each["level"] == "wrong"]
     assert any("node.key is a secret" in what for what in wrong)
+    assert any("node-1 is a node's, and others" in what for what in wrong)
     assert any("a certificate cannot be read" in what for what in wrong)
 
 
@@ -334,3 +336,16 @@ def test_a_node_that_is_started_alone_refuses_too(tmp_path: Path, monkeypatch: p
     )
     node_process.run_from_file(folder, bootstrap=True, insecure=True)
     assert started == [True]
+
+
+def test_what_strangers_produce_is_unpacked_and_looked_at(tmp_path: Path) -> None:
+    made(tmp_path / "secure")
+    assert load_config(tmp_path / "secure" / "node-0").record_validation == "full"
+
+
+def test_nodes_of_one_machine_that_prove_nothing_do_not_start_unless_that_is_said() -> None:
+    with pytest.raises(InvalidRequestError, match="names 3 nodes, and nothing proves"):
+        refuse_believing(3, Security())
+    refuse_believing(1, Security())
+    for security in (Security(insecure=True), Security(peer_key="k"), Security(peer_tls=TLS)):
+        refuse_believing(3, security)

@@ -1,56 +1,72 @@
-"""Every target for a second: kept inputs, and fresh ones from a seed that is printed. And that the fuzzers find mistakes.
-
-`FUZZ_SEED` repeats a run, `FUZZ_TEST_S` makes it longer. `make fuzz` goes on for half an hour, led by coverage.
-"""
+"""That the fuzzers find mistakes, and what is kept. The targets themselves run in the files beside this one."""
 
 import math
 import os
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import pytest
 
 from antiphon.kafka import primitives
 from antiphon.records import compression
 from antiphon.wire import frames
-from tests.fuzz import run
+from tests.fuzz import keep, run, short_run, test_decoders, test_files, test_listeners
 from tests.fuzz.engine import run_for
 from tests.fuzz.mutate import INPUT_BYTES_MAX, mutated
 from tests.fuzz.registry import TARGETS, make
-from tests.fuzz.target import CORPUS, FindingError, Target, corpus_of, name_of, watched
+from tests.fuzz.target import CORPUS, FindingError, Target, corpus_of, watched
+from tests.fuzz.targets.large import LARGE_BYTES_MAX, large_input
+from tests.fuzz.targets.nodes import messages_of
 
 pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning"),
 ]
 
-SEED = int(os.environ.get("FUZZ_SEED", SystemRandom().randrange(1, 1 << 30)))
-SECONDS = float(os.environ.get("FUZZ_TEST_S", "1.2"))
 CORPUS_BYTES_MAX = 400 * 1024
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_kept_and_fresh_inputs_find_nothing(name: str, tmp_path: Path) -> None:
-    print(f"FUZZ_SEED={SEED}")
-    target = make(name)
-    try:
-        ran = run_for(target, name, SEED, SECONDS)
-    finally:
-        target.close()
-    for finding in ran.findings:
-        file = tmp_path / name / name_of(finding.data)
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(finding.data)
-        print(f'make fuzz ARGS="--repeat {file}"\n{finding.text()}')
-    assert not ran.findings
-    assert ran.inputs > 3
 
 
 def test_what_is_kept_is_small() -> None:
     kept = [file for file in CORPUS.rglob("*") if file.is_file()]
     assert len(kept) > 100
     assert sum(file.stat().st_size for file in kept) < CORPUS_BYTES_MAX
-    assert {file.parent.name for file in kept} <= set(TARGETS)
+    assert {file.parent.name for file in kept} == set(TARGETS)
+
+
+def test_each_target_runs_in_one_of_the_files() -> None:
+    """Each file is one process of `make test`, and takes a share of its minute."""
+    files = (test_decoders.NAMES, test_files.NAMES, test_listeners.NAMES)
+    assert sorted(name for names in files for name in names) == sorted(TARGETS)
+    assert 55 < short_run.SECONDS * len(TARGETS) < 70 or "FUZZ_TEST_S" in os.environ
+
+
+@pytest.mark.parametrize("name", test_listeners.NAMES)
+def test_listeners_get_megabytes(name: str) -> None:
+    if name == "peer-messages":
+        return  # the nodes are believed; their messages are as large as they say
+    inputs = make(name).seeds()
+    sizes = [sum(map(len, messages_of(data))) for data in inputs]
+    assert max(map(len, inputs)) < 200
+    assert max(sizes) > 1_500_000
+    assert max(sizes) <= LARGE_BYTES_MAX + 200
+
+
+def test_a_piece_is_repeated_within_bounds() -> None:
+    data = large_input(0, b"abcde", 3, 1, 2)
+    assert messages_of(data) == [b"abcbcbcde"]
+    assert messages_of(large_input(0, b"ab", 1 << 31, 0, 2))[0].startswith(b"abab")
+    assert len(messages_of(large_input(0, b"ab", 1 << 31, 0, 2))[0]) in range(
+        LARGE_BYTES_MAX - 4, LARGE_BYTES_MAX + 1
+    )
+    for short in (b"\x04", b"\x04\xff\xff", large_input(0, b"", 9, 9, 9), large_input(0, b"a", 9, 9, 9)):
+        assert sum(map(len, messages_of(short))) <= 4
+
+
+def test_what_goes_a_new_way_is_kept() -> None:
+    target = make("rocks-manifest")
+    seeds = target.seeds()
+    assert not keep.chosen(target, [], seeds)
+    assert len(keep.chosen(target, [], [b"", b"", *seeds])) <= 1
 
 
 def test_changes_are_made_of_a_seed_and_are_many() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -49,3 +50,36 @@ def test_a_turn_that_took_long_is_followed_by_a_rest(takes_s: float, rests: bool
         loop.close()
     assert [name for name in seen if name != "quick"] == ["first", "second", "third"]
     assert (seen[1] == "quick") is rests
+
+
+def test_connections_of_one_client_share_its_turns() -> None:
+    """Hundred connections of one client are of no more use than one: another client has every second turn."""
+    done: list[str] = []
+
+    async def test() -> None:
+        turns = Turns()
+        for number in range(100):
+            turns.add(number, lambda: done.append("many"), "mallory")
+        for _ in range(3):
+            turns.add("one", lambda: done.append("one"), "alice")
+            turns.add("alone", lambda: done.append("alone"))
+        for _ in range(120):
+            await asyncio.sleep(0)
+
+    asyncio.run(test())
+    assert done[:9] == ["many", "one", "alone"] * 3
+    assert done[9:] == ["many"] * 97
+
+
+def test_connections_of_one_client_take_turns_among_themselves() -> None:
+    done: list[int] = []
+
+    async def test() -> None:
+        turns = Turns()
+        for number in (1, 1, 1, 2, 2):
+            turns.add(number, partial(done.append, number), "alice")
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    asyncio.run(test())
+    assert done == [1, 2, 1, 2, 1]

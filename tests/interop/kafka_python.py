@@ -1,4 +1,4 @@
-"""kafka-python's own integration tests: producer, consumer, admin. They come with its source distribution."""
+"""kafka-python's own integration tests: producer, consumer, admin, SASL, TLS. They come with its source distribution."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final
 
+from tests.interop.broker import COMMAND, PROPERTIES
 from tests.interop.suite import Outcome, source_of
 from tests.peers.servers.peer import UnavailableError
 
@@ -15,8 +16,15 @@ SHA256: Final = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed6
 BROKER: Final = "4.2.0"  # what the tests are told that they talk to
 TEST_S: Final = 60
 RUN_S: Final = 900.0
-# Their source distribution leaves out what starts brokers, of which only this is needed: the broker runs already.
-SERVICE: Final = '''"""A broker that somebody else starts."""
+FILES: Final = ("producer", "consumer", "admin")  # against nodes that run already
+STARTED: Final = ("sasl", "ssl")  # against a node that their fixtures start, another one for each test
+ROOT: Final = Path(__file__).parents[2]
+# Their source distribution leaves out what starts brokers, and its settings. These start a node in the broker's place.
+SERVICE: Final = '''"""Where a broker is: one that runs, or a node of Antiphon that is started in its place."""
+import os
+import select
+import subprocess
+import sys
 
 
 class ExternalService:
@@ -29,11 +37,55 @@ class ExternalService:
     def close(self):
         pass
 
+    def dump_logs(self):
+        pass
+
 
 class SpawnedService:
-    def __init__(self, *_args, **_options):
-        raise NotImplementedError("no broker is started here")
+    def __init__(self, args, env):
+        self.args, self.env, self.child = args, env, None
+
+    def start(self):
+        command = [sys.executable, "-m", "tests.interop.broker", self.args[-1]]
+        beside = {"PYTHONPATH": os.environ["ANTIPHON_PATH"]}
+        self.child = subprocess.Popen(
+            command, env={**os.environ, **beside}, stdout=subprocess.PIPE, text=True, cwd=os.environ["ANTIPHON_ROOT"]
+        )
+
+    def wait_for(self, pattern, timeout):
+        if not hasattr(self, "said"):
+            ready, _, _ = select.select([self.child.stdout], [], [], timeout)
+            self.said = self.child.stdout.readline() if ready else ""
+        return self.said.strip() == "ready"
+
+    def stop(self):
+        self.child.terminate()
+        self.child.wait(20)
+        self.child.stdout.close()
+
+    def dump_logs(self):
+        pass
 '''
+# What their fixture asks Kafka's own scripts for.
+NOTHING: Final = "#!/bin/sh\nexit 0\n"
+TOPICS: Final = """#!{python}
+import sys
+
+sys.path[:0] = [{source!r}, {root!r}]
+from kafka import KafkaAdminClient
+from pathlib import Path
+from tests.interop.broker import properties_of, user_of
+
+said = properties_of(Path(sys.argv[sys.argv.index("--command-config") + 1]))
+user, password = user_of(said.pop("jaas"))
+admin = KafkaAdminClient(
+    bootstrap_servers=sys.argv[sys.argv.index("--bootstrap-server") + 1],
+    sasl_plain_username=user, sasl_plain_password=password, **said,
+)
+topics = admin.list_topics()
+print(*[one if isinstance(one, str) else one["name"] for one in topics], sep="\\n")
+admin.close()
+"""
 
 
 class KafkaPython:
@@ -58,35 +110,41 @@ class KafkaPython:
             raise UnavailableError(f"{self._source} has no integration tests")
         (tests / "__init__.py").touch()
         (tests / "service.py").write_text(SERVICE)
-        (self._source / "servers" / BROKER / "kafka-bin").mkdir(parents=True, exist_ok=True)
+        scripts = self._source / "servers" / BROKER / "kafka-bin" / "bin"
+        settings = self._source / "servers" / "resources" / "default"
+        for place in (scripts, settings):
+            place.mkdir(parents=True, exist_ok=True)
+        (settings / "kafka.properties").write_text(PROPERTIES)
+        (settings / "sasl_command.conf").write_text(COMMAND)
+        (settings / "kafka_server_jaas.conf").write_text("{jaas_config}\n")
+        topics = TOPICS.format(python=sys.executable, source=str(self._source), root=str(ROOT))
+        for name, text in (("kafka-storage.sh", NOTHING), ("kafka-topics.sh", topics)):
+            (scripts / name).write_text(text)
+            (scripts / name).chmod(0o700)
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite."""
-        told, settings = where / "kafka-python.xml", where / "kafka-python.ini"
+        uri = {"KAFKA_URI": f"kafka://{kafka.split(',', maxsplit=1)[0]}"}
+        started = {"ANTIPHON_PATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "ANTIPHON_ROOT": str(ROOT)}
+        return [*self._tests(FILES, uri, where), *self._tests(STARTED, started, where)]
+
+    def _tests(self, names: tuple[str, ...], beside: dict[str, str], where: Path) -> list[Outcome]:
+        told, settings = where / f"kafka-python-{names[0]}.xml", where / "kafka-python.ini"
         settings.write_text("[pytest]\n")
-        files = [f"test/integration/test_{name}_integration.py" for name in ("producer", "consumer", "admin")]
+        files = [f"test/integration/test_{name}_integration.py" for name in names]
         command = [
             sys.executable, "-m", "pytest", "-q", "-c", str(settings), "--rootdir", ".", f"--junitxml={told}",
             "-p", "no:cacheprovider", "--timeout", str(TEST_S), "--timeout-method", "signal", *files,
         ]  # fmt: skip
-        beside = {
-            "KAFKA_URI": f"kafka://{kafka.split(',', maxsplit=1)[0]}",
-            "KAFKA_VERSION": BROKER,
-            "PYTHONPATH": str(self._source),
-        }
+        environment = os.environ | {"KAFKA_VERSION": BROKER, "PYTHONPATH": str(self._source)} | beside
         try:
             subprocess.run(
-                command,
-                cwd=self._source,
-                env=os.environ | beside,
-                capture_output=True,
-                check=False,
-                timeout=RUN_S,
+                command, cwd=self._source, env=environment, capture_output=True, check=False, timeout=RUN_S
             )
         except subprocess.TimeoutExpired:
-            return [Outcome("all of it", "failed", f"it did not end within {RUN_S:.0f} s")]
+            return [Outcome(f"all of {names[0]}", "failed", f"it did not end within {RUN_S:.0f} s")]
         if not told.is_file():
-            return [Outcome("all of it", "failed", "it did not begin")]
+            return [Outcome(f"all of {names[0]}", "failed", "it did not begin")]
         return [_outcome(case) for case in ET.parse(told).getroot().iter("testcase")]
 
 

@@ -70,9 +70,9 @@ def counting(served: KafkaNodes) -> Iterator[Calls]:
     turns, loop, gateway = Calls(), asyncio.get_running_loop(), served.first.gateway
     given, next_turn = loop.run_in_executor, Turns.next
 
-    async def next_one(self: Turns, owner: object) -> None:
+    async def next_one(self: Turns, owner: object, group: object = None) -> None:
         turns.turn += 1
-        await next_turn(self, owner)
+        await next_turn(self, owner, group)
 
     def run_in_executor(executor: Any, work: Callable[..., Any], *args: Any) -> Any:
         turns.threads.append(args[0] if args and callable(args[0]) else work)

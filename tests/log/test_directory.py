@@ -13,6 +13,7 @@ import pytest
 from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import replace_file
+from antiphon.log.identity import IDENTITY_COPY_NAME
 from antiphon.log.layout import DAMAGE_NAME
 from antiphon.log.recovery import DAMAGE_MAGIC, DAMAGE_VERSION, load_damage
 from antiphon.log.shard_log import ShardLog
@@ -52,6 +53,7 @@ def test_foreign_directories_are_refused_and_unlocked_again(tmp_path: Path) -> N
             NodeDirectory.open(path, cluster, node)
     NodeDirectory.open(path, "c1", 1).close()
     (tmp_path / "identity.json").write_text("{not json")
+    (tmp_path / IDENTITY_COPY_NAME).write_text("not whole either")
     with pytest.raises(ForeignDirectoryError):
         NodeDirectory.open(path, "c1", 1)
 
@@ -123,6 +125,7 @@ def test_an_identity_that_is_no_text_is_refused_with_a_word_on_it(bad: bytes) ->
     disk = SimulatedDisk(Random(1))
     NodeDirectory.open("/node", "c", 0, disk=disk).close()
     replace_file(disk, "/node/identity.json", bad)
+    disk.remove(f"/node/{IDENTITY_COPY_NAME}")
     with pytest.raises(ForeignDirectoryError, match="is not a node's identity"):
         NodeDirectory.open("/node", "c", 0, disk=disk)
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
 
 from antiphon.errors import AntiphonError, DamagedLogError, DiskFullError, StorageFailedError
 from antiphon.log.config import LogConfig
+from antiphon.log.index import entry_position
+from antiphon.log.recovery import DamageReport, load_damage, save_damage
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import descriptors_used_up
@@ -341,3 +343,95 @@ def test_what_a_failed_fsync_left_in_the_page_cache_counts_only_once_it_was_writ
         assert after.damaged is None, seed
         assert after.log_end >= found.log_end, seed
         assert after.log_end >= 1
+
+
+# -- a bit in the term of a batch, under no checksum but the index entry's ----------------------------------------------
+
+_TERM_BYTES = range(12, 16)
+
+
+def unproven(terms: Sequence[int], *, promised: int) -> SimulatedDisk:
+    """A log of batches of these terms, as a power failure leaves it that took the index entries of all but the first."""
+    config = LogConfig()
+    disk, log, runner = new_log(config)
+    for at, term in enumerate(terms):
+        if log.hard_state.term < term:
+            runner.run(log.hard_state.stage(term, None))
+        runner.run(log.stage_append([batch_at(at, size=100, term=term)]))
+    if log.hard_state.term < promised:
+        runner.run(log.hard_state.stage(promised, None))
+    index = disk.open(f"{DIRECTORY}/{0:020d}.index")
+    index.truncate(entry_position(1))
+    index.fdatasync()
+    return disk
+
+
+def test_a_batch_of_a_term_that_was_never_promised_ends_the_log_before_it() -> None:
+    """multi 401530: it was kept with the flipped term, all behind it was cut off as torn, and its leader contradicted it."""
+    data = f"{DIRECTORY}/{0:020d}.log"
+    size = data_bytes(unproven((1, 1, 1, 1), promised=3), data) // 4
+    found = 0
+    for at in (1, 2, 3):
+        for bit in (8 * (at * size + byte) + bit for byte in _TERM_BYTES for bit in range(8)):
+            disk = unproven((1, 1, 1, 1), promised=3)
+            disk.flip_bit(data, bit)
+            term = int.from_bytes(disk.open(data).pread(4, at * size + _TERM_BYTES.start), "big", signed=True)
+            if term <= 3:
+                continue  # nothing tells it from one that was written
+            found += 1
+            for _ in range(2):
+                log = ShardLog.open(disk, DIRECTORY, LogConfig(), promises=True)
+                assert log.damaged is not None, (at, term)
+                assert log.damaged.forgot, "the promise may as well be what was lost"
+                assert (log.damaged.offset, log.end, log.recovery.torn_bytes) == (at, EntryId(1, at), 0)
+                assert log.hard_state.term == 3, "a flipped bit says nothing of terms"
+            runner = Runner(disk)
+            runner.run(log.hard_state.stage(4, None), log.stage_append([batch_at(at, term=4)]))
+            runner.run(log.clear_damage())
+            log = ShardLog.open(disk.crash(), DIRECTORY, LogConfig(), promises=True)
+            assert (log.damaged, log.end) == (None, EntryId(4, at + 1))
+    assert found == 3 * 29  # 30 bits make the term a later one; with one of them it is 3, which was promised
+
+
+def test_a_promise_older_than_what_is_proven_does_not_end_the_log() -> None:
+    disk = unproven((2, 2, 2), promised=2)
+    disk.remove(f"{DIRECTORY}/hard-state")
+    log = ShardLog.open(disk, "/old", LogConfig())
+    Runner(disk).run(log.hard_state.stage(1, None))
+    disk.rename("/old/hard-state", f"{DIRECTORY}/hard-state")
+    log = ShardLog.open(disk, DIRECTORY, LogConfig(), promises=True)
+    assert log.damaged is not None
+    assert log.damaged.forgot
+    assert (log.end, log.hard_state.term) == (EntryId(2, 3), 2)
+
+
+def test_a_term_beyond_the_only_one_is_damage_that_forgets_nothing() -> None:
+    disk = unproven((1, 1, 1), promised=0)
+    data = f"{DIRECTORY}/{0:020d}.log"
+    disk.flip_bit(data, 8 * (data_bytes(disk, data) // 3 + _TERM_BYTES.start))
+    log = ShardLog.open(disk, DIRECTORY, LogConfig(), only_term=1)
+    assert log.damaged is not None
+    assert (log.damaged.offset, log.damaged.forgot, log.end) == (1, False, EntryId(1, 1))
+
+
+def test_a_known_damage_becomes_a_lost_promise_where_a_term_is_beyond_it() -> None:
+    disk = unproven((1, 1, 1), promised=1)
+    save_damage(disk, DIRECTORY, DamageReport(2, DIRECTORY, 0, "of before"))
+    data = f"{DIRECTORY}/{0:020d}.log"
+    disk.flip_bit(data, 8 * (data_bytes(disk, data) // 3 + _TERM_BYTES.start))
+    ShardLog.open(disk, DIRECTORY, LogConfig(), promises=True)
+    marker = load_damage(disk, DIRECTORY)
+    assert marker is not None
+    assert marker.forgot
+
+
+@pytest.mark.parametrize("byte", [7, 12])
+def test_a_whole_batch_with_another_offset_or_a_lower_term_is_no_torn_write(byte: int) -> None:
+    """What a write leaves that a crash cut short has no right CRC. So something that was durable is bad now."""
+    disk = unproven((1, 1, 1), promised=1)
+    data = f"{DIRECTORY}/{0:020d}.log"
+    disk.flip_bit(data, 8 * (data_bytes(disk, data) // 3 + byte) + 7)  # the term becomes negative
+    log = ShardLog.open(disk, DIRECTORY, LogConfig(), promises=True)
+    assert log.damaged is not None
+    assert (log.damaged.offset, log.damaged.forgot, log.end) == (1, False, EntryId(1, 1))
+    assert log.recovery.torn_bytes == 0

@@ -11,6 +11,7 @@ import pytest
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import RealDisk
+from antiphon.log.identity import IDENTITY_COPY_NAME
 from antiphon.log.inventory import INVENTORY_COPY_NAME, INVENTORY_NAME, Held, Holding, Inventory
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
@@ -408,7 +409,8 @@ def test_a_directory_without_its_inventory_is_another_disk(tmp_path: Path, with_
 def test_a_directory_of_an_older_version_gets_an_inventory(tmp_path: Path) -> None:
     disk_id = filled(tmp_path)
     identity = json.loads((tmp_path / "identity.json").read_text())
-    del identity["inventory"]
+    del identity["inventory"], identity["crc"]
+    (tmp_path / IDENTITY_COPY_NAME).unlink()
     (tmp_path / "identity.json").write_text(json.dumps(identity))
     (tmp_path / INVENTORY_NAME).unlink()
     (tmp_path / INVENTORY_COPY_NAME).unlink()

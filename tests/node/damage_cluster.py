@@ -14,7 +14,7 @@ from antiphon.log.simulated_tree import Copy
 from antiphon.model.cluster import EndTransaction
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic, Put, TableRows, TableScan, TableWrite
-from antiphon.node.config import Scrub
+from antiphon.node.config import Limits, Scrub
 from antiphon.node.node import Node
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotFile
 from antiphon.node.trimming import trim_replica
@@ -32,6 +32,8 @@ FOLDERS: Final = ("data", "etc")
 ROUNDS: Final = 8
 SEGMENTS: Final = {"segment.bytes": "4096"}
 SCRUB: Final = Scrub(bytes_per_s=64 * 1024 * 1024, interval_s=1000)
+RESERVE_BYTES: Final = 64 * 1024
+JOINED_LATER: Final = 1  # a node whose directory was lost when the cluster was young
 ABORTS: Final = "sales"  # each write there follows a transaction that is aborted
 TOPICS: Final[dict[str, dict[str, Any]]] = {
     "log": {"config": SEGMENTS},
@@ -50,7 +52,9 @@ class Cluster(Nodes):
 
     def __init__(self, files: RealFiles, disks: dict[int, SimulatedDisk] | None = None) -> None:
         secrets = None if disks else dict.fromkeys(range(COUNT), b"k" * 32)
-        super().__init__(COUNT, disks, secrets=secrets or {}, scrub=SCRUB)
+        super().__init__(
+            COUNT, disks, secrets=secrets or {}, scrub=SCRUB, limits=Limits(disk_reserve=RESERVE_BYTES)
+        )
         self.files = files
         if disks:  # other draws than those of the processes before, or these would pass for them
             self.random = Random("restarted")
@@ -112,6 +116,10 @@ class Cluster(Nodes):
     async def founded(self) -> None:
         """Make what there is, and write to it, until every kind of file is there."""
         await self.start_all()
+        await self.stop(JOINED_LATER)
+        self.lose_directory(JOINED_LATER)
+        assert await (await self.start(JOINED_LATER)).joined(20)
+        await eventually(lambda: all(self.is_well(node) for node in self.nodes.values()))
         for name, options in TOPICS.items():
             made = await self.nodes[0].gateway.create_topic(CreateTopic(name, replicas=COUNT, **options))
             self.shards[name] = made.shards[0].shard_id
@@ -129,6 +137,8 @@ class Cluster(Nodes):
                 self.early[name] = await trim_replica(node.replicas, self.shards[name], ROUNDS // 2)
         for node_id, disk in self.disks.items():
             self._begin_snapshot(disk, node_id)
+            self.nodes[node_id].care.scrub.ask()
+        await eventually(lambda: all(disk.exists(f"{DIRECTORY}/scrub") for disk in self.disks.values()))
 
     def _begin_snapshot(self, disk: SimulatedDisk, node_id: int) -> None:
         """A snapshot that was on its way in when the node stopped."""

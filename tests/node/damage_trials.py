@@ -6,12 +6,10 @@ starts or refuses to start in words that name the file.
 """
 
 import asyncio
-import errno
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -19,161 +17,54 @@ from typing import Any, Final
 import structlog
 
 from antiphon.errors import AntiphonError
-from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.log.simulated_faults import Fault
 from antiphon.log.simulated_tree import Copy
+from antiphon.model.findings import OF_NODE
 from antiphon.node.node import Node
 from antiphon.simulation.rocks_on_disk import RealFiles
-from tests.node.damage_cluster import COUNT, FOLDERS, TOPICS, Cluster, copies, files_of
-from tests.node.in_process import DIRECTORY, KEY_FILE, run
+from tests.node import damage_settings
+from tests.node.damage_cluster import COUNT, TOPICS, Cluster, copies, files_of
+from tests.node.damage_kinds import (
+    EMPTY_ONES,
+    HARMS,
+    KINDS,
+    PATTERNS,
+    PREPARED,
+    READ_WHILE_RUNNING,
+    RESET_TOPIC,
+    VICTIM,
+    Shards,
+    disks_of,
+    harm_file,
+    paths_on,
+)
+from tests.node.damage_outcomes import RUNNING, Trial
+from tests.node.in_process import run
 
-VICTIM: Final = 1
-HARMS: Final = ("flip", "cut", "extend", "zero", "swap", "duplicate", "delete", "empty", "forbid")
 PATIENCE_S: Final = 40.0
 SERVE_S: Final = 15.0
-PAGE_BYTES: Final = 512
 DOC: Final = Path(__file__).parents[2] / "docs" / "damage.md"
 BEGIN, END = "<!-- trials -->", "<!-- end of trials -->"
 
-TO_DO: Final = ("restore", "give", "move", "start", "copy")  # a refusal says what to do
-
-KINDS: Final[tuple[tuple[str, str], ...]] = (
-    ("identity.json", rf"{DIRECTORY}/identity\.json"),
-    ("inventory", rf"{DIRECTORY}/inventory"),
-    ("inventory.copy", rf"{DIRECTORY}/inventory\.copy"),
-    ("joined", rf"{DIRECTORY}/joined"),
-    ("lock", rf"{DIRECTORY}/lock"),
-    ("scrub", rf"{DIRECTORY}/scrub"),
-    ("peer.key", KEY_FILE),
-    ("`__cluster`: segment", rf"{DIRECTORY}/shards/0/\d+\.log"),
-    ("`__cluster`: index", rf"{DIRECTORY}/shards/0/\d+\.index"),
-    ("`__cluster`: snapshot", rf"{DIRECTORY}/shards/0/\d+\.snapshot"),
-    ("`__cluster`: hard-state", rf"{DIRECTORY}/shards/0/hard-state"),
-    ("segment", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.log"),
-    ("index", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.index"),
-    ("aborted transactions", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.aborted"),
-    ("snapshot (log)", rf"{DIRECTORY}/shards/[1-9]\d*/\d+\.snapshot"),
-    ("start", rf"{DIRECTORY}/shards/\d+/start"),
-    ("hard-state", rf"{DIRECTORY}/shards/[1-9]\d*/hard-state"),
-    ("high-watermark", rf"{DIRECTORY}/shards/\d+/high-watermark"),
-    ("led-term", rf"{DIRECTORY}/shards/\d+/led-term"),
-    ("placement", rf"{DIRECTORY}/shards/\d+/placement"),
-    ("origins", rf"{DIRECTORY}/shards/\d+/origins"),
-    ("store: CURRENT", rf"{DIRECTORY}/tables/\d+/CURRENT"),
-    ("store: MANIFEST", rf"{DIRECTORY}/tables/\d+/MANIFEST-\d+"),
-    ("store: rows (.sst)", rf"{DIRECTORY}/tables/\d+/\d+\.sst"),
-    ("store: OPTIONS", rf"{DIRECTORY}/tables/\d+/OPTIONS-\d+"),
-    ("store: IDENTITY", rf"{DIRECTORY}/tables/\d+/IDENTITY"),
-    ("arriving snapshot", rf"{DIRECTORY}/snapshots/receive-\d+/.*"),
-)
 PER_KIND: Final = {"segment": 4, "index": 4, "store: rows (.sst)": 3, "hard-state": 3, "snapshot (log)": 3}
 
 
-@dataclass
-class Trial:
-    """One file of one node, damaged in one way, after the nodes were `stopped` or `killed`; and what came of it."""
-
-    kind: str
-    path: str
-    harm: str
-    before: str
-    refused: str = ""
-    served: bool = False
-    told: list[str] = field(default_factory=list)
-    mended: bool = False
-    wrong: str = ""
-
-    @property
-    def is_good(self) -> bool:
-        """Was nothing lost, nobody answered wrongly, nobody kept from serving, and all told that had to be?"""
-        if self.wrong or not self.served:
-            return False
-        if self.refused:
-            return os_name(self.path) in self.refused and any(word in self.refused for word in TO_DO)
-        return self.mended or bool(self.told)
-
-    @property
-    def word(self) -> str:
-        """For the table."""
-        if not self.is_good:
-            return "BAD"
-        if self.refused:
-            return "refused"
-        if self.mended:
-            return "mended" if self.told else "as before"
-        return "told"
-
-
-def os_name(path: str) -> str:
-    """The file's name."""
-    return path.rsplit("/", 1)[1]
-
-
-# -- damage -----------------------------------------------------------------------------------------------------------
-
-
-def all_trials(disks: dict[str, dict[int, Copy]], per_kind: int = 2) -> Iterator[Trial]:
+def all_trials(disks: dict[str, dict[int, Copy]], shards: Shards, per_kind: int = 2) -> Iterator[Trial]:
     """Every kind of file in every kind of damage, for some files of a kind."""
     for before, on_disks in disks.items():
         paths = files_of(on_disks[VICTIM])
         for kind, pattern in KINDS:
-            found = [
-                path for path in paths if re.fullmatch(pattern, path) and (paths[path] or kind == "joined")
-            ]
-            count = PER_KIND.get(kind, per_kind)
+            if before == RUNNING and kind not in READ_WHILE_RUNNING:
+                continue
+            if kind in PREPARED:
+                found = [PREPARED[kind](disks_of(on_disks, Random(0))[VICTIM], shards)]
+            else:
+                may_be_empty = kind in EMPTY_ONES
+                found = [one for one in paths if re.fullmatch(pattern, one) and (paths[one] or may_be_empty)]
+            count = 1 if before == RUNNING else PER_KIND.get(kind, per_kind)
             step = max(1, len(found) // count)
             for path in found[::step][:count]:
                 for harm in HARMS:
                     yield Trial(kind, path, harm, before)
-
-
-def harm_file(trial: Trial, disks: dict[int, SimulatedDisk], draw: Random) -> None:
-    """Do it, on the victim's disk."""
-    disk, path = disks[VICTIM], trial.path
-    data = bytes(disk.durable(path) or b"")
-    match trial.harm:
-        case "flip" if data:
-            disk.flip_bit(path, draw.randrange(8 * len(data)))
-        case "cut":
-            disk.restore(path, data[: len(data) // 2])
-        case "extend":
-            disk.restore(path, data + draw.randbytes(64))
-        case "zero":
-            at = draw.randrange(max(1, len(data) - PAGE_BYTES + 1))
-            zeros = bytes(min(PAGE_BYTES, len(data) - at))
-            disk.restore(path, data[:at] + zeros + data[at + len(zeros) :])
-        case "swap":
-            other_disk, other = _another(trial, disks)
-            disk.restore(path, bytes(other_disk.durable(other) or b""))
-            other_disk.restore(other, data) if other_disk is disk else None
-        case "duplicate":
-            disk.restore(_twin(path), data)
-        case "delete":
-            disk.lose(path)
-        case "empty":
-            disk.restore(path, b"")
-        case "forbid":
-            disk.faults.append(Fault(("open", "read"), errno.EACCES, path))
-
-
-def _another(trial: Trial, disks: dict[int, SimulatedDisk]) -> tuple[SimulatedDisk, str]:
-    """A file of the same kind of another shard; elsewhere the same file of another node."""
-    pattern = next(pattern for kind, pattern in KINDS if kind == trial.kind)
-    disk, folder = disks[VICTIM], trial.path.rsplit("/", 1)[0]
-    for path in files_of({name: disk.copy(f"/{name}") for name in FOLDERS}):
-        if re.fullmatch(pattern, path) and not path.startswith(folder + "/"):
-            return disk, path
-    other = disks[(VICTIM + 1) % COUNT]
-    return (other, trial.path) if other.exists(trial.path) else (disk, trial.path)
-
-
-def _twin(path: str) -> str:
-    """A name under which a copy could be taken for another file of the same kind."""
-    folder, name = path.rsplit("/", 1)
-    number = re.match(r"\d{6,20}", name)
-    if number is None:
-        return f"{path}.copy"
-    return f"{folder}/{int(number[0]) + 1:0{len(number[0])}d}{name[len(number[0]) :]}"
 
 
 # -- trials -----------------------------------------------------------------------------------------------------------
@@ -190,7 +81,7 @@ def found_cluster(files: RealFiles) -> tuple[dict[str, dict[int, Copy]], Cluster
         await cluster.founded()
         disks["killed"] = copies(cluster)
         await cluster.close()
-        disks["stopped"] = copies(cluster)
+        disks["stopped"] = disks[RUNNING] = copies(cluster)
 
     run(found())
     clusters[0].let_go()
@@ -202,17 +93,20 @@ def try_out(trial: Trial, disks: dict[str, dict[int, Copy]], base: Cluster) -> T
 
     async def test() -> None:
         draw = Random(f"{trial.path} {trial.harm} {trial.before}")
-        restored = {}
-        for node_id, copy in disks[trial.before].items():
-            restored[node_id] = SimulatedDisk(Random(draw.getrandbits(64)))
-            for folder in FOLDERS:
-                restored[node_id].restore(f"/{folder}", copy[folder])  # type: ignore[call-overload]
-        harm_file(trial, restored, draw)
+        restored = disks_of(disks[trial.before], draw)
+        if trial.before != RUNNING:
+            if trial.kind in PREPARED:
+                PREPARED[trial.kind](restored[VICTIM], base.shards)
+            harm_file(trial.kind, trial.path, trial.harm, restored, draw)
         cluster = Cluster(base.files, restored)
-        cluster.shards, cluster.early = base.shards, base.early
+        cluster.shards, cluster.early = base.shards, dict(base.early)
+        if trial.kind == "reset":
+            cluster.early[RESET_TOPIC] = 0  # what is left there begins where the snapshot was made
         cluster.wanted = {name: list(values) for name, values in base.wanted.items()}
         try:
             await _start(trial, cluster)
+            if trial.before == RUNNING:
+                await _harm_running(trial, cluster, draw)
             await _look(trial, cluster)
         finally:
             for node_id in list(cluster.nodes):
@@ -236,6 +130,20 @@ async def _start(trial: Trial, cluster: Cluster) -> None:
             cluster.servers.pop(node_id, None)
             if node_id != VICTIM:
                 trial.wrong = f"node {node_id} did not start: {error}"
+
+
+async def _harm_running(trial: Trial, cluster: Cluster, draw: Random) -> None:
+    """Damage the file once all is well, and have the scrub read everything."""
+    if not await _until(lambda: all(cluster.is_well(node) for node in cluster.nodes.values())):
+        trial.wrong = "the nodes were not well before"
+    if not cluster.disks[VICTIM].exists(trial.path):  # another one has taken its place meanwhile
+        found = [one for one in paths_on(cluster.disks[VICTIM]) if re.fullmatch(PATTERNS[trial.kind], one)]
+        trial.path = found[0] if found else trial.path
+    harm_file(trial.kind, trial.path, trial.harm, cluster.disks, draw)
+    victim = cluster.nodes[VICTIM]
+    for host in victim.hosts.values():
+        host.log.release_memory()
+    victim.care.scrub.ask()
 
 
 async def _look(trial: Trial, cluster: Cluster) -> None:
@@ -263,6 +171,7 @@ def _is_read_and_well(cluster: Cluster, node: Node) -> bool:
     return (
         scrub.completed_ms > 0
         and not scrub.status.waiting
+        and scrub.status.shard_id == OF_NODE
         and not node.care.findings.now
         and cluster.is_well(node)
     )
@@ -295,7 +204,7 @@ def run_trials(
     try:
         disks, base = found_cluster(files)
         outcomes = []
-        for trial in choose(list(all_trials(disks))):
+        for trial in choose(list(all_trials(disks, base.shards))):
             outcomes.append(try_out(trial, disks, base))
             told(trial)
         return outcomes
@@ -312,20 +221,28 @@ def _quiet(_logger: object, _name: str, _event: Any) -> Any:
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """For docs/damage.md."""
+    """For docs/damage.md: of nodes that were started after the damage, and of nodes that ran."""
+    started = [one for one in trials if one.before != RUNNING]
+    running = [one for one in trials if one.before == RUNNING]
+    refusals = sorted(
+        {(one.kind, re.sub(r"0x\w+|\d{5,}", "N", one.refused)) for one in trials if one.refused}
+    )
+    lines = [f"Damaged while the nodes did not run, {len(started)} trials:", "", *_rows(started), ""]
+    lines += [f"Damaged while they ran, {len(running)} trials:", "", *_rows(running), ""]
+    lines += ["What the refused starts said:", ""]
+    return "\n".join(lines + [f"- {kind}: `{text}`" for kind, text in refusals])
+
+
+def _rows(trials: Sequence[Trial]) -> list[str]:
     lines = ["| file | " + " | ".join(HARMS) + " |", "|---" * (len(HARMS) + 1) + "|"]
-    for kind, _ in KINDS:
+    for kind in dict.fromkeys([*PATTERNS, *damage_settings.FILES]):
         cells = []
         for harm in HARMS:
             words = sorted({one.word for one in trials if (one.kind, one.harm) == (kind, harm)})
             cells.append(", ".join(words) or "-")
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    refusals = sorted(
-        {(one.kind, re.sub(r"0x\w+|\d{5,}", "N", one.refused)) for one in trials if one.refused}
-    )
-    lines += ["", f"{len(trials)} trials. What the refused starts said:", ""]
-    lines += [f"- {kind}: `{text}`" for kind, text in refusals]
-    return "\n".join(lines)
+        if set(cells) != {"-"}:
+            lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def say(trial: Trial) -> None:
@@ -338,9 +255,12 @@ def say(trial: Trial) -> None:
 def main() -> int:
     """Run all, print each, write the table. Words of the command line choose kinds of files, and then nothing is written."""
     began, wanted = time.monotonic(), sys.argv[1:]
-    trials = run_trials(
-        lambda found: [one for one in found if not wanted or any(word in one.kind for word in wanted)], say
-    )
+
+    def chosen(found: list[Trial]) -> list[Trial]:
+        return [one for one in found if not wanted or any(word in one.kind for word in wanted)]
+
+    of_settings = damage_settings.run_trials(chosen, say)
+    trials = run_trials(chosen, say) + of_settings
     bad = [one for one in trials if not one.is_good]
     print(f"{len(trials)} trials, {len(bad)} bad, {time.monotonic() - began:.0f} s")
     if not wanted:

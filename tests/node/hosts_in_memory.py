@@ -81,6 +81,7 @@ class StepServices:
     def __init__(self, node_id: int, shard: "Shard") -> None:
         self.node_id = node_id
         self.stirred: set[int] = set()
+        self.producers_full = False
         self.turn = StepTurn()
         self.metrics = NodeMetrics()
         self.disk = SimulatedDisk(Random(node_id))

@@ -29,6 +29,7 @@ from antiphon.model.requests import (
 )
 from antiphon.node.config import Member, NodeConfig, Ports, save_config, split_address
 from antiphon.records.builder import build_batch
+from antiphon.security.settings import Security
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
 from tests.forks import FORKS, Handed
 from tests.node import run_one_node
@@ -101,6 +102,7 @@ class Processes:
                     for name in ("native", "kafka", "oxia", "http")
                 )
             )
+            settings.setdefault("security", Security(insecure=True))  # no key: anybody may be a node
             config = NodeConfig(cluster_id="test", node_id=i, nodes=members, ports=ports, **settings)
             self.dir(i).mkdir(parents=True, exist_ok=True)
             save_config(config, self.dir(i))

@@ -2,16 +2,20 @@
 
 import pytest
 
-from tests.node.damage_trials import HARMS, KINDS, Trial, run_trials
+from tests.node.damage_kinds import HARMS, KINDS
+from tests.node.damage_outcomes import RUNNING, Trial
+from tests.node.damage_trials import run_trials
 
 
 def some(trials: list[Trial]) -> list[Trial]:
-    """One file of each kind, damaged in one way, after a stop: other ways for other kinds."""
+    """One file of each kind, damaged in one way, after a stop: other ways for other kinds. Some of a running node too."""
     chosen = []
     for number, (kind, _) in enumerate(KINDS):
         harm = HARMS[number % len(HARMS)]
         chosen += [one for one in trials if (one.kind, one.harm, one.before) == (kind, harm, "stopped")][:1]
-    return chosen
+        if number % 4 == 0:
+            chosen += [one for one in trials if (one.kind, one.harm, one.before) == (kind, harm, RUNNING)][:1]
+    return chosen + [one for one in trials if (one.kind, one.harm) == ("identity.json", "swap")][:1]
 
 
 @pytest.mark.timeout(180)

@@ -19,14 +19,18 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk, SimulatedFile
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import AppendBatch, CreateTopic
+from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.trimming import trim_replica
 from antiphon.partition.failures import as_failure
 from antiphon.records.builder import build_batch
-from antiphon.server.file_limits import connection_shares
+from antiphon.security.settings import Security
+from antiphon.server.file_limits import connection_shares, places
+from antiphon.server.server import Server
 from tests.log.helpers import Runner, batch_at
 from tests.node.in_process import cluster_of, eventually, in_virtual_time
 from tests.node.processes import NativeClient, Processes
+from tests.security.certificates import server_files
 
 
 class Starved(SimulatedDisk):
@@ -78,9 +82,55 @@ def test_a_disk_gives_up_what_it_only_keeps_for_later(
 
 
 def test_shares_leave_room_for_logs_and_peers() -> None:
-    assert sum(connection_shares(256)) <= 256 // 2
-    assert sum(connection_shares(1024)) <= 1024 // 2
+    for descriptors in (256, 1024):
+        shares = connection_shares(descriptors)
+        assert sum(shares) + shares.peers <= descriptors // 2, (
+            "of nodes there are as many in the other direction"
+        )
     assert connection_shares(1 << 20).native > 10_000
+
+
+@pytest.mark.parametrize("share", [4, 16, 100, 500, 100_000])
+def test_handshakes_are_a_part_of_the_share_of_a_listener(share: int) -> None:
+    assert places(share, tls=False) == (share, 0)
+    connections, handshakes = places(share, tls=True)
+    assert connections + handshakes == share
+    assert 2 <= handshakes <= 512
+    assert connections >= handshakes
+
+
+def test_the_listeners_of_a_node_with_tls_take_what_is_theirs(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = Server(secure_config(tmp_path))
+        await server.start()
+        try:
+            shares = connection_shares()
+            assert server.peers is not None
+            assert server.kafka is not None
+            assert server.http is not None
+            peers, native, kafka = server.peers.limits, server.native.limits, server.kafka._config
+            assert peers.connections + peers.handshakes == shares.peers
+            assert native.handshakes == places(shares.native, tls=True).handshakes
+            assert native.address_connections == native.connections // 2
+            assert kafka.connections_max + kafka.handshakes_max <= shares.kafka
+            assert kafka.address_connections_max == kafka.connections_max // 2
+            assert server.http.connections_max + server.http.handshakes_max <= shares.http
+            assert server.http.addresses.most == server.http.connections_max // 2
+        finally:
+            await server.stop()
+
+    asyncio.run(test())
+
+
+def secure_config(directory: Path) -> NodeConfig:
+    """Of one node with TLS on every listener."""
+    tls = server_files(directory)
+    security = Security(tls=tls, peer_tls=tls)
+    member = Member(0, "127.0.0.1:1", "127.0.0.1:2")
+    return NodeConfig(
+        cluster_id="t", node_id=0, nodes=[member], dir=directory, bootstrap=True, listen_host="127.0.0.1",
+        ports=Ports(0, 0, -1, 0, 0), security=security,
+    )  # fmt: skip
 
 
 @in_virtual_time

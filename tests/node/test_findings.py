@@ -1,15 +1,23 @@
 """What a node knows to be wrong, however many healthy replicas it has."""
 
+import asyncio
+import re
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from antiphon.errors import DamagedLogError, StorageFailedError
+from antiphon.log.disk import read_whole, replace_file
 from antiphon.log.recovery import DamageReport
+from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.model.findings import KINDS, OF_NODE
 from antiphon.model.requests import CreateTopic
 from antiphon.node import findings
+from antiphon.node.first_seen import BOOK_NAME, SETTLED_MS, FirstSeen
 from antiphon.node.node import Node
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, in_virtual_time
 
 SHARDS = 120
 
@@ -91,3 +99,79 @@ async def test_a_damaged_replica_is_told_from_its_opening_until_it_is_mended(
         await nodes.start((leader + 2) % 3)
         await eventually(lambda: node.hosts[shard_id].status().state == "ok")
         await eventually(lambda: shard_id not in kinds(node))
+
+
+@in_virtual_time
+async def test_since_when_something_is_known_outlives_a_restart_and_ends_with_it() -> None:
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
+        shard_id = topic.shards[0].shard_id
+        await nodes.append(shard_id, b"0")
+        leader = (await nodes.leader(shard_id)).services.node_id
+        node = nodes.nodes[(leader + 1) % 3]
+        host = node.hosts[shard_id]
+        await eventually(lambda: host.log.durable_end >= 1)
+        await nodes.stop((leader + 2) % 3)
+        host.log.note_damage(DamageReport(0, host.log.path, 0, "the disk lost it"))
+        host.driver.fail(DamagedLogError("the disk lost it", offset=0, position=0))
+        await eventually(lambda: kinds(node).get(shard_id) == "log_damaged")
+        (known,) = (one for one in node.care.findings.now if one.shard_id == shard_id)
+        await asyncio.sleep(5)
+        for ends in (nodes.stop, nodes.kill):
+            done = ends(node.node_id)
+            if done is not None:
+                await done
+            node = await nodes.start(node.node_id)
+            await eventually(lambda: kinds(node).get(shard_id) == "log_damaged")  # noqa: B023
+            (again,) = (one for one in node.care.findings.now if one.shard_id == shard_id)
+            assert again.since_ms == known.since_ms
+            text = node.metrics.render().decode()
+            assert 'antiphon_findings{kind="log_damaged"} 1.0' in text
+            since = 'antiphon_findings_oldest_timestamp_seconds{kind="log_damaged"} '
+            told = next(line for line in text.splitlines() if line.startswith(since))
+            assert float(told.removeprefix(since)) == pytest.approx(known.since_ms / 1000)
+            assert text.count("antiphon_findings{") == len(KINDS)
+        await nodes.start((leader + 2) % 3)
+        await eventually(lambda: shard_id not in kinds(node))
+        await asyncio.sleep(2)
+        book = read_whole(nodes.disks[node.node_id], f"{DIRECTORY}/{BOOK_NAME}")
+        assert book is not None
+        assert f'"{shard_id} "'.encode() not in book, "what was mended begins anew the next time"
+
+
+def test_what_is_not_found_again_is_forgotten() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs("/n")
+    first = FirstSeen(disk, "/n")
+    for key in ((OF_NODE, "disk_full"), (OF_NODE, "not_joined"), (7, ""), (8, ""), (9, "")):
+        first.since_ms(key, 1000)
+    news = first.news(1000)
+    assert news is not None
+    first.write(news)
+    assert first.news(1001) is None
+    again = FirstSeen(disk, "/n")
+    assert again.news(5000) is None
+    assert again.since_ms((OF_NODE, "disk_full"), 6000) == 1000
+    assert again.since_ms((8, ""), 6000) == 1000
+    again.read_whole(7)
+    again.read_whole(8)  # it is known to be wrong
+    assert again.since_ms((9, ""), 500) == 500, "the clock was set back"
+    found = again.news(5001 + SETTLED_MS)
+    assert found == {f"{OF_NODE} disk_full": 1000, "8 ": 1000, "9 ": 500}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"1 ":"x"}'])
+def test_a_book_that_cannot_be_read_is_empty(content: bytes) -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs("/n")
+    replace_file(disk, f"/n/{BOOK_NAME}", content)
+    assert FirstSeen(disk, "/n").since_ms((1, ""), 77) == 77
+
+
+def test_every_kind_is_listed() -> None:
+    """The metrics have a series for each from the start."""
+    source = Path(findings.__file__).parent
+    told = {
+        name for file in source.glob("*.py") for name in re.findall(r'Noted\(\s*"(\w+)"', file.read_text())
+    }
+    assert told <= set(KINDS)

@@ -1,6 +1,7 @@
 """The node's own log: JSON lines with facts, from its level on, and harmless when it cannot be written."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,32 @@ def test_what_cannot_be_written_is_counted_and_found(tmp_path: Path, monkeypatch
     assert "there" in (tmp_path / "not there" / logs.LOG_FILE).read_text()
     file.close()
     structlog.reset_defaults()
+
+
+def test_what_a_process_prints_is_kept_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "OUT_BYTES_MAX", 1000)
+    output = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number in range(40):
+            if number % 5 == 0:  # a start
+                logs.open_output(tmp_path, (output,))
+            os.write(output, b"%03d " % number * 50)
+            logs.bound_output(tmp_path, (output,))
+    finally:
+        os.close(output)
+    kept = sorted(tmp_path.iterdir())
+    assert [file.name for file in kept] == [logs.OUT_FILE, f"{logs.OUT_FILE}.1"]
+    assert sum(file.stat().st_size for file in kept) <= 2 * 1200
+    assert {file.stat().st_mode & 0o777 for file in kept} == {0o600}
+    assert "039" in "".join(file.read_text() for file in kept)
+
+
+def test_output_that_goes_elsewhere_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "OUT_BYTES_MAX", 10)
+    (tmp_path / logs.OUT_FILE).write_text("of an earlier start, and long")
+    other = os.open(tmp_path / "elsewhere", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        logs.bound_output(tmp_path, (other,))
+    finally:
+        os.close(other)
+    assert {file.name for file in tmp_path.iterdir()} == {logs.OUT_FILE, "elsewhere"}

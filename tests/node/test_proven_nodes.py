@@ -157,3 +157,52 @@ def test_key_and_port_belong_together(ports: Ports, security: Security) -> None:
     config = NodeConfig(cluster_id="c", node_id=0, nodes=[Member(0, "h:1")], ports=ports, security=security)
     with pytest.raises(InvalidRequestError, match="belong together"):
         check_config(config)
+
+
+@in_virtual_time
+async def test_silent_connections_do_not_keep_a_node_out() -> None:
+    """Strangers hold every place on the nodes' port, and take each one that becomes free at once."""
+    async with cluster_of(3, secrets=dict.fromkeys(range(3), KEY)) as nodes:
+        peers = nodes.servers[0].peers
+        assert peers is not None
+        peers.limits = peers.limits._replace(connections=10)
+        nodes.kill(2)
+        over = False
+
+        async def silent() -> None:
+            while not over:
+                reader, writer = await asyncio.open_connection("node-0", PEER_PORT)
+                await reader.read(1)
+                writer.close()
+
+        strangers = [asyncio.create_task(silent()) for _ in range(40)]
+        await asyncio.sleep(1)
+        node = await nodes.start(2)
+        await eventually(lambda: any(one.peer_id == 2 for one in peers.sessions.values()), 20)
+        assert len(peers.sessions) <= 10 + 2
+        over = True
+        for task in strangers:
+            task.cancel()
+        await asyncio.gather(*strangers, return_exceptions=True)
+        assert node.node_id == 2
+
+
+@in_virtual_time
+async def test_one_address_holds_a_share_of_the_clients_connections() -> None:
+    """Nodes of that address are let in all the same."""
+    async with cluster_of(1) as nodes:
+        native = nodes.servers[0].native
+        native._addresses.most = 3
+        clients = [Stranger() for _ in range(5)]
+        answers = []
+        for client in clients:
+            await client.connect(NATIVE_PORT)
+            answers.append(await client.say(Hello(PROTOCOL_VERSION, "t")))
+        assert [bool(answer) for answer in answers[:3]] == [True] * 3
+        assert len(native.sessions) <= 4
+        node = Stranger()
+        await node.connect(NATIVE_PORT)
+        assert await node.say(Hello(PROTOCOL_VERSION, "n", "test", 7, "i"))
+        await eventually(lambda: any(one.peer_id == 7 for one in native.sessions.values()))
+        for client in (*clients, node):
+            client._writer.close()

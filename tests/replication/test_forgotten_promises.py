@@ -5,6 +5,7 @@ import pytest
 from antiphon.errors import NotLeaderError
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import PersistTerm, Repaired
+from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.members import Members
 from antiphon.replication.messages import Ack, AskTerm, TermReply, VoteReply
 from antiphon.replication.replica_state import Role
@@ -56,6 +57,40 @@ def test_it_is_repaired_by_a_new_term_and_then_stands_in_for_another() -> None:
     cluster.tick(100)
     (leader,) = cluster.leading
     assert cluster[leader].data == ["a"]
+
+
+def test_it_is_repaired_where_nobody_has_written() -> None:
+    config = ReplicaConfig(term_start_on_empty=False)
+    cluster = Cluster(3, raft=True, config=config)
+    cluster.tick(11)
+    assert cluster[1].log == []
+    cluster.wipe(3)
+    cluster.restart(3)
+    cluster.tick(60)
+    assert not cluster.replica(3).damaged
+    (leader,) = cluster.leading
+    assert 0 < cluster[3].log_end == cluster[leader].log_end <= 2, (
+        "no more than a term-start entry for each term"
+    )
+    other = next(node for node in (1, 2) if node != leader)
+    cluster.crash(other)
+    cluster.crash(leader)
+    cluster.restart(leader)
+    cluster.tick(100)
+    assert cluster.leading, "the new disk's replica votes"
+
+
+def test_a_damaged_voter_of_an_empty_shard_is_repaired_in_the_next_term() -> None:
+    cluster = Cluster(3, config=ReplicaConfig(term_start_on_empty=False, resend_ticks=2))
+    cluster.lead(1, 1)
+    cluster.crash(3)
+    cluster[3].damaged = True
+    cluster.restart(3)
+    cluster.lead(1, 2)
+    cluster.deliver()
+    cluster.tick(4)
+    assert cluster[3].took(Repaired) == [Repaired()]
+    assert [entry.base_offset for entry in cluster[3].log] == [0]
 
 
 def test_it_stays_damaged_over_a_restart_before_the_repair() -> None:

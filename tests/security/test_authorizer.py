@@ -3,6 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
+from antiphon import system
 from antiphon.errors import AccessDeniedError, NotReadyError
 from antiphon.model.access import (
     AccessBook,
@@ -14,7 +15,7 @@ from antiphon.model.access import (
     Resource,
 )
 from antiphon.model.cluster import MetadataView
-from antiphon.security.authorizer import EVERYTHING, TOLD_PER_S, Authorizer, Rights
+from antiphon.security.authorizer import EVERYTHING, PRINCIPALS_PER_S, TOLD_PER_S, Authorizer, Rights
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 
 ALICE = Principal("User", "alice")
@@ -132,6 +133,7 @@ def test_refusals_are_counted_and_told_at_a_bounded_rate() -> None:
             assert not rights.may(Op.WRITE, R.TOPIC, "t")
         assert not rights.sees(Op.WRITE, R.TOPIC, "t")
     assert counters.denied == TOLD_PER_S * 5
+    lines = [line for line in lines if line["event"] == "denied"]
     assert TOLD_PER_S <= len(lines) <= 2 * TOLD_PER_S
     told = {key: lines[0][key] for key in ("event", "principal", "host", "operation", "resource", "name")}
     assert told == {
@@ -144,3 +146,33 @@ def test_refusals_are_counted_and_told_at_a_bounded_rate() -> None:
     }
     with pytest.raises(AccessDeniedError, match="User:alice may not write topic 't'"):
         rights.require(Op.WRITE, R.TOPIC, "t")
+
+
+def test_nobody_hides_the_refusals_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(system, "monotonic_s", lambda: now_s)
+    decider = Authorizer(AccessBook(), (), Counters())
+    loud, quiet = Rights(decider, ALICE, "h"), Rights(decider, Principal("User", "bob"), "h")
+    with capture_logs() as lines:
+        for _ in range(TOLD_PER_S * 5):
+            assert not loud.may(Op.WRITE, R.TOPIC, "t")
+        assert not quiet.may(Op.READ, R.TOPIC, "secret")
+        now_s += 1.5
+        assert not quiet.may(Op.READ, R.TOPIC, "secret")
+    told = [line["principal"] for line in lines if line["event"] == "denied"]
+    assert (told.count("User:alice"), told.count("User:bob")) == (TOLD_PER_S, 2)
+    (left_out,) = (line for line in lines if line["event"] == "denied_left_out")
+    assert (left_out["principal"], left_out["requests"]) == ("User:alice", TOLD_PER_S * 4)
+
+
+def test_many_principals_fill_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "monotonic_s", lambda: 100.0)
+    decider = Authorizer(AccessBook(), (), Counters())
+    with capture_logs() as lines:
+        for number in range(PRINCIPALS_PER_S * 4):
+            assert not Rights(decider, Principal("User", f"u{number}"), "h").may(Op.READ, R.TOPIC, "t")
+        assert len(lines) == PRINCIPALS_PER_S
+        decider.tell_left_out()
+    left_out = lines[PRINCIPALS_PER_S:]
+    assert len(left_out) == PRINCIPALS_PER_S + 1
+    assert sum(line["requests"] for line in left_out) == PRINCIPALS_PER_S * 3

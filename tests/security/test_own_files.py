@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
 from antiphon.errors import UnauthenticatedError
+from antiphon.model.access import User
+from antiphon.security.passwords import credentials
 from antiphon.security.settings import OAuth
 from antiphon.security.tokens import TokenCheck
 from antiphon.server.first_user import make_first_user, write_first_user
@@ -68,3 +71,36 @@ def test_a_token_of_anything_is_refused(tmp_path: Path, part: int, content: byte
     parts[part] = encoded(content)
     with pytest.raises(UnauthenticatedError):
         TokenCheck(OAuth(keys=str(file))).check(".".join([*parts, encoded(bytes(256))]))
+
+
+def test_every_flipped_bit_of_a_first_users_file_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "first-user"
+    write_first_user(file, "admin", "secret")
+    good = file.read_bytes()
+    for bit in range(0, 8 * len(good), 3):
+        changed = bytearray(good)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        with structlog.testing.capture_logs() as told:
+            asyncio.run(make_first_user(RefusingGateway(), file))  # type: ignore[arg-type]  # all that it asks
+        assert [line["event"] for line in told] == ["first_user_not_read"], bit
+
+
+def test_a_first_users_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "first-user"
+    file.write_bytes(msgspec.msgpack.encode(User("admin", credentials("secret"))))
+    with structlog.testing.capture_logs() as told:
+        asyncio.run(make_first_user(RefusingGateway(), file))  # type: ignore[arg-type]  # all that it asks
+    assert [line["event"] for line in told] == ["first_user_not_made"], "the gateway of this test refuses it"
+
+
+def test_what_is_wrong_with_keys_of_tokens_is_told_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    for text, event in (
+        (b"{", "token_keys_not_read"),
+        (b'{"keys": [{"kty": "RSA"}]}', "token_key_not_taken"),
+    ):
+        file.write_bytes(text)
+        with structlog.testing.capture_logs() as told:
+            TokenCheck(OAuth(keys=str(file)))
+        assert [line["event"] for line in told] == [event]

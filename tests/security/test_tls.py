@@ -15,6 +15,7 @@ import uvloop
 
 from antiphon.errors import InvalidRequestError
 from antiphon.node.metrics import NodeMetrics
+from antiphon.security import listening
 from antiphon.security import tls as tls_module
 from antiphon.security.listening import serve
 from antiphon.security.settings import Tls
@@ -47,7 +48,8 @@ class Echo(asyncio.BufferedProtocol):
 async def listener(directory: Path, settings: Tls) -> AsyncIterator[tuple[int, NodeMetrics]]:
     metrics = NodeMetrics()
     Echo.heard = []
-    server = await serve(Echo, "127.0.0.1", 0, None, 10, ServerTls(settings, directory, "tls", metrics))
+    tls = ServerTls(settings, directory, "tls", metrics)
+    server = await serve(Echo, "127.0.0.1", 0, None, 10, tls, listening.HANDSHAKES_MAX)
     try:
         yield server.sockets[0].getsockname()[1], metrics
     finally:
@@ -327,3 +329,20 @@ def test_sessions_are_resumed_for_seconds_at_most(tmp_path: Path, monkeypatch: p
     session = shake_hands(made.current(), old, None).session
     server_files(tmp_path)
     assert not shake_hands(made.current(), old, session).session_reused, "the files have changed"
+
+
+def test_silent_handshakes_make_room_for_others(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More silent connections than there may be handshakes, and one client that shakes hands."""
+    monkeypatch.setattr(listening, "HANDSHAKES_MAX", 4)
+
+    async def test() -> None:
+        async with listener(tmp_path, server_files(tmp_path)) as (port, _):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+            async with asyncio.timeout(tls_module.HANDSHAKE_S):
+                assert await say(port, trusting()) == b"<hello>"
+            for _, writer in silent:
+                writer.close()
+
+    run(test())

@@ -5,6 +5,7 @@ import queue
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ import antiphon
 import antiphon.aio
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.connection import parse_address
-from antiphon.client.tls import tls_of
+from antiphon.client.tls import tls_of, trusting_text
 from antiphon.errors import AntiphonError, InvalidRequestError, UnauthenticatedError, UnreachableError
 from antiphon.model.requests import AppendBatch, Appended, Fetch, Fetched
 from antiphon.security.settings import Tls
@@ -24,6 +25,9 @@ from antiphon.spark.staging.housekeeper import Housekeeper, Look
 from tests.kafka.raw import batch
 from tests.security.certificates import authority, client_files, server_files
 from tests.security.test_secure_listeners import Secure
+
+if TYPE_CHECKING:
+    from antiphon.client.tls import TlsChoice
 
 BIG = 3_000_000
 VALUES = [bytes([number]) * 10_000 for number in range(100)]
@@ -51,7 +55,7 @@ def stranger(tmp_path: Path) -> Path:
     return file
 
 
-def use(servers: str, tls: "bool | str | Path | ssl.SSLContext | None", name: str) -> None:
+def use(servers: str, tls: "TlsChoice", name: str) -> None:
     with antiphon.connect(servers, tls=tls) as db:
         table = db.create_table(f"{name}-table")
         table.put("key", b"v" * 500_000)
@@ -233,3 +237,39 @@ def test_a_client_shows_its_certificate(tmp_path: Path) -> None:
                 connect(secure.native, secure.authority)
     finally:
         secure.stop()
+
+
+def test_paths_and_the_environment_name_a_certificate_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure = Secure(tmp_path, client_auth="required")
+    certificate, key = client_files(tmp_path)
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    try:
+        use(secure.native, (secure.authority, certificate, key), "paths")
+        use(secure.native, (secure.authority, both), "both")
+        for name, value in (("", secure.authority), ("_CERTIFICATE", certificate), ("_KEY", key)):
+            monkeypatch.setenv(f"ANTIPHON_TLS{name}", str(value))
+        use(secure.native, None, "environment")
+        use(secure.native, str(secure.authority), "half")
+        with Cluster(
+            [parse_address(secure.native)], 5000, tls=trusting_text(Path(secure.authority).read_text())
+        ) as cluster:
+            assert cluster.metadata().nodes
+    finally:
+        secure.stop()
+
+
+def test_a_certificate_to_show_that_is_none_is_refused(tmp_path: Path) -> None:
+    certificate, key = client_files(tmp_path)
+    empty = tmp_path / "empty.pem"
+    empty.write_bytes(b"")
+    for files, said in (
+        ((certificate, empty), "not a client's certificate and its key"),
+        ((certificate, tmp_path / "none"), "cannot read"),
+        ((), "give the authorities"),
+        ((certificate, key, key), "give the authorities"),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            tls_of((certificate, *files))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from antiphon.cli import simulate_runs
 from antiphon.cli.simulate import simulate
 from antiphon.simulation.cluster import shrink
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS
+from antiphon.simulation.cluster.plants import ALL_PLANTS, CLUSTER_PLANTS
 
 app = typer.Typer()
 app.command()(simulate)
@@ -34,7 +34,7 @@ def test_lists_plants_a_name_a_line() -> None:
     result = call("--plants")
     assert result.exit_code == 0
     names = result.stdout.splitlines()
-    assert names == list(CLUSTER_PLANTS)
+    assert names == list(ALL_PLANTS)
     assert len(set(names)) == len(names)
 
 
@@ -117,8 +117,21 @@ def test_words_for_profiles_of_before_are_taken(word: str, profile: str) -> None
     assert f"profile {profile}, trace" in result.stdout
 
 
+def test_a_plant_that_no_world_shows_runs_its_script() -> None:
+    result = call("--plant", "hasty-transfer")
+    assert result.exit_code == 1
+    assert "broke leader-completeness" in result.stdout.splitlines()[-1]
+
+
+def test_the_script_of_a_plant_holds_without_it() -> None:
+    written = simulate_runs.script_of("hasty-transfer")
+    assert written is not None
+    assert simulate_runs.carry_out(written, None, lambda _: None).line == 0
+
+
 def test_plants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: CLUSTER_PLANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
+    few["hasty-transfer"] = ALL_PLANTS["hasty-transfer"]
     monkeypatch.setattr(simulate_runs, "plants", lambda: few)
     result = call("--catch", "--seeds", "3", "--jobs", "1", "--json")
     found = json.loads(result.stdout)

@@ -62,6 +62,14 @@ def test_what_a_disk_loses_is_got_back_before_the_replica_counts_again(kind: str
     assert result.events["hurt"] == result.events["sound"] > 0
 
 
+@pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
+def test_a_term_that_rots_before_its_index_entry_is_durable_is_mended(profile: str) -> None:
+    """multi 401530: the replica kept the term, contradicted its leader and stopped."""
+    result = run_cluster(_world(1, profile, term_rot=1, kill=1))
+    assert result.failure is None, words(result)
+    assert result.events["hurt"] == result.events["sound"] > 0
+
+
 def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_check, "_loss", lambda *_args, **_facts: None)
     failures = (run_cluster(_world(seed, "raft", lost_files=2, kill=1)).failure for seed in range(1, 9))

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import antiphon.spark
-from antiphon.errors import UnavailableError
+from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.records.builder import build_batch
 from antiphon.spark.lag_metrics import QUERIES_MAX, QueryMetrics, error_line, reached
 
@@ -231,6 +231,8 @@ def test_a_real_query_is_scraped(server: "NativeServer", antiphon_reader: "Reade
             with urllib.request.urlopen(f"http://{watch.address}/metrics", timeout=10) as page:
                 return str(page.read().decode())
 
+        with pytest.raises(InvalidRequestError, match="insecure=True"):
+            antiphon.spark.watch(spark, port=0, host="0.0.0.0")
         with pytest.raises(UnavailableError, match="another port"):
             antiphon.spark.watch(spark, port=int(watch.address.rpartition(":")[2]))
         query = start("scraped")

@@ -41,7 +41,7 @@ def examine(servers: str | None, cluster: LocalClusterFile | None) -> list[Findi
     directory = Path(cluster.nodes[0].dir).parent if cluster is not None else Path.cwd()
     findings += [_disk(directory), _sync_speed(directory)]
     if cluster is not None:
-        findings += _processes(cluster)
+        findings += [*_processes(cluster), *_folders(cluster)]
     if cluster is not None and cluster.secure:
         findings += [*_secrets(directory, cluster), _certificates(cluster)]
     if servers is not None:
@@ -197,6 +197,18 @@ def _secrets(directory: Path, cluster: LocalClusterFile) -> list[Finding]:
         _finding("wrong", f"{file} is a secret, and others than its owner may use it", f"chmod 600 {file}")
         for file in files
         if file.exists() and file.stat().st_mode & 0o077
+    ]
+
+
+def _folders(cluster: LocalClusterFile) -> list[Finding]:
+    """Folders of nodes that others than their owner may look into: one that was there keeps its mode."""
+    folders = [Path(node.dir) for node in cluster.nodes]
+    return [
+        _finding(
+            "wrong", f"{folder} is a node's, and others than its owner may use it", f"chmod 700 {folder}"
+        )
+        for folder in folders
+        if folder.exists() and folder.stat().st_mode & 0o077
     ]
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from antiphon.cli.secure_folder import new_security, secure_node
 from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
+from antiphon.records.intake import DEFAULT, FULL
+from antiphon.security.exposure import is_loopback
 from antiphon.security.private_files import private_folder
 from antiphon.tools.cluster_files import LocalClusterFile, LocalNode, hand_out_key
 from antiphon.tools.supervisor import Sockets
@@ -30,6 +32,8 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         if cluster.peer_key:
             config.security.peer_key = cluster.peer_key
         config.security.insecure |= cluster.insecure
+        if not cluster.peer_key and is_loopback(cluster.host):
+            config.security.insecure = True  # an earlier version made the cluster, without a key
         config.advertised_host = config.advertised_host or told
         return config
     return NodeConfig(
@@ -41,6 +45,8 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         advertised_host=told,
         bootstrap=not cluster.founded,
         profile=cluster.profile,
+        # Strangers may produce there: what a reader could not unpack is refused, as Kafka's brokers do.
+        record_validation=FULL if cluster.secure else DEFAULT,
         ports=ports,
         security=new_security(cluster),
     )

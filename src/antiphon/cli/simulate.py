@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from antiphon.cli import simulate_runs as runs
 from antiphon.cli.output import usage
 from antiphon.cli.simulate_failures import catch_all, tell_small
 from antiphon.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from antiphon.simulation.written_script import Script
 
 SEEDS_DEFAULT = 100
 SEEDS_MAX = 100_000_000
@@ -117,7 +120,10 @@ def simulate(
 
 
 def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
-    """Run the seeds and say what came out; returns the failed run, if any."""
+    """Run the seeds and say what came out; returns the failed run, if any. A plant that no seed shows has a scenario."""
+    script = runs.script_of(seeds.plant)
+    if script is not None:
+        return _carry_out(script, seeds.plant, as_json=as_json)
     began = time.monotonic()
     passed, failed = runs.run(seeds, runs.workers_for(jobs, seeds.count), _progress(seeds.count))
     elapsed_s = time.monotonic() - began
@@ -131,27 +137,22 @@ def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
     return failed
 
 
-def _carry_out(script: Path, plant: str | None, *, as_json: bool) -> None:
+def _carry_out(script: "Path | Script", plant: str | None, *, as_json: bool) -> None:
     """Run one scenario: a line a step, and exit status 1 with line and finding where it fails."""
-    from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
-    from antiphon.simulation.script import run_script
-
-    if plant is not None and plant not in OF_SCRIPTS:
-        usage(f"--plant {plant}: scripts run the protocol's objects alone, without this bug")
+    name = str(script) if isinstance(script, Path) else script.name
     lines: list[str] = []
     try:
-        with planted(None if plant is None else OF_SCRIPTS[plant]):
-            outcome = run_script(script, lines.append if as_json else typer.echo)
+        outcome = runs.carry_out(script, plant, lines.append if as_json else typer.echo)
     except InvalidRequestError as error:
         usage(error.message)
     failed = outcome.line > 0
     if as_json:
         failure = {"line": outcome.line, "message": outcome.failure} if failed else None
-        typer.echo(json.dumps({"script": str(script), "steps": outcome.steps, "failure": failure}))
+        typer.echo(json.dumps({"script": name, "steps": outcome.steps, "failure": failure}))
     elif failed:
-        typer.echo(f"{script}: line {outcome.line}: {outcome.failure}")
+        typer.echo(f"{name}: line {outcome.line}: {outcome.failure}")
     else:
-        typer.echo(f"{script}: {outcome.steps} steps, every expectation met, every promise kept")
+        typer.echo(f"{name}: {outcome.steps} steps, every expectation met, every promise kept")
     if failed:
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def tell_small(failed: Any, plant: str | None, save: Path | None, *, quiet: bool
 def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -> None:
     """Plant each bug in turn, at most `count` seeds of it until it is found: a table, and exit status 1 if one never is."""
     found: list[dict[str, Any]] = []
+    began = time.monotonic()
     if not as_json:
         typer.echo("| plant | profile | seeds | caught by |\n|---|---|---|---|")
     for name, plant in runs.plants().items():
@@ -45,7 +47,16 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
             found.append(_catch(name, count, workers, as_json=as_json))
     missed = [one["plant"] for one in found if one["seeds"] is None]
     if as_json:
-        typer.echo(json.dumps({"plants": found, "missed": missed}))
+        typer.echo(
+            json.dumps(
+                {
+                    "plants": found,
+                    "missed": missed,
+                    "elapsed_s": round(time.monotonic() - began),
+                    "jobs": workers,
+                }
+            )
+        )
     elif missed:
         typer.echo(f"\nnot found: {', '.join(missed)}")
     if missed:
@@ -53,12 +64,17 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
 
 
 def _catch(name: str, count: int, workers: int, *, as_json: bool) -> dict[str, Any]:
-    plant = runs.plants()[name]
-    passed, failed = runs.run(runs.Seeds(1, count, plant.profile, name), workers)
-    failure = None if failed is None else failed.failure
-    took = None if failure is None else len(passed) + 1
-    invariant = "" if failure is None else failure.invariant
+    plant, script = runs.plants()[name], runs.script_of(name)
+    if script is not None:
+        found = runs.carry_out(script, name, lambda _: None).failure
+        took, invariant = (1, found.removeprefix("broke ").split(":")[0]) if found else (None, "")
+    else:
+        passed, failed = runs.run(runs.Seeds(1, count, plant.profile, name), workers)
+        failure = None if failed is None else failed.failure
+        took = None if failure is None else len(passed) + 1
+        invariant = "" if failure is None else failure.invariant
     if not as_json:
-        seeds = f"none of {count}" if took is None else took
+        seeds = f"none of {count}" if took is None else took if script is None else "script"
         typer.echo(f"| `{name}`: {plant.description} | {plant.profile} | {seeds} | `{invariant}` |")
-    return {"plant": name, "profile": plant.profile, "seeds": took, "invariant": invariant}
+    told = {"plant": name, "profile": plant.profile, "seeds": took, "invariant": invariant}
+    return told if script is None else {**told, "script": True}

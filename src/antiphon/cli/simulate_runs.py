@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.plant import ClusterPlant
     from antiphon.simulation.cluster.run import ClusterResult
     from antiphon.simulation.delta import Shrunk
+    from antiphon.simulation.script import Outcome
+    from antiphon.simulation.written_script import Script
 
 LAST_DIGESTS: Final = 10
 OUTCOMES: Final = ("ok", "refused", "unknown")
@@ -42,9 +44,30 @@ class Seeds:
 
 def plants() -> Mapping[str, "ClusterPlant"]:
     """The bugs that can be planted, by name."""
-    from antiphon.simulation.cluster.plants import CLUSTER_PLANTS
+    from antiphon.simulation.cluster.plants import ALL_PLANTS
 
-    return CLUSTER_PLANTS
+    return ALL_PLANTS
+
+
+def script_of(plant: str | None) -> "Script | None":
+    """The scenario that shows a plant, where no world does."""
+    from antiphon.simulation.written_script import Script
+
+    text = "" if plant is None else plants()[plant].script
+    return Script(f"the scenario of {plant}", text) if text else None
+
+
+def carry_out(script: "Path | Script", plant: str | None, say: Callable[[str], None]) -> "Outcome":
+    """Run one scenario, with a bug of the replicas' own objects. Raises InvalidRequestError."""
+    from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
+    from antiphon.simulation.script import run_script
+
+    if plant is not None and plant not in OF_SCRIPTS:
+        raise InvalidRequestError(
+            f"--plant {plant}: scripts run the protocol's objects alone, without this bug"
+        )
+    with planted(None if plant is None else OF_SCRIPTS[plant]):
+        return run_script(script, say)
 
 
 def plant_name(given: str | None) -> str | None:

@@ -481,7 +481,7 @@ def connect(
         password: of the user; by default ANTIPHON_PASSWORD, or what the file ANTIPHON_PASSWORD_FILE holds.
         token: a bearer token (JWT), in place of those; by default ANTIPHON_TOKEN.
         tls: speak TLS: True trusts the system's authorities, a path those of a PEM file, an `ssl.SSLContext` is used as it
-            is (for certificates of clients); False: never. By default the environment's ANTIPHON_TLS: `on`, or a path.
+            is; False: never. Paths: authorities, the client's own certificate, its key. By default ANTIPHON_TLS says it.
 
     Raises UnreachableError and UnauthenticatedError (when awaited), and InvalidRequestError for an invalid address.
     """

@@ -454,7 +454,8 @@ def connect(
         password: of the user; by default ANTIPHON_PASSWORD, or what the file ANTIPHON_PASSWORD_FILE holds.
         token: a bearer token, in place of those; by default ANTIPHON_TOKEN.
         tls: speak TLS: True trusts the system's authorities, a path those of a PEM file, an `ssl.SSLContext` is used as it
-            is (for certificates of clients); False: never. By default the environment's ANTIPHON_TLS: `on`, or a path.
+            is; False: never. A tuple of paths: authorities, the client's own certificate, its key. By default the
+            environment's ANTIPHON_TLS: `on`, or a path; with ANTIPHON_TLS_CERTIFICATE and ANTIPHON_TLS_KEY.
 
     Raises UnreachableError, UnauthenticatedError, and InvalidRequestError for an invalid address.
     """

@@ -1,7 +1,8 @@
 """Whether a client speaks TLS, and whom it trusts: what its program says, else the environment.
 
-A node must show a certificate that names the host (or IP address) that the client connects to. `ssl` is imported only
-where TLS is spoken: most clusters on one machine do without.
+A node must show a certificate that names the host (or IP address) that the client connects to. A client shows one of its
+own where ANTIPHON_TLS_CERTIFICATE names it (with ANTIPHON_TLS_KEY, or the key in the same file), or `tls=` has it. `ssl` is
+imported only where TLS is spoken: most clusters on one machine do without.
 """
 
 import os
@@ -15,18 +16,22 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    TlsChoice = bool | str | os.PathLike[str] | ssl.SSLContext | None
-    """True: the system's authorities; a path: a PEM file of authorities; False: no TLS; None: the environment says."""
+    Paths = tuple[str | os.PathLike[str], ...]
+    TlsChoice = bool | str | os.PathLike[str] | Paths | ssl.SSLContext | None
+    """True: the system's authorities; a path: a PEM file of authorities; False: no TLS; None: the environment says. Paths:
+    the authorities, then the client's certificate and its key (or both in one file)."""
     Dialing = Callable[[str, int], ssl.SSLContext | None]
     """The context for a connection to a host and port; None: without TLS."""
 
 TLS: Final = "ANTIPHON_TLS"
+CERTIFICATE: Final = "ANTIPHON_TLS_CERTIFICATE"
+KEY: Final = "ANTIPHON_TLS_KEY"
 ON: Final = frozenset({"on", "true", "1"})
 OFF: Final = frozenset({"", "off", "false", "0"})
 PLAIN: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 HUNG_UP: Final = f"before it said hello; if it takes TLS only, connect with tls=, or set {TLS}"
 HUNG_UP_ON_TLS: Final = (
-    "before it said hello; if it wants a certificate of the client, give tls= an ssl.SSLContext that has one"
+    f"before it said hello; if it wants a certificate of the client, name one in {CERTIFICATE}, or in tls="
 )
 
 
@@ -48,7 +53,12 @@ def tls_of(choice: "TlsChoice") -> "Dialing | None":
         return _without
     if choice is True:
         return _trusting_the_system
-    context = _trusting(choice) if isinstance(choice, str | os.PathLike) else choice
+    if isinstance(choice, tuple):
+        if not 2 <= len(choice) <= 3:
+            raise InvalidRequestError("tls: give the authorities, the client's certificate and its key")
+        context = _showing(_trusting(choice[0], shows=False), *(os.fspath(file) for file in choice[1:]))
+    else:
+        context = _trusting(choice) if isinstance(choice, str | os.PathLike) else choice
     return lambda _host, _port: context
 
 
@@ -89,14 +99,41 @@ def _without(_host: str, _port: int) -> None:
 
 
 def _trusting_the_system(_host: str, _port: int) -> "ssl.SSLContext":
-    return _system()
+    return _system(*_own_files())
 
 
 @cache
-def _system() -> "ssl.SSLContext":
+def _system(*own: str) -> "ssl.SSLContext":
     import ssl
 
-    return ssl.create_default_context()
+    return _showing(ssl.create_default_context(), *own)
+
+
+def _own_files() -> tuple[str, ...]:
+    """The client's certificate and key, as the environment says; the key may stand in the certificate's file."""
+    return tuple(file for file in (os.environ.get(CERTIFICATE), os.environ.get(KEY)) if file)
+
+
+def _showing(context: "ssl.SSLContext", *own: str) -> "ssl.SSLContext":
+    """Show this certificate to nodes that ask for one. Raises InvalidRequestError."""
+    import ssl
+
+    if own:
+        try:
+            context.load_cert_chain(own[0], own[-1], password=_no_passphrase)
+        except (ssl.SSLError, ValueError) as error:
+            reason = getattr(error, "reason", None) or str(error)
+            raise InvalidRequestError(
+                f"tls: {' and '.join(own)} are not a client's certificate and its key in PEM: {reason}"
+            ) from None
+        except OSError as error:
+            raise InvalidRequestError(f"tls: cannot read {' or '.join(own)}: {error.strerror}") from None
+    return context
+
+
+def _no_passphrase() -> str:
+    """OpenSSL would ask the terminal."""
+    raise ValueError("the key has a passphrase; give one without, for its owner only")
 
 
 def trusting_text(authorities: str, name: str = "what was given") -> "Dialing":
@@ -107,15 +144,17 @@ def trusting_text(authorities: str, name: str = "what was given") -> "Dialing":
         context = ssl.create_default_context(cadata=authorities)
     except (ssl.SSLError, ValueError):
         raise InvalidRequestError(f"tls: {name} holds no certificates in PEM") from None
+    _showing(context, *_own_files())
     return lambda _host, _port: context
 
 
-def _trusting(authorities: str | os.PathLike[str]) -> "ssl.SSLContext":
+def _trusting(authorities: str | os.PathLike[str], *, shows: bool = True) -> "ssl.SSLContext":
     import ssl
 
     try:
-        return ssl.create_default_context(cafile=authorities)
+        context = ssl.create_default_context(cafile=authorities)
     except ssl.SSLError:
         raise InvalidRequestError(f"tls: {os.fspath(authorities)} holds no certificates in PEM") from None
     except OSError as error:
         raise InvalidRequestError(f"tls: cannot read {os.fspath(authorities)}: {error.strerror}") from None
+    return _showing(context, *_own_files()) if shows else context

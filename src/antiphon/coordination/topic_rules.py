@@ -14,12 +14,13 @@ from antiphon.coordination.profiles import check as check_replication
 from antiphon.errors import InvalidRequestError
 from antiphon.model.internal import CLUSTER_LOG, KINDS, PREFIX
 from antiphon.model.metadata import SHARDS_MAX, Kind, cleanup_policies
+from antiphon.model.placement import NODES_MAX
 from antiphon.model.requests import FRAME_BYTES_MAX
 from antiphon.records.intake import VALIDATIONS
 from antiphon.replication.commit_rule import QUORUM, CommitRule
 
 NAME_LENGTH_MAX: Final = 249
-REPLICAS_MAX: Final = 31  # S4.22
+REPLICAS_MAX: Final = NODES_MAX  # S4.22
 REPLICAS_DEFAULT: Final = 3
 RESERVED_NAMES: Final = (CLUSTER_LOG,)
 LOG_APPEND_TIME: Final = "LogAppendTime"

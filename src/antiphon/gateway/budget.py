@@ -82,11 +82,19 @@ class Pool:
         self.limit_bytes = limit_bytes
         self.connection_bytes = connection_bytes
         self.held_bytes = 0
+        self.accounts: set[Account] = set()
         self.closed_slow = 0  # connections that were closed because they did not send or read on
 
     def open(self) -> "Account":
         """The account of a new connection."""
-        return Account(self)
+        account = Account(self)
+        self.accounts.add(account)
+        return account
+
+    @property
+    def highest_bytes(self) -> int:
+        """What the connection holds that holds most."""
+        return max((account.held_bytes for account in self.accounts), default=0)
 
 
 class Account:
@@ -145,14 +153,28 @@ class Account:
         """May it read and start requests?"""
         return self.held_bytes < FLOOR_BYTES or self.room_bytes > 0
 
+    def fits(self, size_bytes: int, own_bytes: int = 0) -> bool:
+        """Is there room for an answer of so many bytes? `own_bytes`: of its request, which do not count."""
+        small = self.held_bytes - own_bytes + size_bytes <= FLOOR_BYTES
+        return small or size_bytes - own_bytes <= self.room_bytes
+
     @property
     def finishes(self) -> bool:
         """May it receive the rest of a request without room for it? One account of the node may."""
-        if not self.half:
-            return False
+        return self.half and self.is_large
+
+    @property
+    def is_large(self) -> bool:
+        """May it hold more than there is room for? One account of the node may, until it holds little again."""
         if self.budget.large is None:
             self.budget.large = self
         return self.budget.large is self
+
+    def large_no_more(self) -> None:
+        """What it had no room for is done, if there was anything."""
+        if self.budget.large is self and self.held_bytes <= FLOOR_BYTES:
+            self.budget.large = None
+            self.budget.freed()
 
     def wait(self, woken: Callable[[], None]) -> None:
         """Call `woken` once, when there may be room again."""
@@ -162,6 +184,7 @@ class Account:
         """The connection is gone with all that it held."""
         self.add(-self.held_bytes)
         self._closed = True
+        self.pool.accounts.discard(self)
         if self.budget.large is self:
             self.budget.large = None
         self.budget.forget(self)

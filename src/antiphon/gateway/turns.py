@@ -19,13 +19,16 @@ REST_MAX_S: Final = 0.1
 class Turns:
     """Pieces of work by who wants them. Everybody has one piece in turn, however many he has waiting.
 
+    Connections of one client (a user, or else an address) are a group: the groups have a turn each, and within a group its
+    connections. So it is of no use to have many. Without a group somebody is one by himself.
+
     Attributes:
         operations: of a table's write, or rows, that a piece is about.
     """
 
     def __init__(self) -> None:
         self.operations = OPERATIONS
-        self._waiting: dict[object, deque[Callable[[], None]]] = {}
+        self._waiting: dict[object, dict[object, deque[Callable[[], None]]]] = {}  # by group and owner
         self._running = False
         self._began_s: float | None = None  # the last piece, if the next one comes in the turn after it
         self._read_bytes = 0
@@ -46,9 +49,10 @@ class Turns:
     def _next_turn(self) -> None:
         self._read_bytes = 0
 
-    def add(self, owner: object, work: Callable[[], None]) -> None:
+    def add(self, owner: object, work: Callable[[], None], group: object = None) -> None:
         """Run `work` in a coming turn of the loop. It must not raise."""
-        self._waiting.setdefault(owner, deque()).append(work)
+        members = self._waiting.setdefault(owner if group is None else group, {})
+        members.setdefault(owner, deque()).append(work)
         if not self._running:
             self._running = True
             self._soon()
@@ -64,11 +68,15 @@ class Turns:
             loop.call_later(min(now_s - began_s, REST_MAX_S), self._run)
             return
         self._began_s = now_s
-        owner = next(iter(self._waiting))
-        works = self._waiting.pop(owner)
+        group = next(iter(self._waiting))
+        members = self._waiting.pop(group)
+        owner = next(iter(members))
+        works = members.pop(owner)
         work = works.popleft()
         if works:
-            self._waiting[owner] = works  # behind all others
+            members[owner] = works  # behind all others of the group
+        if members:
+            self._waiting[group] = members  # behind all other groups
         try:
             work()
         finally:  # a mistake in one piece is not the others' trouble
@@ -77,8 +85,8 @@ class Turns:
             else:
                 self._running, self._began_s = False, None
 
-    async def next(self, owner: object) -> None:
+    async def next(self, owner: object, group: object = None) -> None:
         """Return when it is the turn of `owner`."""
         turn = asyncio.get_running_loop().create_future()
-        self.add(owner, lambda: None if turn.done() else turn.set_result(None))
+        self.add(owner, lambda: None if turn.done() else turn.set_result(None), group)
         await turn

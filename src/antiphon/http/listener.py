@@ -20,6 +20,7 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import PortInUseError
+from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.budget import Account, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Use, payer_of
@@ -39,7 +40,7 @@ from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.authorizer import EVERYTHING, Rights
-from antiphon.security.listening import Listening, serve
+from antiphon.security.listening import HANDSHAKES_MAX, Listening, serve
 from antiphon.security.session import Session, session_of
 from antiphon.security.tls import ServerTls, is_encrypted
 
@@ -101,9 +102,11 @@ class HttpListener:
         self._gateway = gateway
         self._metrics = metrics
         self._status = status
-        self._connections_max = min(CONNECTIONS_MAX, connections_max)
+        self.connections_max = min(CONNECTIONS_MAX, connections_max)
+        self.handshakes_max = HANDSHAKES_MAX  # of TLS at once; set before `start`, as is the next
+        self.addresses = Addresses(1 << 30)
         self._server: Listening | None = None
-        self._open: set[_HttpConnection] = set()
+        self.open_connections: set[_HttpConnection] = set()
         self._tell_tls_s = 0.0
         self._moments = 0  # one for each time that requests come in or a page is made
         self._made: dict[str, tuple[int, Reply]] = {}  # pages, with the moment at which each was made
@@ -122,7 +125,9 @@ class HttpListener:
     ) -> int:
         """Listen on `host:port`, or on a bound socket; with `tls` for HTTPS. Returns the port. Raises PortInUseError."""
         try:
-            self._server = await serve(lambda: _HttpConnection(self), host, port, sock, BACKLOG, tls)
+            self._server = await serve(
+                lambda: _HttpConnection(self), host, port, sock, BACKLOG, tls, self.handshakes_max
+            )
         except OSError as error:
             raise PortInUseError(
                 f"{host}:{port} (http listener) cannot be used: {error.strerror or error}", port=port
@@ -134,7 +139,7 @@ class HttpListener:
         """Hang up and listen no more."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._open):
+        for connection in list(self.open_connections):
             connection.close()
 
     def moment(self) -> int:
@@ -255,12 +260,14 @@ class HttpListener:
 
     def opened(self, connection: "_HttpConnection") -> bool:
         """Count a connection; False when there are too many."""
-        self._open.add(connection)
-        return len(self._open) <= self._connections_max
+        self.open_connections.add(connection)
+        return self.addresses.enter(connection.host) and len(self.open_connections) <= self.connections_max
 
     def closed(self, connection: "_HttpConnection") -> None:
         """A connection is gone."""
-        self._open.discard(connection)
+        if connection in self.open_connections:
+            self.open_connections.discard(connection)
+            self.addresses.leave(connection.host)
 
 
 class _HttpConnection(asyncio.Protocol):
@@ -270,6 +277,7 @@ class _HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._came = 0  # the moment at which the last of it did
+        self.host = ""
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
         self._is_queued = False
@@ -285,9 +293,10 @@ class _HttpConnection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._time_is_up)
         peer = transport.get_extra_info("peername")
+        self.host = str(peer[0]) if peer else ""
         if not self._listener.opened(self):
             self._reply((503, TEXT, b"too many connections\n"), keep=False, body=True)
-        elif not self._listener.quotas.admits(str(peer[0]) if peer else ""):
+        elif not self._listener.quotas.admits(self.host):
             self._retry_s = 1
             reply = (TOO_MANY, TEXT, b"this address makes too many connections\n")
             self._reply(reply, keep=False, body=True)

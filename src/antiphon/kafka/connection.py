@@ -97,7 +97,10 @@ class Answer:
 
     async def next_turn(self) -> None:
         """Let others go on: return when it is this connection's turn among those whose requests take long."""
-        await self.connection.account.budget.turns.next(self.connection)
+        connection = self.connection
+        await connection.account.budget.turns.next(
+            connection, connection.session.client(connection.client_host)
+        )
 
     @property
     def room_bytes(self) -> int:
@@ -109,6 +112,15 @@ class Answer:
         if account.room_bytes <= 0 and self.connection.sends_next(self):
             return account.free_bytes // 2
         return account.room_bytes
+
+    def may_begin(self, expected_bytes: int | None) -> bool:
+        """Is there room for an answer of so many bytes (None: not known) now, or is it the one that needs none?"""
+        account, own = self.connection.account, self.size_bytes
+        if expected_bytes is None:
+            has_room = account.fits(1, own) and account.free_bytes > 0
+        else:
+            has_room = account.fits(expected_bytes, own)
+        return has_room or (self.connection.sends_next(self) and account.is_large)
 
 
 class Dispatcher(Protocol):
@@ -153,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._mute: Mute | None = None
         self.requests = 0  # that came since the beginning
         self.refused_sequences = RefusedSequences()
+        self.first = asyncio.Lock()  # the one request that waits for its turn, and for room
         self.received_bytes = 0
         self._sent_bytes = 0
         self._sending = Patience()

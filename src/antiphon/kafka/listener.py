@@ -10,11 +10,13 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationError, UnauthenticatedError
-from antiphon.gateway.budget import Budget, Pool
+from antiphon.gateway.addresses import Addresses
+from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
 from antiphon.kafka.connection import Answer, Connection, Inbox
@@ -57,6 +59,10 @@ from antiphon.transactions.service import GROUP_SHARDS, TransactionService
 LARGE_REQUEST_BYTES: Final = 16 * 1024
 INLINE_ELEMENTS: Final = 256  # of a Produce or Fetch request that is decoded in the turn in which it arrives
 BACKLOG: Final = 256
+BULKY: Final = {
+    "Metadata",
+    "OffsetFetch",
+}  # have long answers to short requests, as all Describe... and List...
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
 THROTTLED_METADATA: Final = (
@@ -75,6 +81,8 @@ class KafkaListenerConfig(NamedTuple):
     groups: GroupConfig = DEFAULT_GROUP_CONFIG
     connections_max: int = 2_000
     fetch_sessions_max: int = SESSIONS_MAX
+    handshakes_max: int = 512  # of TLS at once
+    address_connections_max: int = 1 << 30  # of one address, this machine aside
     idle_s: float = 600.0  # a connection without a request for so long is closed
     first_request_s: float = 30.0  # and so is one that has not sent its first one by then
     authenticator: Authenticator | None = None  # None: everybody may do everything
@@ -156,8 +164,10 @@ class KafkaListener:
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
         self._aside = OneThread()
+        self._sizes = AnswerSizes()
         self._apis: Mapping[int, ServedApi] = APIS
         self._connections: dict[Connection, _Seen] = {}
+        self._addresses = Addresses(config.address_connections_max)
         self._refusals = 0
         self._tell_refusals_s = 0.0
         self._server: Listening | None = None
@@ -173,6 +183,11 @@ class KafkaListener:
         return f"{host}:{self.port}"
 
     @property
+    def connections_max(self) -> int:
+        """Above so many, they are turned away."""
+        return self._config.connections_max
+
+    @property
     def connections(self) -> int:
         """Open connections."""
         return len(self._connections)
@@ -181,7 +196,9 @@ class KafkaListener:
         """Listen, on an already bound socket where one is given; with `tls` to TLS only. Raises PortInUseError."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await serve(self._made, self._host, self._wanted_port, sock, BACKLOG, tls)
+            self._server = await serve(
+                self._made, self._host, self._wanted_port, sock, BACKLOG, tls, self._config.handshakes_max
+            )
         except OSError as error:
             raise PortInUseError(
                 f"cannot listen on {self._host}:{self._wanted_port} for Kafka clients: {error.strerror}",
@@ -217,8 +234,11 @@ class KafkaListener:
     def connected(self, connection: Connection) -> bool:
         """A client connected; refused over the limit, and where its address makes more connections than its quota."""
         config = self._config
+        host = connection.client_host
         full = self._server is None or len(self._connections) >= config.connections_max
-        if full or not config.quotas.admits(connection.client_host):
+        crowded = not self._addresses.enter(host)
+        if full or crowded or not config.quotas.admits(host):
+            self._addresses.leave(host)
             self._refused(connection)
             return False
         connection.quotas = config.quotas
@@ -240,7 +260,8 @@ class KafkaListener:
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
-        self._connections.pop(connection, None)
+        if self._connections.pop(connection, None) is not None:
+            self._addresses.leave(connection.client_host)
         self._handlers.fetch.sessions.ended(connection)
 
     def dispatch(self, frame: memoryview, answer: Answer) -> None:
@@ -316,7 +337,10 @@ class KafkaListener:
 
         A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
         """
-        await self._pool.budget.turns.next(answer.connection)
+        api, key = header.api, (header.api.key, header.version, reader.next_bytes(BODY_BYTES_MAX + 1))
+        reads = api.name in BULKY or api.name.startswith(("Describe", "List"))
+        async with answer.connection.first:
+            await self._room(answer, self._sizes.of(key) if reads else 0)
         aside = self._aside if reader.size > LARGE_REQUEST_BYTES else None
         quotas, payer = self._config.quotas, _payer(header, answer)
         work = _carried_out(handler, header, reader, answer, payer, aside)
@@ -326,10 +350,26 @@ class KafkaListener:
             quotas.charge(Use.REQUEST, payer, steps.took_s, answer)
         else:
             response = await work
+        if isinstance(response, bytes) and len(response) > FLOOR_BYTES:
+            await self._room(answer, len(response))  # it is shared until here
         told = (header, response, answer.throttle_ms)
-        answer.send(encoded(*told) if aside is None else await aside.run(encoded, *told))
+        if aside is None:
+            frame = encoded(*told)
+        else:
+            answer.reserve(reader.size)  # about, until it is known
+            frame = await aside.run(encoded, *told)
+        if reads:
+            self._sizes.note(key, len(frame))
+        answer.send(frame)
         if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
             answer.connection.close()
+
+    async def _room(self, answer: Answer, expected_bytes: int | None) -> None:
+        """Return when it is the connection's turn and there is room for the answer."""
+        await answer.next_turn()
+        while not answer.may_begin(expected_bytes):
+            await answer.connection.wait_for_room(LOOK_S)
+            await answer.next_turn()
 
     async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
         """A failure of ours in one request closes its connection, not the node."""

@@ -41,6 +41,10 @@ class Reader:
         reader._elements_left = elements_max
         return reader
 
+    def next_bytes(self, count: int) -> bytes:
+        """A copy of what comes next, at most so many bytes; they stay to be read."""
+        return bytes(self.buffer[self.position : self.position + count])
+
     @property
     def remaining(self) -> int:
         """Bytes that are left."""

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon import system
-from antiphon.errors import CorruptBatchError
 from antiphon.invariants import unreachable
-from antiphon.log.cleaner import Cleaner, KeyMap, is_aborted
+from antiphon.log.cleaner import UNREADABLE, Cleaner, KeyMap, is_aborted
 from antiphon.log.compacted_files import COMPACTED_SUFFIX, Clean, remove_compacted
 from antiphon.log.index import entry_position, pack_entry, pack_index_header
 from antiphon.log.operations import LogOp
@@ -150,7 +149,7 @@ class CompactionPass:
         if not self._newest.has_room(header.record_count):
             self._end = header.base_offset
             return
-        with contextlib.suppress(CorruptBatchError):  # which stays as it is
+        with contextlib.suppress(*UNREADABLE):  # which stays as it is
             self._newest.learn(header, batch)
 
     def _begin(self) -> int:

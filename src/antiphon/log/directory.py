@@ -1,8 +1,8 @@
 """A node's data directory: which node it belongs to, which process has it open, and where its shards are.
 
-`identity.json` contains format, cluster, node and disk. A directory of another cluster or node, or of a later format,
-is refused. `disk_id` is random, drawn when the directory is made. So a disk that comes back empty or swapped has
-another id, and is not taken for the disk that remembers its votes.
+`identity.json` contains format, cluster, node and disk (`log.identity`). A directory of another cluster or node, or of a
+later format, is refused. `disk_id` is random, drawn when the directory is made. So a disk that comes back empty or swapped
+has another id, and is not taken for the disk that remembers its votes.
 
 `bootstrap` says whether the node was told to found a cluster when the directory was made. Only then does an empty
 directory prove that nothing was promised. Any other directory may replace a lost one; `joined` says that all replicas
@@ -21,10 +21,8 @@ import msgspec
 
 from antiphon import system
 from antiphon.errors import (
-    UNDECODABLE,
     DirectoryInUseError,
     ForeignDirectoryError,
-    NewerFormatError,
     StorageFailedError,
 )
 from antiphon.log.disk import (
@@ -34,30 +32,17 @@ from antiphon.log.disk import (
     RealDisk,
     discard_tree,
     not_permitted,
-    read_whole,
     replace_file,
 )
 from antiphon.log.hard_state import HARD_STATE_NAME
+from antiphon.log.identity import FORMAT, IDENTITY_NAME, Found, Identity, find_identity, save_identity
 from antiphon.log.inventory import LOST, Held, Holding, Inventory
 from antiphon.log.segment import DATA_SUFFIX
 
-FORMAT: Final = 1
-IDENTITY_NAME: Final = "identity.json"
 JOINED_NAME: Final = "joined"
 LOCK_NAME: Final = "lock"
 SHARDS_NAME: Final = "shards"
 _REMOVED_SUFFIX: Final = ".removed"
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """Content of `identity.json`."""
-
-    format: int
-    cluster_id: str
-    node_id: int
-    disk_id: str
-    bootstrap: bool = False
-    inventory: bool = False  # the directory has one; those of older versions get it when they are opened
 
 
 class NodeDirectory:
@@ -68,6 +53,7 @@ class NodeDirectory:
         self.identity = identity
         self.inventory = inventory
         self.is_remade = False  # the inventory was lost, and with it who knows what
+        self.mended = ""  # why `identity.json` was made anew
         self._disk = disk
         self._lock = lock
         self._joined = identity.bootstrap or disk.exists(os.path.join(path, JOINED_NAME))
@@ -89,21 +75,16 @@ class NodeDirectory:
             disk.fsync_dir(os.path.dirname(path))
         lock = _lock(disk, path)
         try:
-            identity = _load_identity(disk, path)
+            found = find_identity(disk, path)
+            identity = found.identity
             inventory = None if identity is None else Inventory.load(disk, path)
             if identity is None:
                 _refuse_strange_files(disk, path)
                 inventory = Inventory.create(disk, path, {})
                 identity = Identity(FORMAT, cluster_id, node_id, system.new_uuid().hex, bootstrap, True)
-                _save_identity(disk, path, identity)
-            if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
-                raise ForeignDirectoryError(
-                    f"{IDENTITY_NAME} says that {path} belongs to node {identity.node_id} of cluster {identity.cluster_id}, "
-                    f"not to node {node_id} of cluster {cluster_id}; give each node its own directory",
-                    path=path,
-                    found_cluster=identity.cluster_id,
-                    found_node=identity.node_id,
-                )
+                save_identity(disk, path, identity)
+            _refuse_foreign(path, identity, cluster_id, node_id)
+            _keep(disk, path, found)
             shards = os.path.join(path, SHARDS_NAME)
             disk.makedirs(shards)
             disk.fsync_dir(path)
@@ -113,6 +94,7 @@ class NodeDirectory:
                 identity, inventory = _take_stock(disk, path, identity)
             directory = cls(disk, path, identity, lock, inventory)
             directory.is_remade = is_remade
+            directory.mended = found.mended
             directory._sweep()
         except PermissionError as error:
             lock.release()
@@ -125,7 +107,7 @@ class NodeDirectory:
     @staticmethod
     def read_identity(path: str) -> Identity | None:
         """Whose directory this is, without opening it; None where it is nobody's yet."""
-        return _load_identity(RealDisk(), os.path.abspath(path))
+        return find_identity(RealDisk(), os.path.abspath(path)).identity
 
     @property
     def may_replace(self) -> bool:
@@ -198,12 +180,26 @@ def _lock(disk: Disk, path: str) -> Lock:
         raise StorageFailedError(not_permitted(error)) from error
 
 
+def _refuse_foreign(path: str, identity: Identity, cluster_id: str, node_id: int) -> None:
+    if (identity.cluster_id, identity.node_id) != (cluster_id, node_id):
+        raise ForeignDirectoryError(
+            f"{IDENTITY_NAME} says that {path} belongs to node {identity.node_id} of cluster {identity.cluster_id}, "
+            f"not to node {node_id} of cluster {cluster_id}; give each node its own directory and node.toml",
+            path=path,
+            found_cluster=identity.cluster_id,
+            found_node=identity.node_id,
+        )
+
+
+def _keep(disk: Disk, path: str, found: Found) -> None:
+    """Write the identity where it is not in both files; a full disk may wait with that until the next start."""
+    if found.identity is not None and not found.is_kept:
+        with contextlib.suppress(OSError):
+            save_identity(disk, path, found.identity)
+
+
 def _shards_in(names: list[str]) -> list[int]:
     return [int(name) for name in names if name.isascii() and name.isdigit()]
-
-
-def _save_identity(disk: Disk, path: str, identity: Identity) -> None:
-    replace_file(disk, os.path.join(path, IDENTITY_NAME), msgspec.json.encode(identity))
 
 
 def _take_stock(disk: Disk, path: str, identity: Identity) -> tuple[Identity, Inventory]:
@@ -220,42 +216,17 @@ def _take_stock(disk: Disk, path: str, identity: Identity) -> tuple[Identity, In
     if not identity.inventory:
         inventory = Inventory.create(disk, path, dict.fromkeys(found, Holding()))
         identity = msgspec.structs.replace(identity, inventory=True)
-        _save_identity(disk, path, identity)
+        save_identity(disk, path, identity)
         return identity, inventory
     disk.remove(os.path.join(path, JOINED_NAME))
     identity = msgspec.structs.replace(identity, disk_id=system.new_uuid().hex, bootstrap=False)
-    _save_identity(disk, path, identity)
+    save_identity(disk, path, identity)
     return identity, Inventory.create(disk, path, dict.fromkeys(found, LOST))
 
 
 def _holds_anything(disk: Disk, path: str) -> bool:
     """Has the replica in this directory ever promised or held anything?"""
     return any(name == HARD_STATE_NAME or name.endswith(DATA_SUFFIX) for name in disk.listdir(path))
-
-
-def _load_identity(disk: Disk, path: str) -> Identity | None:
-    file = os.path.join(path, IDENTITY_NAME)
-    data = read_whole(disk, file)
-    if data is None:
-        return None
-    try:
-        # The format first: a later one may hold other fields.
-        found = msgspec.json.decode(data, type=dict[str, object]).get("format")
-        if isinstance(found, int) and found > FORMAT:
-            raise NewerFormatError(
-                f"{path} has format {found}, this version knows up to {FORMAT}; "
-                "start the newer version of Antiphon that wrote it",
-                path=path,
-                found=found,
-                known=FORMAT,
-            )
-        return msgspec.json.decode(data, type=Identity)
-    except UNDECODABLE as error:
-        raise ForeignDirectoryError(
-            f"{file} is not a node's identity: {error}; restore it from a backup, or move the directory away: the node then "
-            "starts empty, and the others send it everything",
-            path=path,
-        ) from error
 
 
 def _refuse_strange_files(disk: Disk, path: str) -> None:

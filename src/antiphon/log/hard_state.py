@@ -62,10 +62,10 @@ class HardState:
         self.high_watermark = found.high_watermark
         self.led_term = found.led_term
         self.readable = found.readable
-        self._held = held or Held()
+        self.queue = queue
+        self.held = held or Held()
         self._disk = disk
         self._directory = directory
-        self._queue = queue
 
     @classmethod
     def load(cls, disk: Disk, directory: str, queue: OpQueue, held: Held | None = None) -> "HardState":
@@ -109,18 +109,18 @@ class HardState:
         payload = _PROMISE.pack(term, -1 if voted_for is None else voted_for)
         path = os.path.join(self._directory, HARD_STATE_NAME)
         data = frame(_MAGIC, _VERSION, payload)
-        return LogOp(self._queue, [CallStep(functools.partial(self._promise, path, data, term))])
+        return LogOp(self.queue, [CallStep(functools.partial(self._promise, path, data, term))])
 
     def _promise(self, path: str, data: bytes, term: int) -> None:
         replace_file(self._disk, path, data)
-        self._held.promised(term)
+        self.held.promised(term)
 
     def stage_led_term(self, term: int) -> LogOp:
         """Remember the attribute; durable when the operation is done."""
         self.led_term = term
         path = os.path.join(self._directory, LED_TERM_NAME)
         data = seal(_LED_MAGIC, _VERSION, _LED.pack(term))
-        return LogOp(self._queue, [CallStep(functools.partial(replace_file, self._disk, path, data))])
+        return LogOp(self.queue, [CallStep(functools.partial(replace_file, self._disk, path, data))])
 
     def stage_high_watermark(self, offset: int) -> LogOp:
         """Write a hint for the next start; not synced. Call it now and then, and at a clean stop."""
@@ -132,7 +132,7 @@ class HardState:
         data = frame(_WATERMARK_MAGIC, _VERSION, payload)
         path = os.path.join(self._directory, HIGH_WATERMARK_NAME)
         write = functools.partial(replace_file, self._disk, path, data, durable=durable)
-        return LogOp(self._queue, [CallStep(write)])
+        return LogOp(self.queue, [CallStep(write)])
 
 
 def _read_led_term(disk: Disk, directory: str) -> int:

@@ -58,10 +58,18 @@ class Inventory:
 
     @classmethod
     def load(cls, disk: Disk, directory: str) -> "Inventory | None":
-        """What the files say; None where there are none, or neither can be read. Blocking."""
+        """What the files say; None where there are none, or neither is whole. Blocking.
+
+        Raises PermissionError where the only one that may be whole may not be read.
+        """
+        refused: PermissionError | None = None
         for name in (INVENTORY_NAME, INVENTORY_COPY_NAME):
             path = os.path.join(directory, name)
-            payload = unframe(_MAGIC, _VERSION, read_whole(disk, path), path)
+            try:
+                payload = unframe(_MAGIC, _VERSION, read_whole(disk, path), path)
+            except PermissionError as error:
+                refused = refused or error
+                continue
             if payload is not None:
                 try:
                     rows = msgspec.msgpack.decode(payload, type=list[tuple[int, int, int, int]])
@@ -73,6 +81,8 @@ class Inventory:
                     inventory._changes += 1
                     inventory.save()
                 return inventory
+        if refused is not None:
+            raise refused
         return None
 
     @classmethod

@@ -15,9 +15,12 @@ holds within an epoch, which may begin with any sequence. A job whose id also ha
 request in the lower 16 bits of the sequence, and the request's number above: the same number with another checksum is a
 conflict.
 
-Jobs are remembered apart from the other producers, whose number never makes a shard forget a job: the last epoch of a
-forgotten job could be appended again. A shard forgets a job only if it knows `JOBS_MAX` of them and that one was silent
-for `JOB_KEPT_S`. If none was, `check` refuses a new job.
+Jobs are remembered apart from the other producers, and for good: the last epoch of a forgotten job could be appended
+again. Where a shard knows `JOBS_MAX` of them, `check` refuses a new job. Of the other producers the one that was silent for
+longest is forgotten beyond `PRODUCERS_MAX`.
+
+What is remembered follows from the log alone, so that all replicas remember the same. So a node whose shards remember too
+many producers together forgets none: it refuses new ones as a leader, at shards with `SHARE` of them and more.
 
 A producer with a transaction under way is never forgotten; what is known of transactions is in `transactions`.
 
@@ -31,7 +34,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from antiphon import system
 from antiphon.errors import (
     UNDECODABLE,
     CorruptBatchError,
@@ -56,9 +58,7 @@ UNDO_BATCHES: Final = (
 PRUNED_FROM: Final = NORMAL_WINDOW + 2 * UNDO_BATCHES  # a list of at most so many is left as it is
 PRODUCERS_MAX: Final = 50_000  # of a shard, jobs aside
 JOBS_MAX: Final = 100_000  # of a shard
-JOB_KEPT_S: Final = (
-    24 * 3600.0
-)  # that a job is remembered in any case, since its last batch or this process took over
+SHARE: Final = 1_000  # of a shard, which has room for so many on a node that has no more
 UNKNOWN: Final = -1  # of a producer of whom only something else is known
 _EPOCH_MODULUS: Final = 1 << 15
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
@@ -119,7 +119,6 @@ class ProducerState:
         self.transactions = TransactionState()
         self._producers: dict[int, list[ProducerBatch]] = {}  # without jobs
         self._jobs: dict[int, list[ProducerBatch]] = {}
-        self._heard_s: dict[int, float] = {}  # when each job was last heard of, by the monotonic clock
         self._exact_from = 0  # cutting the log at or above this offset needs nothing that was forgotten
 
     def __len__(self) -> int:
@@ -132,26 +131,34 @@ class ProducerState:
         """Is any batch of this producer remembered?"""
         return self._of(producer_id) is not None
 
-    def check(self, header: BatchHeader, *, table: bool = False) -> Duplicate | None:
+    @property
+    def jobs_known(self) -> int:
+        """How many of them are jobs."""
+        return len(self._jobs)
+
+    def check(self, header: BatchHeader, *, table: bool = False, full: bool = False) -> Duplicate | None:
         """May this batch be appended? None: yes. Duplicate: it is in the log already.
 
-        `table`: the header stands for a request to a table, whose batch is not made yet.
+        `table`: the header stands for a request to a table, whose batch is not made yet. `full`: the node remembers too
+        many producers.
 
         Raises:
             ProducerFencedError: a newer epoch of the producer is known.
             OutOfOrderSequenceError: not the sequence that comes next; `details` has expected and actual.
             ReplayConflictError: a job's batch differs from the one that stands in its place.
-            OverloadedError: a new job, and none of those that are remembered may be forgotten yet.
+            OverloadedError: a new job, or one where the node is `full`, and there is no room for it.
         """
         if header.producer_id < 0:
             return None
         if header.producer_id >= JOB_ID_MIN:
             batches = self._jobs.get(header.producer_id)
-            if batches is None and not self._has_room_for_a_job():
-                raise _too_many_jobs(header)
+            if batches is None and (len(self._jobs) >= JOBS_MAX or (full and len(self._jobs) >= SHARE)):
+                raise _too_many_jobs(header, len(self._jobs))
             return _check_table_job(header, batches) if table else _check_job(header, batches)
         batches = self._producers.get(header.producer_id)
         if batches is None:
+            if full and SHARE <= len(self._producers) < PRODUCERS_MAX:
+                raise _too_many_producers(header, len(self._producers))
             return None
         current = batches[-1].epoch
         if header.producer_epoch < current:
@@ -177,11 +184,9 @@ class ProducerState:
         batches = known.pop(producer_id, None)
         if batches is None:
             batches = []
-            if len(known) >= (JOBS_MAX if is_job else PRODUCERS_MAX):
+            if not is_job and len(known) >= PRODUCERS_MAX:
                 self._forget_oldest(known, base_offset)
         known[producer_id] = batches  # the most recently active stands last
-        if is_job:
-            self._heard_s[producer_id] = system.monotonic_s()
         first = header.base_sequence
         batches.append(
             ProducerBatch(
@@ -198,18 +203,11 @@ class ProducerState:
             self._prune(producer_id, batches)
 
     def _forget_oldest(self, known: dict[int, list[ProducerBatch]], at: int) -> None:
-        """Whoever replays a log forgets at once what its leader forgot, which took only what it could (`check`)."""
+        """Whoever replays a log forgets what its leader forgot."""
         has_open = self.transactions.open
         oldest = next(producer_id for producer_id in known if producer_id not in has_open)
         del known[oldest]
-        self._heard_s.pop(oldest, None)
         self._exact_from = at
-
-    def _has_room_for_a_job(self) -> bool:
-        if len(self._jobs) < JOBS_MAX:
-            return True
-        oldest = next(iter(self._jobs))
-        return system.monotonic_s() - self._heard_s[oldest] > JOB_KEPT_S
 
     def _prune(self, producer_id: int, batches: list[ProducerBatch]) -> None:
         window = window_of(producer_id)
@@ -237,7 +235,6 @@ class ProducerState:
                     batches.pop()
                 if not batches:
                     del known[producer_id]
-                    self._heard_s.pop(producer_id, None)
         return True
 
     def expire(self, before_ms: int) -> int:
@@ -255,7 +252,6 @@ class ProducerState:
         """Forget all."""
         self._producers.clear()
         self._jobs.clear()
-        self._heard_s.clear()
         self._exact_from = 0
         self.transactions = TransactionState()
 
@@ -285,17 +281,14 @@ class ProducerState:
 
     def needed(self) -> Callable[[], Needed]:
         """Which batches a compacted log has to keep for those who learn from it; to be called in any thread."""
-        now_s, heard_s = system.monotonic_s(), self._heard_s
         producers, jobs = list(self._producers.items()), list(self._jobs.items())
-        recent = {one for one, _ in jobs if now_s - heard_s[one] <= JOB_KEPT_S}
 
         def found() -> Needed:  # others go on to change the lists: a slice is as it was at one moment
             headers = {one.base_offset for number, known in producers for one in known[-window_of(number) :]}
             whole: set[int] = set()
-            for number, batches in jobs:
+            for _, batches in jobs:
                 known = batches[-JOB_WINDOW:]
-                headers.update(one.base_offset for one in known[-1:])
-                if known and number in recent:
+                if known:
                     whole.update(one.base_offset for one in known[_first_of_epoch(known) :])
             return Needed(frozenset(headers), frozenset(whole))
 
@@ -345,7 +338,6 @@ class ProducerState:
             state.transactions = TransactionState.of(known)
         state._producers = {number: batches for number, batches in items if number < JOB_ID_MIN}
         state._jobs = {number: batches for number, batches in items if number >= JOB_ID_MIN}
-        state._heard_s = dict.fromkeys(state._jobs, system.monotonic_s())
         return state
 
 
@@ -370,11 +362,18 @@ def _decode_items(data: bytes) -> _Encoded:
     return found
 
 
-def _too_many_jobs(header: BatchHeader) -> OverloadedError:
+def _too_many_jobs(header: BatchHeader, count: int) -> OverloadedError:
     return OverloadedError(
-        f"job {header.producer_id} is new, and the shard remembers the last writes of {JOBS_MAX} Spark jobs already, all of "
-        f"this day: it takes a new one when one of them has been silent for {JOB_KEPT_S / 3600:.0f} hours; write with fewer "
-        "partitions, or with one stream rather than many batch writes"
+        f"job {header.producer_id} is new, and the shard remembers the last writes of {count} Spark jobs already, which it "
+        "never forgets, as one that runs again would write again: write with one stream rather than many batch writes, with "
+        "fewer partitions, or to another topic"
+    )
+
+
+def _too_many_producers(header: BatchHeader, count: int) -> OverloadedError:
+    return OverloadedError(
+        f"producer {header.producer_id} is new, the shard remembers {count} producers already, and the node more than "
+        "`producers` under [limits]: write with fewer producers, or raise that"
     )
 
 

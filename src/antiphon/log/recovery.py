@@ -2,10 +2,11 @@
 
 - A snapshot whose files match it replaces everything before it; only what follows is read, batch by batch.
 - The **torn tail** is the end of a write that was not acknowledged to anybody: it has no index entry, and is truncated.
-- **Damage** is a bad batch whose index entry proves that it was durable, a bad batch or a gap before the last segment,
-  or the lack of data that other files prove (`lost_files`). Then the log ends before the damage, nothing is removed,
-  and a marker file keeps the report across restarts: a replica that lost durable entries must not vote until it has
-  been refetched (`ShardLog.clear_damage`).
+- **Damage** is a bad batch whose index entry proves that it was durable, a batch that is whole by its CRC and has an offset
+  or a term that cannot be (`TermLimit`), a bad batch or a gap before the last segment, or the lack of data that other
+  files prove (`lost_files`). Then the log ends before the damage, nothing is removed, and a marker file keeps the report
+  across restarts: a replica that lost durable entries must not vote until it has been refetched
+  (`ShardLog.clear_damage`).
 """
 
 import contextlib
@@ -84,6 +85,21 @@ class DamageReport(NamedTuple):
         return self.position == JOINING
 
 
+class TermLimit(NamedTuple):
+    """No batch of a later term than `term` can have been written here; 0: nothing is known.
+
+    A batch's own CRC does not cover its term, and a power failure may take the index entry that does. A flipped bit would
+    then make the log end in a term that never was: the batches behind it would look torn, it would win elections over
+    logs that have more, and its terms would become everybody's.
+
+    `is_promise`: the limit is what the replica has promised. Where a batch is beyond it, the promise may as well be what
+    is not as it was written.
+    """
+
+    term: int
+    is_promise: bool
+
+
 class RecoveryReport(NamedTuple):
     """What opening the log found: where it ended. `scanned_bytes`: read and checked; `torn_bytes`: cut off the end."""
 
@@ -160,7 +176,7 @@ def empty_log(disk: Disk, directory: str, reason: str) -> None:
     disk.fsync_dir(directory)
 
 
-def recover(disk: Disk, directory: str) -> RecoveredLog:
+def recover(disk: Disk, directory: str, limit: TermLimit) -> RecoveredLog:
     """Open the log in `directory` and repair what a crash may leave. Only reads, and truncates only the torn tail."""
     names = disk.listdir(directory)
     for name in names:
@@ -175,7 +191,7 @@ def recover(disk: Disk, directory: str) -> RecoveredLog:
     elif RESET_NAME in names:
         disk.remove(os.path.join(directory, RESET_NAME))  # a reset that did not begin, or is done
     recover_swap(disk, directory)
-    return _Recovery(disk, directory, start).run()
+    return _Recovery(disk, directory, start, limit).run()
 
 
 def write_again(file: File, start: int, end: int) -> None:
@@ -189,10 +205,11 @@ def write_again(file: File, start: int, end: int) -> None:
 
 
 class _Recovery:
-    def __init__(self, disk: Disk, directory: str, start: LogStart) -> None:
+    def __init__(self, disk: Disk, directory: str, start: LogStart, limit: TermLimit) -> None:
         self.disk = disk
         self.directory = directory
         self.start = start
+        self.limit = limit
         self.bases = self._live_bases()
         self.lost_segment = index_without_data(disk, directory, start.log_start)
         self.segments: list[Segment] = []
@@ -231,7 +248,7 @@ class _Recovery:
         if self.damaged is None:
             self._look_for_losses()
         found = self.damaged
-        if found is not None and marker is None:
+        if found is not None and (marker is None or (found.forgot and not marker.forgot)):
             save_damage(self.disk, self.directory, found)
         report = RecoveryReport(
             self.snapshot_offset, self.scanned, self.torn, self.torn_reason, self.terms.log_end
@@ -372,14 +389,14 @@ class _Recovery:
             self.segments.append(Segment(self.directory, base))
         segment = self.segments[number]
         before = segment.size_bytes
-        scan = SegmentScan(self.disk, segment, self.terms.end.term)
+        scan = SegmentScan(self.disk, segment, self.terms.end.term, self.limit.term)
         scan.run(self._take)
         self.scanned += segment.size_bytes - before
         is_last = number == len(self.bases) - 1
         if scan.problem is not None and (scan.problem_is_damage or not is_last):
-            self.damaged = DamageReport(
-                segment.next_offset, segment.data_path, segment.size_bytes, scan.problem
-            )
+            forgot = scan.is_beyond_limit and self.limit.is_promise
+            position = FORGOTTEN if forgot else segment.size_bytes
+            self.damaged = DamageReport(segment.next_offset, segment.data_path, position, scan.problem)
             self._index_kept(scan)
             return
         if scan.problem is not None:

@@ -114,15 +114,18 @@ class SegmentScan:
     """Reads a segment's batches from some position on and checks each against its CRCs, its neighbours and its index.
 
     Iterate over it; afterwards `problem` says why it stopped before the end of the file (None: it did not), and
-    `problem_is_damage` whether the index proves that the batch was durable once. `missing_entries` are index entries to be
-    written again, from number `entries_from` on. `padding_bytes`: zeros behind the last batch, which is no
-    problem. `torn_bytes`: what else stands there.
+    `problem_is_damage` whether it is no torn write: the index proves that the batch was durable once, or the batch is whole
+    by its CRC, and what the CRC does not cover is wrong. `missing_entries` are index entries to be written again, from
+    number `entries_from` on. `padding_bytes`: zeros behind the last batch, which is no problem. `torn_bytes`: what else
+    stands there.
     """
 
-    def __init__(self, disk: Disk, segment: Segment, last_term: int) -> None:
+    def __init__(self, disk: Disk, segment: Segment, last_term: int, term_limit: int) -> None:
+        """`term_limit`: nobody can have written a batch of a later term; 0: none."""
         self.segment = segment
         self.problem: str | None = None
         self.problem_is_damage = False
+        self.is_beyond_limit = False  # the problem is the batch's term, or the limit
         self.file_bytes = 0
         self.padding_bytes = self.torn_bytes = 0
         self.entries_from = segment.count
@@ -130,7 +133,7 @@ class SegmentScan:
             segment.size_bytes
         )  # where the batches begin that no index entry says were synced
         self.missing_entries: list[bytes] = []
-        self._last_term = last_term
+        self._last_term, self._term_limit = last_term, term_limit
         self._file = disk.open(segment.data_path)
         self._index = _open_index(disk, segment)
         self._chunk: list[IndexEntry | None] = []
@@ -195,7 +198,8 @@ class SegmentScan:
         if header.base_offset != segment.next_offset or header.leader_epoch < self._last_term:
             self._stop(
                 f"offset {header.base_offset} of term {header.leader_epoch} where {segment.next_offset} of term "
-                f"{self._last_term} or later belongs"
+                f"{self._last_term} or later belongs",
+                is_whole=True,
             )
             return
         entry = self._entry(segment.count)
@@ -203,6 +207,14 @@ class SegmentScan:
         indexed = entry is not None and entry.synced
         if indexed and unpack_entry(packed) != entry:
             self._stop("the batch is not the one that the index describes")
+            return
+        if not indexed and self._is_beyond_limit(header.leader_epoch):
+            self.is_beyond_limit = True
+            self._stop(
+                f"a batch of term {header.leader_epoch}, which no index entry proves, where no term after "
+                f"{self._term_limit} can have been",
+                is_whole=True,
+            )
             return
         if not indexed and not self.missing_entries:
             self.entries_from, self.unproven_from = segment.count, segment.size_bytes
@@ -212,9 +224,13 @@ class SegmentScan:
         segment.grow(header, len(batch))
         on_batch(header, batch)
 
-    def _stop(self, problem: str) -> None:
+    def _is_beyond_limit(self, term: int) -> bool:
+        """Does nothing but the batch itself speak of its term? Batches before it do, where the limit is an old one."""
+        return bool(self._term_limit) and term > max(self._term_limit, self._last_term)
+
+    def _stop(self, problem: str, *, is_whole: bool = False) -> None:
         self.problem = problem
-        self.problem_is_damage = self._indexed_beyond()
+        self.problem_is_damage = is_whole or self._indexed_beyond()
 
     def _indexed_beyond(self) -> bool:
         """Does any entry say that what stands here, or after it, was durable? Entries are few where a scan stops."""

@@ -65,7 +65,7 @@ class ShardLog:
         config: LogConfig,
         found: recovery.RecoveredLog,
         clock_ms: Callable[[], int],
-        held: Held | None = None,
+        hard_state: HardState,
     ) -> None:
         self.disk = disk
         self.path = path
@@ -74,11 +74,9 @@ class ShardLog:
         self.producers: ProducerState = found.producers
         self.damaged: recovery.DamageReport | None = found.damaged
         self.recovery = found.report
-        self.queue = OpQueue(path, config.flush, config.flush_interval_ms)
-        self.hard_state = HardState.load(disk, path, self.queue, held)
+        self.hard_state, self.queue, self._held = hard_state, hard_state.queue, hard_state.held
         self.durable_end = found.terms.log_end
         self.config = config
-        self._held = held or Held()
         self._is_held = self._held.is_written  # or the first durable thing is still to be noted
         self._clock_ms = clock_ms
         self._segments = Segments(disk, path, found.segments)
@@ -104,22 +102,26 @@ class ShardLog:
         *,
         held: Held | None = None,
         promises: bool = False,
+        only_term: int = 0,
         clock_ms: Callable[[], int] = system.wall_ms,
     ) -> "ShardLog":
         """Open or create the log in directory `path`; blocking.
 
         A torn tail is cut off (see `recovery`); damage is reported in `damaged` and the log then ends before it.
         `held` is what the node's inventory says of this replica; where that is more than is found here, it is damage too.
-        `promises`: a term is promised before its entries are taken, so a log of a later term has lost the promise.
+        `promises`: a term is promised before its entries are taken, so a log of a later term has lost the promise. Where
+        there are no elections, `only_term` is that of all entries.
 
         Raises NewerFormatError for files of a later version, OSError for a disk that cannot be read.
         """
         made, config, held, damaged = disk.makedirs(path), config or LogConfig(), held or Held(), None
         is_empty, binds = made or not disk.listdir(path), config.flush == "always"
+        state = HardState.load(disk, path, OpQueue(path, config.flush, config.flush_interval_ms), held)
+        limit = recovery.TermLimit(state.term if promises else only_term, is_promise=promises)
         while True:
-            found = recovery.recover(disk, path)
-            log = cls(disk, path, config, found, clock_ms, held)
-            state, damaged = log.hard_state, damaged or log.damaged
+            found = recovery.recover(disk, path, limit)
+            log = cls(disk, path, config, found, clock_ms, state)
+            damaged = damaged or log.damaged
             log.damaged = damaged = compare(
                 disk, path, log.end, state, held, damaged, made=made, promises=promises, hint_binds=binds
             )
@@ -130,8 +132,6 @@ class ShardLog:
             # Its name becomes durable with the first thing in it. Of an empty one that was here already it may not be yet.
             log.queue.first_step = CallStep(functools.partial(disk.fsync_dir, os.path.dirname(path)))
         return log
-
-    # -- what there is --------------------------------------------------------------------------------------------------
 
     def configure(self, config: LogConfig) -> None:
         """Other settings from now on."""

@@ -1,10 +1,16 @@
 """What is wrong on a node and since when, and how far its scrub is: for status pages, monitors and operators."""
 
+from typing import Final
+
 import msgspec
 
 DEGRADED = "degraded"  # everything here is served; something is lost, or refused, until somebody acts
 UNHEALTHY = "unhealthy"  # a replica here does not take part
 OF_NODE = -1  # in the place of a shard's id
+KINDS: Final = (
+    "ahead_of_leader", "damage_found", "disk_full", "log_damaged", "log_not_written", "not_joined", "not_readable",
+    "replica_closed", "replica_stopped", "split_brain",
+)  # fmt: skip
 
 
 class Finding(msgspec.Struct, frozen=True, array_like=True):

@@ -1,8 +1,16 @@
 """Replicas that an operator places by hand."""
 
-from antiphon.model.body import Body
+from typing import Annotated, Final
 
-Placement = tuple[tuple[int, ...], ...]
+from msgspec import Meta
+
+from antiphon.model.body import Body
+from antiphon.model.metadata import SHARDS_MAX
+
+NODES_MAX: Final = 31  # of one shard, as everywhere (S4.22)
+
+Nodes = Annotated[tuple[int, ...], Meta(max_length=NODES_MAX)]
+Placement = Annotated[tuple[Nodes, ...], Meta(max_length=SHARDS_MAX)]
 """The nodes of each new shard, the preferred leader first; empty: the coordinator chooses."""
 
 
@@ -10,4 +18,4 @@ class PlaceReplicas(Body, frozen=True, array_like=True, tag=True):
     """Move a shard to these nodes, whichever it is on, and let the first lead; no nodes: back to where it was moved from."""
 
     shard_id: int
-    nodes: tuple[int, ...] = ()
+    nodes: Nodes = ()

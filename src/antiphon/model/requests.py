@@ -351,7 +351,7 @@ class Trimmed(Body, frozen=True, array_like=True, tag=True):
 # Rows and operations refer to bytes and numbers only, so the garbage collector need not look at them: there may be many.
 
 
-class Put(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
+class Put(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0, forbid_unknown_fields=True):
     """Set a key. `expected_version` None: whatever is there; -1 (ABSENT): only if the key is not there."""
 
     key: bytes
@@ -359,21 +359,21 @@ class Put(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
     expected_version: int | None = None
 
 
-class Delete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+class Delete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1, forbid_unknown_fields=True):
     """Remove a key; `key_not_found` if it is not there."""
 
     key: bytes
     expected_version: int | None = None
 
 
-class DeleteRange(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+class DeleteRange(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2, forbid_unknown_fields=True):
     """Remove every key in [start, end); an empty end means to the end."""
 
     start: bytes
     end: bytes
 
 
-class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
+class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3, forbid_unknown_fields=True):
     """Change nothing; refused unless the key has that version, or is not there (-1, ABSENT)."""
 
     key: bytes

@@ -103,7 +103,7 @@ class FinishTransaction(Body, frozen=True, array_like=True, tag=True):
     commit: bool
 
 
-class OffsetOf(msgspec.Struct, frozen=True, array_like=True):
+class OffsetOf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The next offset that a group reads in a shard of a topic, and what its reader wants to remember."""
 
     topic: str

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from antiphon.errors import InvalidRequestError, NotReadyError
-from antiphon.gateway.access import shown
+from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.placement import PlaceReplicas
@@ -25,7 +24,6 @@ from antiphon.model.requests import (
     GetAccess,
     GetMetadata,
     GetStatus,
-    MetadataReply,
     MoveReplica,
     NewProducerId,
     ProducerId,
@@ -47,7 +45,9 @@ from antiphon.model.transactions import (
 )
 from antiphon.native.exchange import Exchange
 
+SIGN_OF_LIFE: Final = 1 << 62  # no such version will be: the client wants to know that somebody is there
 WAIT_MS_MAX: Final = 60_000
+NEWS_MAX: Final = 8  # requests of one connection that wait for newer metadata
 TRANSACTIONS_S: Final = 10.0
 
 
@@ -58,16 +58,36 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
         raise NotReadyError(
             f"node {gateway.node_id} was just started and knows no metadata yet; ask another, or again"
         )
-    if body.known_version < gateway.metadata_version or body.wait_ms <= 0:
-        exchange.reply(request_id, MetadataReply(shown(gateway.metadata, exchange.session.rights)))
+    if body.known_version >= SIGN_OF_LIFE:
+        exchange.reply(request_id, Done())
         return
+    if body.known_version < gateway.metadata_version or body.wait_ms <= 0:
+        _tell(exchange, request_id)
+        return
+    if exchange.waiting >= NEWS_MAX:
+        raise OverloadedError(
+            f"{NEWS_MAX} requests of this connection wait for newer metadata: let those be answered"
+        )
     wait_s = min(body.wait_ms, WAIT_MS_MAX) / 1000
 
-    async def wait() -> MetadataReply:
-        meta = await gateway.wait_metadata(body.known_version, wait_s)
-        return MetadataReply(shown(meta, exchange.session.rights))
+    async def wait() -> None:
+        try:
+            await gateway.wait_metadata(body.known_version, wait_s)
+        finally:
+            exchange.end()
+        _tell(exchange, request_id)
 
-    exchange.later(request_id, wait())
+    exchange.begin(request_id)
+    exchange.wait(wait())
+
+
+def _tell(exchange: Exchange, request_id: int) -> None:
+    """Answer with the metadata that there is when there is room for it."""
+
+    def now() -> msgspec.Raw:
+        return exchange.metadata_answers.now(exchange.session.rights)
+
+    exchange.answer(request_id, now, lambda: len(memoryview(now())))
 
 
 def get_status(exchange: Exchange, request_id: int, body: GetStatus, _payload: memoryview) -> None:

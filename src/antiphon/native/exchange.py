@@ -29,10 +29,13 @@ from antiphon.gateway.turns import COUNTED_BYTES
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
 from antiphon.native.charges import charge_reply
+from antiphon.native.metadata_answers import MetadataAnswers
 from antiphon.security.session import OPEN
 from antiphon.wire.frames import Buffer, encode_message
 
 if TYPE_CHECKING:
+    import asyncio
+
     from antiphon.gateway.request_times import RequestTimes
     from antiphon.transactions.asking import TransactionAsker
     from antiphon.transport.connection import Connection
@@ -45,7 +48,7 @@ ROW_BYTES: Final = 1024 * 1024  # of a row, about: tables take no larger batches
 GET_BYTES: Final = 8 * 1024 * 1024  # of all rows of a get, and of a scan
 SCAN_BYTES: Final = 2 * 1024 * 1024
 
-Spawn = Callable[[Coroutine[Any, Any, Any]], object]
+Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 """Runs a rare piece of work in a task that ends with the listener."""
 
 
@@ -56,6 +59,8 @@ class NativeLimits(NamedTuple):
     requests_per_connection: int
     connection_write_bytes: int
     hello_s: float = 10.0  # a connection that has not said who it is by then is closed
+    handshakes: int = 512  # of TLS at once
+    address_connections: int = 1 << 30  # of one address, this machine aside
     idle_s: float = 3600.0  # and so is a client's that asks for nothing for so long
 
 
@@ -71,6 +76,7 @@ class Exchange:
         self.quotas = FREE
         self.asker: TransactionAsker | None = None  # None: no parts of transactions are taken
         self.client_id = ""
+        self.host = ""  # the address that the client comes from
         self.mute: Mute | None = None  # there is none before the client first has to wait
         self.resume: Callable[[], None] = _nothing  # called when it has waited
         self.is_guarded = False  # does anybody decide what the client may ask for?
@@ -87,7 +93,11 @@ class Exchange:
         self._turns = account.budget.turns
         self._turn_asked = False
         self._is_held = False  # for want of memory
-        self._deferred: deque[Callable[[], None]] = deque()  # work that waits for room for its answer
+        self._deferred: deque[tuple[Callable[[], None], Callable[[], int] | None]] = (
+            deque()
+        )  # work without room
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self.metadata_answers = MetadataAnswers(gateway)  # the listener's, where there is one
         self._sending, self._receiving = Patience(), Patience()
 
     @property
@@ -123,6 +133,8 @@ class Exchange:
         self.connection = None
         self._account.close()
         self._deferred.clear()
+        for task in list(self._waiting):
+            task.cancel()
         if self.mute is not None:
             self.mute.end()
         for key, shard_id in self.following.items():
@@ -149,21 +161,61 @@ class Exchange:
         """How many bytes an answer may have now."""
         return self._account.room_bytes if not self.is_peers else 1 << 62
 
-    def when_room(self, work: Callable[[], None]) -> None:
-        """Begin work with a large answer: now, or when there is room for one and its turn has come."""
-        if self.is_peers or (not self._deferred and self._account.has_room and not self._turns.is_spent):
+    def when_room(self, work: Callable[[], None], size: Callable[[], int] | None = None) -> None:
+        """Begin work with a large answer: now, or when there is room for one (of `size`, if that is known) and its turn
+        has come.
+        """
+        if self.is_peers:
+            work()
+            return
+        has_room = not self._deferred and self._has_room_for(size)
+        if has_room and not self._turns.is_spent:
             work()
         elif self.connection is not None:
-            self._deferred.append(work)
-            if not self._account.has_room:
+            self._deferred.append((work, size))
+            if not has_room:
                 self._full()
             else:
                 self._ask_turn()
 
+    def _has_room_for(self, size: Callable[[], int] | None) -> bool:
+        """One of the node is answered without room for the answer, where the client has taken all others."""
+        account, connection = self._account, self.connection
+        if size is None or connection is None:
+            return account.has_room
+        if account.fits(size()):
+            return True
+        connection.count_waiting()
+        return not account.outgoing_bytes and account.is_large
+
+    def answer(self, request_id: int, make: Callable[[], Any], size: Callable[[], int]) -> None:
+        """Answer with what `make` returns when there is room for its `size`. The request is open until then."""
+        self.begin(request_id)
+
+        def work() -> None:
+            self.end()
+            self.reply(request_id, make())
+            if self.connection is not None and not self.is_peers:
+                self.connection.count_waiting()
+            self._account.large_no_more()
+
+        self.when_room(work, size)
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run what waits for the client, until it hangs up."""
+        task = self.spawn(work)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    @property
+    def waiting(self) -> int:
+        """How much waits for the client."""
+        return len(self._waiting)
+
     def _ask_turn(self) -> None:
         if not self._turn_asked:
             self._turn_asked = True
-            self._turns.add(self, self._my_turn)
+            self._turns.add(self, self._my_turn, self.session.client(self.host))
 
     def _my_turn(self) -> None:
         self._turn_asked = False
@@ -195,11 +247,11 @@ class Exchange:
         account.wait(self._room_again)
 
     def _room_again(self) -> None:
-        while self._deferred and self._account.has_room:
+        while self._deferred and self._has_room_for(self._deferred[0][1]):
             if self._turns.is_spent:
                 self._ask_turn()
                 return
-            self._deferred.popleft()()
+            self._deferred.popleft()[0]()
         if self.connection is None:
             return
         if self._deferred:
@@ -222,6 +274,8 @@ class Exchange:
         if connection is None or self.is_peers:
             return False
         connection.count_waiting()
+        if self._deferred:
+            self._room_again()
         waiting = self._account.outgoing_bytes
         if not waiting:
             self._sending.rest()

@@ -7,16 +7,19 @@ let in, which have to say within a moment that they are nodes.
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
 from antiphon.errors import UnauthenticatedError, UnprovenNodeError
+from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.quotas import FREE
 from antiphon.gateway.request_times import RequestTimes
 from antiphon.native.exchange import Exchange, NativeLimits
 from antiphon.native.keyed_session import KeyedSession
+from antiphon.native.metadata_answers import MetadataAnswers
 from antiphon.native.session import Greets, NativeSession
 from antiphon.transport.connection import Connection, EndOfTurn
 from antiphon.transport.listening import bound_address, listen
@@ -65,6 +68,7 @@ class NativeListener:
         self._key = key
         self._pool = pool
         self._look: asyncio.TimerHandle | None = None
+        self._addresses = Addresses(limits.address_connections)
         self._seen: dict[
             int, tuple[float, int]
         ] = {}  # session -> when it was seen to be used, and bytes by then
@@ -80,6 +84,7 @@ class NativeListener:
         self._loop = asyncio.get_running_loop()
         self._server: Listening | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._metadata_answers = MetadataAnswers(gateway)
         self._trials: dict[int, asyncio.TimerHandle] = {}  # sessions over the limit
         self._refusal_told_s = self._stranger_told_s = -TELL_EVERY_S
         self._log = structlog.get_logger()
@@ -88,7 +93,7 @@ class NativeListener:
         self, host: str, port: int, sock: socket.socket | None, host_told: str, tls: "ServerTls | None" = None
     ) -> str:
         """Listen on `sock`, or on `host:port`; returns the address as others reach it. Raises PortInUseError."""
-        self._server = await listen(self._accept, host, port, sock, "native", tls)
+        self._server = await listen(self._accept, host, port, sock, "native", tls, self.limits.handshakes)
         self._look = self._loop.call_later(LOOK_S, self._look_around)
         return bound_address(self._server, host_told)
 
@@ -110,6 +115,7 @@ class NativeListener:
     def _accept(self) -> Connection:
         exchange = Exchange(self._gateway, self.limits, self._spawn, self._pool.open())
         exchange.quotas, exchange.asker, exchange.times = self.quotas, self.asker, self.request_times
+        exchange.metadata_answers = self._metadata_answers
         session = (
             NativeSession(exchange, self._peers, self)
             if self._key is None
@@ -117,10 +123,11 @@ class NativeListener:
         )
         return Connection(session, self._turn, self.limits.connection_write_bytes)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- SessionOwner -------------------------------------------------------------------------------------------
 
@@ -128,18 +135,36 @@ class NativeListener:
         """See SessionOwner."""
         self.sessions[id(session)] = session
         beyond = len(self.sessions) - self.limits.connections
-        if beyond > PEER_ROOM:
+        nodes_only = self.greets in {Greets.NODES, Greets.PROVEN_NODES}
+        fits = self._addresses.enter(session.host) or nodes_only
+        if nodes_only and beyond > 0:
+            self._turn_away(self._silent(session))
+        elif not fits and (self.greets is Greets.CLIENTS or len(self._trials) >= PEER_ROOM):
+            self._turn_away(session, "too_many_connections_of_an_address")
+            return
+        elif beyond > PEER_ROOM:
             self._turn_away(session)
-        elif beyond > 0:
+            return
+        if not nodes_only and (beyond > 0 or not fits):
             self._trials[id(session)] = self._loop.call_later(PEER_PATIENCE_S, self._turn_away, session)
-        elif self.greets in {Greets.NODES, Greets.PROVEN_NODES}:
+        elif nodes_only:
             self._trials[id(session)] = self._loop.call_later(PEER_PATIENCE_S, _give_up, session)
+
+    def _silent(self, newest: NativeSession) -> NativeSession:
+        """Who makes room for a node: the oldest one that said nothing, of the address that has most of those."""
+        silent = [
+            one for one in self.sessions.values() if not one.greeted and one is not newest and not one.is_over
+        ]
+        if not silent:
+            return newest
+        ((busiest, _),) = Counter(one.host for one in silent).most_common(1)
+        return next(one for one in silent if one.host == busiest)
 
     def greeted(self, session: NativeSession) -> None:
         """See SessionOwner."""
         if session.peer_id is None:
             crowded = id(session) in self._trials
-            if crowded or not self.quotas.admits(host_of(session)):
+            if crowded or not self.quotas.admits(session.host):
                 self._turn_away(session, "too_many_connections" if crowded else "too_many_new_connections")
 
     def closed(self, session: NativeSession) -> None:
@@ -147,13 +172,16 @@ class NativeListener:
         trial = self._trials.pop(id(session), None)
         if trial is not None:
             trial.cancel()
-        self.sessions.pop(id(session), None)
+        if self.sessions.pop(id(session), None) is not None:
+            self._addresses.leave(session.host)
         self._seen.pop(id(session), None)
 
     def _look_around(self) -> None:
         """Close connections of clients that are silent or too slow."""
         now_s, limits = self._loop.time(), self.limits
         self.quotas.follow()
+        if self.authenticator is not None:
+            self.authenticator.authorizer.tell_left_out()
         for key, session in list(self.sessions.items()):
             connection = session.connection
             if session.peer_id is not None or connection is None:
@@ -200,6 +228,7 @@ class NativeListener:
                 limit=self.limits.connections,
                 refused=self._counters.connections_refused,
             )
+        session.is_over = True
         connection.close()
 
     # -- Intake -------------------------------------------------------------------------------------------------
@@ -227,13 +256,6 @@ class NativeListener:
         for session in self.sessions.values():
             if session.connection is not None:
                 session.connection.release("disk")
-
-
-def host_of(session: NativeSession) -> str:
-    """The address that a client comes from; empty where that is not known."""
-    connection = session.connection
-    address = None if connection is None else connection.get_extra_info("peername")
-    return str(address[0]) if address else ""
 
 
 def _why_hang_up(session: NativeSession, now_s: float) -> UnauthenticatedError | None:

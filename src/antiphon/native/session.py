@@ -24,6 +24,7 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.model.requests import (
+    FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     Authenticate,
     AuthenticateReply,
@@ -36,7 +37,16 @@ from antiphon.native.log_requests import LOG_HANDLERS
 from antiphon.native.table_requests import TABLE_HANDLERS
 from antiphon.security.authenticator import FAILED_DELAY_S
 from antiphon.security.session import OPEN, session_of
-from antiphon.wire.frames import UNREADABLE, Decode, Frame, decode_request, request_id_of, unreadable
+from antiphon.wire.frames import (
+    HEADER_BYTES_MAX,
+    UNREADABLE,
+    Decode,
+    Frame,
+    decode_request,
+    request_id_of,
+    request_of_large,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from antiphon.gateway.peers import Peers, PeerSession
@@ -46,6 +56,9 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Exchange", int, Any, memoryview], None]
 """Carries out one request: id, body, bulk bytes. It answers, now or later, or raises an AntiphonError that is the answer."""
+
+STRANGER_BYTES: Final = 64 * 1024
+"""Of a frame until who is connected has said who it is, and has logged in: longer ones take memory and time to decode."""
 
 HANDLERS: Final[dict[type, Handler]] = {**CLUSTER_HANDLERS, **LOG_HANDLERS, **TABLE_HANDLERS}
 
@@ -102,6 +115,8 @@ class NativeSession:
         self.greeted = False
         self._parked: deque[tuple[int, Any, Frame]] = deque()
         exchange.resume = self._resume
+        self.host = ""  # the address that it comes from; empty where that is not known
+        self.is_over = False  # is it being closed?
         self.since_s = asyncio.get_running_loop().time()
         self._log = structlog.get_logger()
 
@@ -114,6 +129,9 @@ class NativeSession:
 
     def connected(self, connection: "Connection") -> None:
         """See ConnectionOwner."""
+        connection.limit_frames(STRANGER_BYTES)
+        address = connection.get_extra_info("peername")
+        self.host = self.exchange.host = str(address[0]) if address else ""
         self.exchange.opened(connection)
         self.exchange.session = session_of(self._owner.authenticator, connection)
         self.exchange.is_guarded = self.exchange.session is not OPEN
@@ -122,7 +140,12 @@ class NativeSession:
     def received(self, _connection: "Connection", frame: Frame) -> None:
         """See ConnectionOwner."""
         try:
+            if len(frame.header) > HEADER_BYTES_MAX and self._peer is None:
+                request_of_large(frame.header)
             request_id, body = self._decode(frame.header)
+        except InvalidRequestError as refusal:
+            self.exchange.fail(refusal.details["request_id"], refusal)
+            return
         except UNREADABLE as problem:
             error = unreadable(problem)
             if not self.greeted:
@@ -234,6 +257,7 @@ class NativeSession:
             exchange.spawn(self._refuse(request_id, error))
             return
         exchange.reply(request_id, AuthenticateReply(answer, done=not session.has_begun))
+        self._trust()
 
     async def _refuse(self, request_id: int, error: UnauthenticatedError) -> None:
         """A login failed: who guesses passwords waits for the answer, and has to connect anew."""
@@ -267,6 +291,7 @@ class NativeSession:
         """Answer who has said, and proved where that is wanted, that it is a client (None) or a node."""
         gateway = self.exchange.gateway
         self.greeted = True
+        self._trust()
         mechanisms = self.exchange.session.mechanisms
         self.exchange.reply(
             request_id, HelloReply(PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id, mechanisms)
@@ -274,6 +299,11 @@ class NativeSession:
         if node_id is not None:
             self._belongs_to(node_id)
         self._owner.greeted(self)
+
+    def _trust(self) -> None:
+        """It is known who this is: take frames as long as they may be."""
+        if self.connection is not None and self.exchange.session.is_open:
+            self.connection.limit_frames(FRAME_BYTES_MAX)
 
     def _belongs_to(self, node_id: int) -> None:
         connection = self.connection

@@ -25,6 +25,7 @@ from antiphon.security.settings import Security, check_security
 CONFIG_FILE: Final = "node.toml"
 CONFIG_FORMAT: Final = 1
 CLUSTER_VOTERS_MAX: Final = 3
+_AGAIN: Final = "correct the file, or restore it: `antiphon up` writes one where there is none"
 DIALS: Final = ("each", "leader", "follower")
 RACK_MAX: Final = 249
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -86,6 +87,9 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     peer_write: PositiveBytes = 16 * 1024 * 1024  # waiting to be sent to one node
     requests_per_connection: Annotated[int, Meta(ge=1)] = 4096
     connections: Annotated[int, Meta(ge=16)] = 10_000  # native connections, other nodes' included
+    address_share: Annotated[float, Meta(gt=0, le=1)] = (
+        0.5  # of a listener's connections, at most for one address
+    )
     memory: PositiveBytes = 128 * 1024 * 1024  # what clients send, what is under work, what they do not read
     kafka_memory: PositiveBytes = 96 * 1024 * 1024  # of that, at most for each listener
     native_memory: PositiveBytes = 96 * 1024 * 1024
@@ -94,6 +98,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = (
         8 * 1024 * 1024
     )  # kept free for votes and elections
+    producers: Count = 1_000_000  # that all replicas of the node remember before it refuses new ones
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
     topics: Count = (
@@ -102,6 +107,10 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     partitions: Count = 100_000  # of all of them
     node_replicas: Count = 20_000  # that one node is to hold
     request_partitions: Count = 10_000  # that one request may make
+
+    def of_address(self, connections: int) -> int:
+        """How many of a listener's connections one address may hold."""
+        return max(1, int(connections * self.address_share))
 
     @property
     def capacity(self) -> Capacity:
@@ -286,9 +295,9 @@ def load_config(path: Path) -> NodeConfig:
     try:
         plain = tomllib.loads(file.read_text())
     except OSError as error:
-        raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from None
+        raise InvalidRequestError(f"cannot read {file}: {error.strerror}; {_AGAIN}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{file} is not TOML: {error}") from None
+        raise InvalidRequestError(f"{file} is not TOML: {error}; {_AGAIN}") from None
     format_ = plain.get("format", CONFIG_FORMAT)
     if isinstance(format_, int) and format_ > CONFIG_FORMAT:
         raise NewerFormatError(
@@ -297,7 +306,7 @@ def load_config(path: Path) -> NodeConfig:
     try:
         config = msgspec.convert(plain, NodeConfig)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"{file}: {error}") from None
+        raise InvalidRequestError(f"{file}: {error}; {_AGAIN}") from None
     config.dir = (file.parent / config.dir).resolve()
     return check_config(config)
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from antiphon import system
 from antiphon.model.findings import OF_NODE, UNHEALTHY
 from antiphon.node.compaction import LogCleaner
 from antiphon.node.findings import Findings, Noted
+from antiphon.node.first_seen import FirstSeen
 from antiphon.node.gauges import add_compaction_gauges, add_scrub_gauges
 from antiphon.node.logs import lost_lines
 from antiphon.node.mending import Mending
@@ -49,7 +51,8 @@ class DiskCare:
         self._began_s = node.now_s()
         self._lost_lines = lost_lines()
         self._reserve = Reserve(node, wal)
-        self.findings = Findings(node.hosts, node.suspects, shards, wal)
+        self._first_seen = FirstSeen(node.disk, str(node.config.dir))
+        self.findings = Findings(node.hosts, node.suspects, shards, wal, self._first_seen)
         self._mending = Mending(node, shards, self.findings)
         self.scrub = Scrub(node, self.findings, self._mending)
         self.cleaner = LogCleaner(node, wal)
@@ -83,6 +86,9 @@ class DiskCare:
             self.findings.take_back(OF_NODE, NO_LOG)
         self._lost_lines = gone
         self.findings.look()
+        news = self._first_seen.news(system.wall_ms())
+        if news is not None:
+            node.loop.run_in_executor(None, self._first_seen.write, news)
 
     def add_to(self, status: "StatusReply") -> "StatusReply":
         """The node's status with what is known of its disk."""

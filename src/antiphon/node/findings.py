@@ -2,8 +2,8 @@
 
 Now and then `look` asks replicas how they are: those that were opened or told of anything since they were well, and a few
 others, each in its turn, so that a node with thousands of healthy replicas has little to do. A replica has one finding at
-a time, from the moment when something was found until it is as it should be again, whatever it goes through in between.
-What was mended is kept for a while, to be shown.
+a time, from the moment when something was found until it is as it should be again, whatever it goes through in between,
+restarts of the node too (`first_seen`). What was mended is kept for a while, to be shown.
 """
 
 from collections import deque
@@ -25,6 +25,7 @@ from antiphon.model.findings import DEGRADED, OF_NODE, UNHEALTHY, Finding
 
 if TYPE_CHECKING:
     from antiphon.log.wal import Wal
+    from antiphon.node.first_seen import FirstSeen
     from antiphon.partition.partition import Partition
 
 MENDED_MAX: Final = 50
@@ -65,16 +66,23 @@ class Findings:
         suspects: shards whose replica may not be as it should; those that are well are taken out.
         shards: the replicas that are not open.
         wal: the node's.
+        first_seen: since when things are known.
     """
 
     def __init__(
-        self, hosts: "dict[int, Partition]", suspects: set[int], shards: Callable[[], Closed], wal: "Wal"
+        self,
+        hosts: "dict[int, Partition]",
+        suspects: set[int],
+        shards: Callable[[], Closed],
+        wal: "Wal",
+        first_seen: "FirstSeen",
     ) -> None:
         self._hosts = hosts
         self._suspects = suspects
         self._others: list[int] = []  # whose turn is still to come
         self._shards = shards
         self._wal = wal
+        self._first_seen = first_seen
         self._noted: dict[tuple[int, str], Noted] = {}  # by shard and kind
         self._known: dict[tuple[int, str], Finding] = {}
         self._mended: deque[Finding] = deque(maxlen=MENDED_MAX)
@@ -90,6 +98,10 @@ class Findings:
         """It is so no more."""
         if self._noted.pop((shard_id, kind), None) is not None:
             self.look()
+
+    def read_whole(self, shard_id: int) -> None:
+        """The scrub has read the replica, and found nothing."""
+        self._first_seen.read_whole(shard_id)
 
     @property
     def now(self) -> tuple[Finding, ...]:
@@ -110,11 +122,12 @@ class Findings:
         for key, finding in list(self._known.items()):
             if key not in found and not shards.is_being_opened(key[0]):
                 del self._known[key]
+                self._first_seen.mended(key)
                 self._mended.append(msgspec.structs.replace(finding, mended_ms=now_ms))
                 self._log.info("finding_mended", kind=finding.kind, shard=finding.shard_id)
         for key, one in found.items():
             before = self._known.get(key)
-            since_ms = now_ms if before is None else before.since_ms
+            since_ms = self._first_seen.since_ms(key, now_ms) if before is None else before.since_ms
             if before is None:
                 self._log.warning("finding", kind=one.kind, shard=one.shard_id, what=one.what, do=one.do)
             self._known[key] = Finding(one.kind, one.shard_id, one.level, since_ms, one.what, one.do)

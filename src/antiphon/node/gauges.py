@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from antiphon import system
+from antiphon.model.findings import KINDS
 from antiphon.node.metrics import Labelled
 
 if TYPE_CHECKING:
@@ -43,10 +44,20 @@ def add_gauges(
         lambda: wal.backlog_bytes,
     )
     gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", in_flight_bytes)
+    gauges["antiphon_producers"] = ("Producers that replicas here remember", lambda: producers_known(hosts))
+    gauges["antiphon_producer_jobs"] = (
+        "Of those, Spark's jobs, which are never forgotten",
+        lambda: sum(host.state.log.producers.jobs_known for host in hosts.values()),
+    )
     gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.refuses_clients))
     gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)
     gauges["antiphon_cpu_seconds_total"] = ("Time of processors that all threads had", system.cpu_s)
     gauges["antiphon_open_files"] = ("Descriptors that are open; 0: not known", system.open_files)
+
+
+def producers_known(hosts: "Mapping[int, Partition]") -> int:
+    """Producers that replicas of this node remember."""
+    return sum(len(host.state.log.producers) for host in hosts.values())
 
 
 def add_lag(metrics: "NodeMetrics", hosts: "Mapping[int, Partition]") -> None:
@@ -86,16 +97,28 @@ def add_election_counts(metrics: "NodeMetrics", coordinator: "Callable[[], Coord
 
 def add_scrub_gauges(metrics: "NodeMetrics", findings: "Findings", scrub: "Scrub") -> None:
     """What is wrong, and how old what is known of the disk is."""
-    gauges = metrics.gauges
-    gauges["antiphon_findings"] = (
-        "What is wrong on this node; /healthz says what",
-        lambda: len(findings.now),
+
+    def counts() -> dict[str, float]:
+        found = dict.fromkeys(KINDS, 0.0)
+        for one in findings.now:
+            found[one.kind] = found.get(one.kind, 0.0) + 1
+        return found
+
+    def oldest() -> dict[str, float]:
+        found = dict.fromkeys(KINDS, 0.0)
+        for one in reversed(findings.now):  # the oldest comes first there
+            found[one.kind] = one.since_ms / 1000
+        return found
+
+    metrics.labelled["antiphon_findings"] = Labelled(
+        "What is wrong on this node; /healthz and `antiphon status` say where", "kind", counts
     )
-    gauges["antiphon_findings_oldest_timestamp_seconds"] = (
-        "Since when the oldest of these is known, in seconds since 1970; 0 where nothing is wrong",
-        lambda: min((one.since_ms for one in findings.now), default=0) / 1000,
+    metrics.labelled["antiphon_findings_oldest_timestamp_seconds"] = Labelled(
+        "Since when the oldest of these is known, in seconds since 1970; 0 where there is none",
+        "kind",
+        oldest,
     )
-    gauges["antiphon_scrub_completed_timestamp_seconds"] = (
+    metrics.gauges["antiphon_scrub_completed_timestamp_seconds"] = (
         "Since when everything on this node has been read by the scrub, in seconds since 1970; 0: not yet",
         lambda: scrub.completed_ms / 1000,
     )

@@ -4,6 +4,8 @@ Events are snake_case names that do not change, so that a log can be searched by
 
 The process rotates the file itself: node.log becomes node.log.1, that becomes node.log.2, and so on. Somebody else may
 rotate it too: where the name leads to another file, or to none, the log goes on in a file of that name within a second.
+
+What libraries print beside that (a traceback at the end, say) goes to DIR/node.out, which is bounded too (`open_output`).
 """
 
 import contextlib
@@ -20,6 +22,9 @@ from antiphon import system
 from antiphon.node.config import LogFiles
 
 LOG_FILE: Final = "node.log"
+OUT_FILE: Final = "node.out"
+OUT_BYTES_MAX: Final = 1024 * 1024  # of node.out, and of node.out.1
+STANDARD: Final = (1, 2)  # output and errors of this process
 LOOK_S: Final = 1.0  # between two looks at whether the name still leads to the open file
 
 
@@ -111,6 +116,28 @@ class LogFile:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
+
+
+def open_output(directory: Path, handles: tuple[int, ...] = STANDARD) -> None:
+    """From now on what this process prints goes to DIR/node.out, behind what is there. Raises OSError."""
+    handle = os.open(directory / OUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for number in handles:
+        os.dup2(handle, number)
+    os.close(handle)
+
+
+def bound_output(directory: Path, handles: tuple[int, ...] = STANDARD) -> None:
+    """Where node.out has grown too large, put it aside as node.out.1, and go on in a new one.
+
+    Nothing is done where this process prints elsewhere, such as on a terminal. What cannot be done now is done later.
+    """
+    path = directory / OUT_FILE
+    with contextlib.suppress(OSError):
+        here, there = os.fstat(handles[-1]), os.stat(path)
+        is_ours = (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+        if is_ours and there.st_size > OUT_BYTES_MAX:
+            os.replace(path, path.with_name(f"{OUT_FILE}.1"))
+            open_output(directory, handles)
 
 
 _file: LogFile | None = None  # of this process

@@ -29,7 +29,7 @@ from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.disk_care import DiskCare
 from antiphon.node.forwarding import Forwarder
-from antiphon.node.gauges import add_election_counts, add_gauges, add_lag
+from antiphon.node.gauges import add_election_counts, add_gauges, add_lag, producers_known
 from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
@@ -96,7 +96,7 @@ class Node:
         self.hosts: dict[int, Partition] = {}
         self.stirred, self.suspects = set[int](), set[int]()
         self.look_at: Callable[[int], None] = self.suspects.add
-        self.stopping = False
+        self.stopping = self.producers_full = False
         self._log = structlog.get_logger()
         self.disk: Disk = RealDisk() if disk is None else disk  # of every file of this node
         self._directory = open_directory(self.disk, config)
@@ -258,11 +258,15 @@ class Node:
             self.agent.beat()
             self.splits.beat()
 
+        def count_producers() -> None:
+            self.producers_full = producers_known(self.hosts) > self.limits.producers
+
         timings, shards = self.config.timings, self.shards
         checkpoint_s = timings.checkpoint / 1000
         chores = (
             Chore(shards.note_watermarks, checkpoint_s),
             Chore(self.care.look, checkpoint_s),
+            Chore(count_producers, checkpoint_s),
             Chore(shards.mend_damaged, checkpoint_s),
             Chore(memory.collect, memory.COLLECT_EVERY_S, later=True),
             Chore(Holes().look, memory.LOOK_EVERY_S),

@@ -38,6 +38,7 @@ from antiphon.records.builder import build_committed, build_term_start
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.messages import Entry
+from antiphon.replication.multi_writer_relay import TERM
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 
@@ -251,6 +252,7 @@ class PartitionOpener:
             config,
             held=directory.held(shard_id),
             promises=promises,
+            only_term=0 if promises else TERM,
         )
         if log.damaged is not None:
             self._log.error("log_damaged", shard=shard_id, at=log.damaged.offset, reason=log.damaged.reason)

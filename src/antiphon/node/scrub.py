@@ -167,6 +167,7 @@ class Scrub:
             self._findings.take_back(shard_id, KIND)
             if is_whole:
                 self._findings.take_back(shard_id, DAMAGED)
+                self._findings.read_whole(shard_id)
             await self._note_read(shard_id)
         else:
             self._node.metrics.scrub_errors += 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import AntiphonError, InvalidRequestError, NewerFormatError, StorageFailedError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
@@ -77,6 +77,8 @@ class Shards:
         self._directory = directory
         self._tables = os.path.join(node.config.dir, "tables")
         self._log = structlog.get_logger()
+        if directory.mended:
+            self._log.error("identity_made_anew", reason=directory.mended)
         if directory.is_remade:
             self._log.error(
                 "inventory_lost", reason="this directory counts as a new disk: what is in it is refetched"
@@ -274,12 +276,19 @@ class Shards:
             host.receive(sender, message)
 
     def open_cluster_shard(self) -> None:
-        """Open this voter's replica of `__cluster`, on which a coordinator rests."""
+        """Open this voter's replica of `__cluster`, on which a coordinator rests.
+
+        Where its files cannot be read the node serves without it: a voter that says nothing is one that is down, and
+        holds no other shard up. What a newer version wrote is refused.
+        """
         try:
             found = self._opener.recover_cluster_shard()
-        except PermissionError as error:
-            raise as_failure(error, "the cluster's own log") from error
-        self._start_cluster_shard(found)
+        except NewerFormatError:
+            raise
+        except (OSError, StorageFailedError) as error:
+            self._not_opened(CLUSTER_SHARD_ID, error)
+        else:
+            self._start_cluster_shard(found)
 
     def _start_cluster_shard(self, found: Recovered) -> None:
         host = self._opener.start_cluster_shard(found)

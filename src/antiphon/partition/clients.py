@@ -181,7 +181,7 @@ class PartitionClients:
         transactions = producers.transactions
         if transactions.is_used:
             transactions.check_epoch(header)
-        duplicate = producers.check(header)
+        duplicate = producers.check(header, full=state.services.producers_full)
         terms, term = state.log.terms, state.replica.term
         if duplicate is not None:
             state.services.metrics.duplicates += 1

@@ -92,7 +92,7 @@ class MergedWrites:
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
             header = producer_header(request, now_ms)
-            duplicate = state.log.producers.check(header, table=True)
+            duplicate = state.log.producers.check(header, table=True, full=state.services.producers_full)
             if duplicate is not None:
                 state.services.metrics.duplicates += 1
                 base, end = duplicate.base_offset, duplicate.next_offset

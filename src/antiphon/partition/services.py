@@ -160,10 +160,12 @@ class PartitionServices(Protocol):
 
     Attributes:
         stirred: shards whose replica here had an event; whoever looks after them takes them out.
+        producers_full: do the node's replicas remember so many producers that new ones are refused?
     """
 
     node_id: int
     stirred: set[int]
+    producers_full: bool
 
     @property
     def turn(self) -> EndOfTurn:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 import structlog
 
-from antiphon.errors import UNDECODABLE, DamagedStoreError, StorageFailedError
+from antiphon.errors import UNDECODABLE, DamagedStoreError
 from antiphon.log import layout
 from antiphon.log.disk import Disk, read_whole, write_whole
 from antiphon.log.snapshot import frame, unframe
@@ -110,7 +110,8 @@ def recover_install(
 
     `shortened` is told of the log's new end before the old log goes.
 
-    Raises StorageFailedError where the file that says what to finish cannot be read.
+    Raises DamagedStoreError where the file that says what to finish is not as it was written: log and store are then to be
+    emptied, and sent anew.
     """
     restore_aside(disk, path)
     drop_install(disk, path)
@@ -135,9 +136,11 @@ def _decode(data: bytes, path: str) -> Installation:
     try:
         return msgspec.msgpack.decode(payload or b"", type=Installation)
     except UNDECODABLE as error:
-        raise StorageFailedError(
-            f"{path} is damaged: a snapshot was being installed and nothing says of what; move this replica to another node "
-            "and back"
+        raise DamagedStoreError(
+            f"{path} is damaged: a snapshot was being installed and nothing says of what; the leader sends everything once "
+            "a majority of the replicas is well without this one; where there are no others, restore log and store together "
+            "from a backup",
+            path=path,
         ) from error
 
 

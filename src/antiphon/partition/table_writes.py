@@ -72,7 +72,7 @@ class TableWrites:
                 request.producer_id >= JOB_ID_MIN
             ):  # first: to this log alone, what came before a split is out of order
                 _check_inherited(table, header)
-            duplicate = state.log.producers.check(header, table=True)
+            duplicate = state.log.producers.check(header, table=True, full=state.services.producers_full)
             if duplicate is not None:
                 self._repeated(request, duplicate, done)
                 return

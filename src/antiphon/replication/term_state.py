@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from antiphon.invariants import invariant, unreachable
-from antiphon.records.entry_id import EntryId
+from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import Action, RoleChanged, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
@@ -139,6 +139,16 @@ class TermState:
         for node in sorted(self.lost_peers):
             self.leading.replicator.peer_lost(node)
 
+    def show_term(self, out: list[Action]) -> None:
+        """Append the term-start entry that the leader of an empty log began without (`term_start_on_empty`).
+
+        A damaged log is whole again with an entry that was committed in a term begun since. Where nobody has written yet
+        there is none: the shard would have a voter less, and one that fails besides could leave it without a leader.
+        """
+        if self.leading is not None and self.log.terms.end == EMPTY:
+            entry = self._entries.term_start(self.term, self.log.terms.log_end)
+            self.leading.replicator.append(entry, out)
+
     def _leadership_ready(self, out: list[Action]) -> None:
         for observer in self.observers:
             observer.leadership_ready(out)
@@ -158,6 +168,8 @@ class TermState:
         """A follower acknowledges."""
         if self.leading is not None and message.term == self.term:
             self.leading.on_ack(sender, message, out)
+            if message.damaged:
+                self.show_term(out)
 
     def on_reject(self, sender: NodeId, message: Reject, out: list[Action]) -> None:
         """A follower's log does not agree with an Append, or it is in a newer term."""

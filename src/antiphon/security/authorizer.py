@@ -25,7 +25,9 @@ from antiphon.model.access import (
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 
 KEPT_MAX: Final = 20_000  # decisions
-TOLD_PER_S: Final = 10  # lines in the log
+TOLD_PER_S: Final = 10  # lines about denied requests of one principal
+PRINCIPALS_PER_S: Final = 100  # that have lines of their own
+OTHERS: Final = "others"
 EVERYBODY: Final = "User:*"
 
 _IMPLIES_DESCRIBE: Final = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
@@ -88,7 +90,8 @@ class Authorizer:
         self._indexes: dict[Resource, _Index] = {}
         self._kept: dict[_Question, bool] = {}
         self._told_from_s = 0.0
-        self._told = 0
+        self._told: dict[str, int] = {}  # lines of this second, those left out included, by principal
+        self._left_out: dict[str, int] = {}  # denied requests without a line, by principal
         self._log = structlog.get_logger()
 
     def is_super(self, principal: Principal) -> bool:
@@ -127,23 +130,40 @@ class Authorizer:
         return any(self.allows(principal, host, operation, resource, name) for name in sorted(names))
 
     def denied(self, question: Any) -> None:
-        """Count a denied request, and tell the log of it at a bounded rate."""
+        """Count a denied request, and tell the log of it: at a bounded rate for each principal, so that none hides another.
+
+        A line after a second says how many were left out.
+        """
         self._counters.denied += 1
         now_s = system.monotonic_s()
         if now_s - self._told_from_s >= 1.0:
-            self._told_from_s, self._told = now_s, 0
-        self._told += 1
-        if self._told <= TOLD_PER_S:
-            principal, host, operation, resource, name = question
-            self._log.warning(
-                "denied",
-                principal=str(principal),
-                host=host,
-                operation=str(operation),
-                resource=str(resource),
-                name=name,
-                denied=self._counters.denied,
-            )
+            self._told_from_s = now_s
+            self._told.clear()
+            self.tell_left_out()
+        principal, host, operation, resource, name = question
+        who = str(principal)
+        told = self._told.get(who, 0)
+        is_new = told == 0 and len(self._told) >= PRINCIPALS_PER_S
+        if told >= TOLD_PER_S or is_new:
+            who = who if who in self._left_out or len(self._left_out) < PRINCIPALS_PER_S else OTHERS
+            self._left_out[who] = self._left_out.get(who, 0) + 1
+            return
+        self._told[who] = told + 1
+        self._log.warning(
+            "denied",
+            principal=who,
+            host=host,
+            operation=str(operation),
+            resource=str(resource),
+            name=name,
+            denied=self._counters.denied,
+        )
+
+    def tell_left_out(self) -> None:
+        """Tell the log how many denied requests had no line, by principal."""
+        for who, count in self._left_out.items():
+            self._log.warning("denied_left_out", principal=who, requests=count, denied=self._counters.denied)
+        self._left_out.clear()
 
     def _follow(self) -> None:
         self._version = self._book.version

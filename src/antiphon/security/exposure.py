@@ -48,4 +48,16 @@ def refuse_exposure(host: str, security: Security) -> None:
     )
 
 
-__all__ = ["is_loopback", "missing", "refuse_exposure"]
+def refuse_believing(nodes: int, security: Security) -> None:
+    """Raise InvalidRequestError where one of several nodes would take anybody for another one who says so."""
+    if nodes == 1 or security.proves_nodes or security.insecure:
+        return
+    raise InvalidRequestError(
+        f"node.toml names {nodes} nodes, and nothing proves who is one: whoever reaches the port could say so. Give all "
+        "nodes the same `peer_key` under [security] (one line: openssl rand -hex 32) with `ports.peer` and the `peer` "
+        "addresses of [[nodes]], or `peer_tls` (docs/security.md), as `antiphon up` does. If whoever says so is to be a "
+        f"node, say it with {_IN_WORDS}"
+    )
+
+
+__all__ = ["is_loopback", "missing", "refuse_believing", "refuse_exposure"]

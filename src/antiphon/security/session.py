@@ -47,6 +47,10 @@ class Session:
         """May it ask for anything besides a login?"""
         return self._authenticator is None or self.identity is not None
 
+    def client(self, host: str) -> object:
+        """Who shares turns with all of his other connections: a user, or, where nobody logs in, an address."""
+        return self.rights.principal if self.rights.limited else f"address {host}"
+
     @property
     def mechanisms(self) -> tuple[str, ...]:
         """What it may log in with; none where nobody has to."""

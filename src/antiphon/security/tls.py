@@ -238,7 +238,8 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path, where: st
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise InvalidRequestError(
-            f"{where}: {certificate} and {key} are not a certificate and its key in PEM: {reason}"
+            f"{where}: {certificate} and {key} are not a certificate and its key in PEM: {reason}; restore both, or have "
+            "them made anew"
         ) from None
 
 
@@ -249,7 +250,7 @@ def _load_authority(context: ssl.SSLContext, authority: Path, where: str) -> Non
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise InvalidRequestError(
-            f"{where}.authority: {authority} holds no certificates in PEM: {reason}"
+            f"{where}.authority: {authority} holds no certificates in PEM: {reason}; restore it"
         ) from None
 
 
@@ -258,7 +259,9 @@ def _readable(file: Path, where: str) -> None:
         with file.open("rb"):
             return
     except OSError as error:
-        raise InvalidRequestError(f"{where}: cannot read {file}: {error.strerror}") from None
+        raise InvalidRequestError(
+            f"{where}: cannot read {file}: {error.strerror}; restore it, or give this user the right to read it"
+        ) from None
 
 
 def _no_password(key: Path) -> Callable[[], str]:

@@ -36,6 +36,8 @@ class TokenCheck:
         self._checked_s = -CHECK_EVERY_S
         self._keys: list[jwt.PyJWK] = []
         self._log = structlog.get_logger()
+        self._read_keys()  # what is wrong with them is told at the start
+        self._checked_s = -CHECK_EVERY_S
 
     def check(self, token: str) -> Bearer:
         """Whom the token names; raises UnauthenticatedError."""
@@ -83,24 +85,26 @@ class TokenCheck:
             stamp = (stat.st_mtime_ns, stat.st_size)
             if stamp == self._stamp:
                 return
-            self._keys = _keys_of(path.read_text())
+            self._keys, left_out = _keys_of(path.read_text())
             self._stamp = stamp
+            if left_out:
+                self._log.error("token_key_not_taken", file=str(path), keys=left_out)
         except (OSError, ValueError, RecursionError, jwt.PyJWTError) as error:
             self._log.error("token_keys_not_read", file=str(path), error=type(error).__name__)
 
 
-def _keys_of(text: str) -> list[jwt.PyJWK]:
-    """The keys of a JWKS that verify signatures; those that this does not know are left out. ValueError for no JWKS."""
-    found = []
+def _keys_of(text: str) -> tuple[list[jwt.PyJWK], int]:
+    """The keys of a JWKS that verify signatures, and how many of those cannot be used. ValueError for no JWKS."""
+    found, left_out = [], 0
     whole = json.loads(text)
     listed = whole.get("keys") if isinstance(whole, dict) else None
     if not isinstance(listed, list):
         raise ValueError('no key set: it is a JSON object with a list "keys"')
     for plain in listed:
-        if not isinstance(plain, dict) or plain.get("use", "sig") != "sig" or plain.get("kty") == "oct":
+        if isinstance(plain, dict) and (plain.get("use", "sig") != "sig" or plain.get("kty") == "oct"):
             continue
         try:
             found.append(jwt.PyJWK(plain))
-        except (jwt.PyJWTError, TypeError, ValueError):
-            continue
-    return found
+        except (jwt.PyJWTError, AttributeError, TypeError, ValueError):
+            left_out += 1
+    return found, left_out

@@ -112,9 +112,22 @@ def add_memory_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], budget
         _add_pool(gauges, name, pool)
 
 
+def add_connection_gauges(
+    gauges: dict[str, tuple[str, Callable[[], float]]], name: str, count: Callable[[], int], limit: int
+) -> None:
+    """Show how many connections a listener has of how many."""
+    gauges[f"antiphon_{name}_connections"] = (f"Connections of {name} clients", count)
+    gauges[f"antiphon_{name}_connections_limit"] = ("Above so many, they are turned away", lambda: limit)
+
+
 def _add_pool(gauges: dict[str, tuple[str, Callable[[], float]]], name: str, pool: Pool) -> None:
     gauges[f"antiphon_{name}_memory_bytes"] = (f"Of that, by {name} clients", lambda: pool.held_bytes)
     gauges[f"antiphon_{name}_memory_limit_bytes"] = ("Its limit", lambda: pool.limit_bytes)
+    gauges[f"antiphon_{name}_connection_memory_bytes"] = (
+        f"What the {name} client's connection holds that holds most",
+        lambda: pool.highest_bytes,
+    )
+    gauges[f"antiphon_{name}_connection_memory_limit_bytes"] = ("Its limit", lambda: pool.connection_bytes)
     gauges[f"antiphon_{name}_closed_slow_total"] = (
         f"Connections of {name} clients that were closed because they did not send or read on, since the start",
         lambda: pool.closed_slow,

@@ -11,15 +11,31 @@ from typing import Final, NamedTuple
 from antiphon.log.disk import open_files_for
 
 STORES: Final = 512  # RocksDB's files, at most a quarter of what there is
-PEERS: Final = 32  # other nodes' connections, listeners, the loop's own
+OWN: Final = 16  # listeners, the loop's own
+PEERS_MAX: Final = 256  # connections of other nodes, of which some wait to say that they are
+HANDSHAKES_MAX: Final = 512  # of TLS at once, of one listener
 
 
 class Shares(NamedTuple):
-    """How many connections each listener may hold."""
+    """How many connections each listener may hold, those of TLS with which a handshake is under way included."""
 
     native: int
     kafka: int
     http: int
+    peers: int
+
+
+class Places(NamedTuple):
+    """A listener's share with TLS: connections that stand, and handshakes."""
+
+    connections: int
+    handshakes: int
+
+
+def places(share: int, *, tls: bool) -> Places:
+    """Divide a listener's share."""
+    handshakes = min(HANDSHAKES_MAX, max(2, share // 8)) if tls else 0
+    return Places(share - handshakes, handshakes)
 
 
 def connection_shares(descriptors: int | None = None) -> Shares:
@@ -28,5 +44,7 @@ def connection_shares(descriptors: int | None = None) -> Shares:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if descriptors == resource.RLIM_INFINITY:
             descriptors = 1 << 31
-    left = descriptors - open_files_for(descriptors) - min(STORES, descriptors // 4) - PEERS
-    return Shares(max(16, left // 2), max(8, left * 3 // 8), max(4, left // 8))
+    peers = min(PEERS_MAX, max(8, descriptors // 32))
+    left = descriptors - open_files_for(descriptors) - min(STORES, descriptors // 4)
+    left -= 2 * peers + OWN  # this node connects to as many others as connect to it
+    return Shares(max(16, left // 2), max(8, left * 3 // 8), max(4, left // 8), peers)

@@ -1,8 +1,8 @@
 """The first user of a cluster: what a file says that was written before the cluster ran.
 
 Whoever makes a cluster with authentication has to be let in once. So the file of `security.first_user` names a user and
-holds its credentials, never its password. Each node that finds it asks the coordinator for that user until it is there,
-which does nothing where there is any user already, and then removes the file.
+holds its credentials, never its password, under a checksum (magic "ANTIPHFU", sealed). Each node that finds it asks the
+coordinator for that user until it is there, which does nothing where there is any user already, and then removes the file.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from antiphon.errors import UNDECODABLE, AntiphonError
+from antiphon.errors import UNDECODABLE, AntiphonError, NewerFormatError
+from antiphon.log.snapshot import seal, unframe
 from antiphon.model.access import User
 from antiphon.model.requests import AlterUser
 from antiphon.security.passwords import credentials
@@ -23,21 +24,23 @@ if TYPE_CHECKING:
     from antiphon.gateway.interface import Gateway
 
 RETRY_S: Final = 1.0
+MAGIC: Final = b"ANTIPHFU"
+VERSION: Final = 1
 
 
 def write_first_user(file: Path, name: str, password: str) -> None:
     """Write what `security.first_user` names, readable by this user only. Raises OSError, InvalidRequestError."""
-    write_private(file, msgspec.msgpack.encode(User(name, credentials(password))))
+    write_private(file, seal(MAGIC, VERSION, msgspec.msgpack.encode(User(name, credentials(password)))))
 
 
 async def make_first_user(gateway: "Gateway", file: Path) -> None:
     """Have the cluster make the user that the file names, if it has none, and remove the file."""
     log = structlog.get_logger()
     try:
-        user = msgspec.msgpack.decode(_read(file), type=User)
+        user = _decode(_read(file), str(file))
     except FileNotFoundError:
         return
-    except (OSError, *UNDECODABLE) as error:
+    except (OSError, NewerFormatError, *UNDECODABLE) as error:
         log.error("first_user_not_read", file=str(file), error=type(error).__name__)
         return
     if await make_user(gateway, user):
@@ -58,6 +61,13 @@ async def make_user(gateway: "Gateway", user: User) -> bool:
         else:
             log.info("first_user_made", user=user.name)
             return True
+
+
+def _decode(data: bytes, name: str) -> User:
+    """What the file says. Those of earlier versions have no checksum. Raises one of UNDECODABLE, NewerFormatError."""
+    if not data.startswith(MAGIC):
+        return msgspec.msgpack.decode(data, type=User)
+    return msgspec.msgpack.decode(unframe(MAGIC, VERSION, data, name) or b"", type=User)
 
 
 def _read(file: Path) -> bytes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from antiphon.server.file_limits import connection_shares
+from antiphon.server.file_limits import connection_shares, places
 
 if TYPE_CHECKING:
     from antiphon.gateway.budget import Pool
@@ -53,7 +53,7 @@ async def start_http(
     guards: Guards,
 ) -> tuple["HttpListener", str]:
     """Listen for HTTP; returns the listener and its address."""
-    from antiphon.http.listener import HttpListener
+    from antiphon.http.listener import CONNECTIONS_MAX, HttpListener
 
     def status() -> dict[str, Any]:
         plain = msgspec.structs.asdict(gateway.status())
@@ -64,9 +64,10 @@ async def start_http(
             plain[name] = [msgspec.structs.asdict(one) for one in plain[name]]
         return plain
 
-    made = HttpListener(
-        gateway, metrics=metrics, status=status, connections_max=connection_shares().http, pool=pool
-    )
+    most = places(connection_shares().http, tls=tls is not None)
+    made = HttpListener(gateway, metrics=metrics, status=status, connections_max=most.connections, pool=pool)
+    made.handshakes_max = most.handshakes
+    made.addresses.most = config.limits.of_address(min(CONNECTIONS_MAX, most.connections))
     made.authenticator, made.quotas = guards
     port = await made.start(config.listen_host, config.ports.http, sock, tls)
     return made, _told(config, port)
@@ -108,7 +109,13 @@ async def start_kafka(
     told = told._replace(
         groups=told.groups.bounded(chosen.heartbeat_interval_ms, chosen.session_timeout_ms, chosen.max_size)
     )
-    told = told._replace(connections_max=min(told.connections_max, connection_shares().kafka))
+    most = places(connection_shares().kafka, tls=tls is not None)
+    connections = min(told.connections_max, most.connections)
+    told = told._replace(
+        connections_max=connections,
+        handshakes_max=most.handshakes,
+        address_connections_max=config.limits.of_address(connections),
+    )
     place = (gateway, config.listen_host, config.ports.kafka, transactions, told, pool)
     listener = KafkaListener(*place) if faults is None else _hurt_listener(faults, *place)
     await listener.start(sock, tls)

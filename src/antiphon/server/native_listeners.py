@@ -1,26 +1,26 @@
 """The listeners of the native protocol: one for clients and nodes alike, or one for each where nodes prove who they are."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from antiphon.native.exchange import NativeLimits
 from antiphon.native.listener import NativeListener
 from antiphon.native.session import Greets
+from antiphon.server.file_limits import Places, connection_shares, places
 
 if TYPE_CHECKING:
     from antiphon.gateway.budget import Pool
     from antiphon.node.node import Node
     from antiphon.security.tls import ServerTls
 
-PEER_CONNECTIONS_MAX: Final = 256
-
 
 def clients_listener(node: "Node", pool: "Pool") -> NativeListener:
     """The native listener; other nodes use it too where neither they nor clients must prove who they are."""
     proved = node.network.security.own_port or node.config.security.authentication
     greets = Greets.CLIENTS if proved else Greets.ANYBODY
-    return _listener(node, node.limits.connections, greets, pool)
+    share = connection_shares().native
+    return _listener(node, places(share, tls=node.config.security.tls.on), greets, pool)
 
 
 def nodes_listener(node: "Node", pool: "Pool") -> NativeListener | None:
@@ -29,17 +29,26 @@ def nodes_listener(node: "Node", pool: "Pool") -> NativeListener | None:
     if not security.own_port:
         return None
     greets = Greets.NODES if security.key is None else Greets.PROVEN_NODES
-    return _listener(node, PEER_CONNECTIONS_MAX, greets, pool)
+    share = places(connection_shares().peers, tls=node.config.security.peer_tls.on)
+    return _listener(node, share, greets, pool)
 
 
-def _listener(node: "Node", connections_max: int, greets: Greets, pool: "Pool") -> NativeListener:
+def _listener(node: "Node", share: Places, greets: Greets, pool: "Pool") -> NativeListener:
     limits = node.limits
     security = node.network.security
+    for_nodes = greets in {Greets.NODES, Greets.PROVEN_NODES}
+    connections = share.connections if for_nodes else limits.connections
     made = NativeListener(
         node.gateway,
         node.network.accepted,
         node.turn,
-        NativeLimits(connections_max, limits.requests_per_connection, limits.connection_write),
+        NativeLimits(
+            connections,
+            limits.requests_per_connection,
+            limits.connection_write,
+            handshakes=share.handshakes,
+            address_connections=limits.of_address(connections),
+        ),
         node.metrics,
         pool,
         greets,

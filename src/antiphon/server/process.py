@@ -14,17 +14,19 @@ from typing import Final
 import structlog
 
 from antiphon.errors import AntiphonError
+from antiphon.native.listener import PEER_ROOM
 from antiphon.node import injected_faults, memory
 from antiphon.node.config import NodeConfig
 from antiphon.node.injected_faults import HurtDisk, InjectedFaults
-from antiphon.node.logs import open_log
-from antiphon.security.exposure import refuse_exposure
+from antiphon.node.logs import bound_output, open_log
+from antiphon.security.exposure import refuse_believing, refuse_exposure
 from antiphon.security.private_files import only_private_files, private_folder
-from antiphon.server.file_limits import connection_shares
+from antiphon.server.file_limits import connection_shares, places
 from antiphon.server.server import Server, Sockets
 
 SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
 STOP_TIMEOUT_S: Final = 10.0
+OUTPUT_EVERY_S: Final = 10.0  # between two looks at what the process has printed
 
 
 def raise_file_limit() -> int:
@@ -54,6 +56,12 @@ def warm_up() -> None:
         importlib.import_module(name)
 
 
+async def _bounded_output(directory: Path) -> None:
+    while True:
+        await asyncio.sleep(OUTPUT_EVERY_S)
+        bound_output(directory)
+
+
 async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[bool], None] | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -64,6 +72,7 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[b
     if faults is not None:
         loop.add_signal_handler(signal.SIGUSR1, faults.take)
         faults.take(at_start=True)
+    printing = loop.create_task(_bounded_output(Path(config.dir)))
     try:
         await server.start()
         stopped = loop.create_task(stop.wait())
@@ -77,6 +86,7 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[b
             ready(is_member)
         await stopped
     finally:
+        printing.cancel()
         await asyncio.wait_for(server.stop(), STOP_TIMEOUT_S)
 
 
@@ -97,13 +107,15 @@ def run_node(
     import uvloop
 
     refuse_exposure(config.listen_host, config.security)
+    refuse_believing(len(config.nodes), config.security)
     only_private_files()
     private_folder(Path(config.dir))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     memory.settle()
     file = open_log(Path(config.dir), config.log_level, config.node_id, config.log)
     raise_file_limit()
-    config.limits.connections = min(config.limits.connections, connection_shares().native)
+    most = places(max(16, connection_shares().native - PEER_ROOM), tls=config.security.tls.on)
+    config.limits.connections = min(config.limits.connections, most.connections)
     began = time.monotonic()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

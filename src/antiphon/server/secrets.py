@@ -28,7 +28,7 @@ def settings_of(config: "NodeConfig") -> "Security":
     file = os.path.join(config.dir, oauth.keys)
     if not os.path.exists(file):
         raise InvalidRequestError(
-            f"security.oauth.keys: there is no {file}: a JWKS file with the issuer's public keys"
+            f"security.oauth.keys: there is no {file}: restore it, a JWKS file with the issuer's public keys"
         )
     return msgspec.structs.replace(config.security, oauth=msgspec.structs.replace(oauth, keys=file))
 

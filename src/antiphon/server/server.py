@@ -5,6 +5,7 @@ the WAL and the store that they hand in.
 """
 
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon.gateway.quotas import Quotas
@@ -13,6 +14,7 @@ from antiphon.node.node import Node
 from antiphon.security.authenticator import Authenticator
 from antiphon.server.client_memory import (
     add_capacity_gauges,
+    add_connection_gauges,
     add_memory_gauges,
     add_quota_gauges,
     add_transaction_gauges,
@@ -145,6 +147,7 @@ class Server:
                 self.memory.pools["http"],
                 Guards(self.authenticator, self.quotas),
             )
+        self._show_connections()
         node.join(addresses)
         if config.security.authentication and config.security.first_user:
             node.spawn(make_first_user(node.gateway, config.dir / config.security.first_user))
@@ -152,6 +155,17 @@ class Server:
             self._stop_finisher = start_epoch_finisher(
                 config, addresses["native"], self.authenticator.own_account
             )
+
+    def _show_connections(self) -> None:
+        gauges = self.node.metrics.gauges
+        for name, native in zip(("native", "peer"), self._natives, strict=False):
+            sessions, limit = native.sessions, native.limits.connections
+            add_connection_gauges(gauges, name, partial(len, sessions), limit)
+        kafka, http = self.kafka, self.http
+        if kafka is not None:
+            add_connection_gauges(gauges, "kafka", lambda: kafka.connections, kafka.connections_max)
+        if http is not None:
+            add_connection_gauges(gauges, "http", partial(len, http.open_connections), http.connections_max)
 
     @property
     def _natives(self) -> "list[NativeListener]":

@@ -6,6 +6,7 @@ from typing import Any
 from antiphon.coordination import elections, fences
 from antiphon.coordination.election import Election
 from antiphon.coordination.elections import Elections
+from antiphon.coordination.fences import voting
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.state import ShardRecord
 from antiphon.model.metadata import ABSENT_NODE, ShardStatus
@@ -98,6 +99,18 @@ def _count_damaged(
     }
 
 
+def _count_untrusted(
+    self: Election, record: ShardRecord, is_alive: Callable[[NodeId], bool]
+) -> dict[NodeId, EntryId]:
+    """A member on a new disk votes as if it remembered."""
+    return {
+        node: self.replies[node].head
+        for node in voting(record.meta)
+        if node in self.replies and is_alive(node) and not self.replies[node].damaged
+    }
+
+
+UNTRUSTED_VOTES: tuple[Patch, ...] = ((Election, "votes", _count_untrusted),)
 DAMAGED_VOTES: tuple[Patch, ...] = ((Election, "votes", _count_damaged),)
 
 

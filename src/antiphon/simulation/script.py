@@ -44,6 +44,7 @@ from antiphon.simulation.scripted_cluster import (
 )
 from antiphon.simulation.stored_log import StoredLog
 from antiphon.simulation.violation import ViolationError
+from antiphon.simulation.written_script import Script
 
 PATIENCE_TICKS = 10
 SETTLE_ROUNDS = 30  # of ticks and deliveries
@@ -61,7 +62,7 @@ class Outcome(NamedTuple):
     failure: str
 
 
-def run_script(path: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
+def run_script(path: Path | Script, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """Read a script and carry it out; `say` gets a line per step. Raises InvalidRequestError for what cannot be read."""
     steps = read_script(path)
     run = ScriptRun([step for step in steps if step.command in SCENE])

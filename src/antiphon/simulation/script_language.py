@@ -14,6 +14,7 @@ from typing import NamedTuple
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.commit_rule import CommitRule
 from antiphon.replication.messages import Ack, AnyMessage, Reject, StaleTerm, VoteReply
+from antiphon.simulation.written_script import Script
 
 NODES_MAX = 31
 TICKS_MAX = 10_000
@@ -148,7 +149,7 @@ def entry_of(word: str) -> tuple[int, str | None]:
     return int(term), content or None
 
 
-def read_script(path: Path) -> list[Step]:
+def read_script(path: Path | Script) -> list[Step]:
     """All steps of a script. Raises InvalidRequestError with the line and the word that is wrong."""
     try:
         lines = path.read_text().splitlines()

@@ -1,6 +1,7 @@
 """`antiphon.spark.watch(spark)`: lag and progress of a session's streaming queries at an address that Prometheus scrapes."""
 
 import contextlib
+import ipaddress
 import json
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from prometheus_client import CollectorRegistry, start_http_server
 from pyspark.sql.streaming import StreamingQueryListener
 
-from antiphon.errors import UnavailableError
+from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.spark.lag_metrics import KEEP_S, QueryMetrics
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def watch(
     port: int | None = PORT,
     *,
     host: str = "127.0.0.1",
+    insecure: bool = False,
     registry: CollectorRegistry | None = None,
     keep_s: float = KEEP_S,
 ) -> Watch:
@@ -110,13 +112,20 @@ def watch(
     Args:
         spark: the session; a classic one or one of Spark Connect.
         port: where to serve; 0 for any free port, None to serve nothing (then bring a `registry`).
-        host: address to listen at; "0.0.0.0" for all of this machine's.
+        host: address to listen at; "0.0.0.0" for all of this machine's, which takes `insecure`.
+        insecure: let everybody who reaches a `host` beyond this machine read names of queries and topics.
         registry: a registry of yours that the metrics join; default: one of their own.
         keep_s: for how many seconds a query that ended is still shown.
 
     Raises:
         UnavailableError: somebody else listens at that port.
+        InvalidRequestError: others reach that host, and `insecure` is not set.
     """
+    if port is not None and not insecure and not _is_loopback(host):
+        raise InvalidRequestError(
+            f"asked to serve metrics at {host or 'all addresses'}, where other machines reach them, without TLS or a login: "
+            "listen on 127.0.0.1, or say so with insecure=True"
+        )
     registry = registry if registry is not None else CollectorRegistry()
     page = None
     if port is not None:
@@ -131,6 +140,12 @@ def watch(
     except BaseException:
         _close(page)
         raise
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def _close(page: "Page | None") -> None:

@@ -49,7 +49,7 @@ PANELS: Final = (
             Panel(
                 "Partitions without a leader", "short", (("max(antiphon_partitions_without_leader)", "partitions"),)
             ),
-            Panel("What is wrong", "short", ((f"antiphon_findings{{{HERE}}}", "{{instance}}"),)),
+            Panel("What is wrong", "short", ((f"antiphon_findings{{{HERE}}} > 0", "{{instance}} {{kind}}"),)),
             Panel(
                 "Elections begun, by reason",
                 "short",

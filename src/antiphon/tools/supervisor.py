@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
-from antiphon.security.private_files import FILE_MODE, only_private_files
+from antiphon.node.logs import bound_output, open_output
+from antiphon.security.private_files import only_private_files
 from antiphon.tools.cluster_files import (
     LISTENERS,
     PEER_LISTENER,
@@ -158,12 +159,10 @@ def _report(writer: int, message: bytes) -> None:
 def _quiet_stdio(node_dir: Path) -> None:
     """Keep a node's stray output in its own folder, so that the terminal and pipes of the caller are free."""
     null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(node_dir / "node.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
     os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
     os.close(null)
-    os.close(log)
+    open_output(node_dir)
+    bound_output(node_dir)
 
 
 def wait_ready(

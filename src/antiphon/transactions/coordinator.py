@@ -65,7 +65,7 @@ class _Led(LedShard):
     def __init__(self, shard_id: int, term: int) -> None:
         super().__init__(shard_id, term)
         self.held: dict[str, _Held] = {}
-        self.ongoing: set[str] = set()
+        self.ongoing: dict[str, None] = {}  # oldest first: a set's order differs in each process
         self.participants = 0
 
 
@@ -262,7 +262,10 @@ class TransactionCoordinator:
         led.participants += count - held.participants
         held.participants = count
         ongoing = kept.row is not None and kept.row.state is State.ONGOING
-        (led.ongoing.add if ongoing else led.ongoing.discard)(name)
+        if ongoing:
+            led.ongoing.setdefault(name)
+        else:
+            led.ongoing.pop(name, None)
         if kept.row is not None and held.ending is None and t.due(kept.row) is not None:
             work = self._end_all(led, name, held)
             held.ending = asyncio.get_running_loop().create_task(work, name="end of a transaction")

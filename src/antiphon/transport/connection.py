@@ -198,6 +198,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=min(self._limit, TOLD_BYTES))
 
+    def limit_frames(self, limit_bytes: int) -> None:
+        """Bound the frames that follow; those that came in one piece with this one are read already."""
+        self._decoder.limit(limit_bytes)
+
     def count_no_more(self) -> None:
         """This connection has no account any more."""
         self.account, self.full = None, _nothing

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from antiphon.errors import FrameTooLargeError, ProtocolViolationError
-from antiphon.model.requests import FRAME_BYTES_MAX, Reply, Request
+from antiphon.errors import FrameTooLargeError, InvalidRequestError, ProtocolViolationError
+from antiphon.model.requests import FRAME_BYTES_MAX, Reply, Request, TableGet, TableWrite
+from antiphon.model.transactions import SendOffsets
 
 Buffer = bytes | bytearray | memoryview
 Decode = Callable[[Buffer], tuple[int, Any]]
@@ -22,6 +23,21 @@ Decode = Callable[[Buffer], tuple[int, Any]]
 PREFIX = struct.Struct(">II")
 LENGTH_BYTES = 4  # of the first integer
 TLS_STARTS = (0x1603, 0x1503)  # how a TLS handshake or alert begins
+LARGE: Final = {one.__name__: one for one in (TableWrite, TableGet, SendOffsets)}
+# Their operations and offsets never get more fields: those that nobody knows would be read past, in any number.
+HEADER_BYTES_MAX: Final = 4 * 1024 * 1024  # of requests that are not one of LARGE
+HEAD_BYTES: Final = 64  # hold the id of a request and its name
+_INTEGERS: Final = {
+    0xCC: 2,
+    0xCD: 3,
+    0xCE: 5,
+    0xCF: 9,
+    0xD0: 2,
+    0xD1: 3,
+    0xD2: 5,
+    0xD3: 9,
+}  # msgpack's, with sizes
+_ARRAYS: Final = {0xDC: 2, 0xDD: 4}  # bytes of their lengths
 SMALL_BYTES = 4096  # pieces of a frame below this are joined as they come
 
 
@@ -48,6 +64,10 @@ class FrameDecoder:
         self.buffered_bytes = 0
         self._need_bytes = PREFIX.size  # nothing can be decoded while fewer bytes than this are there
         self._error: Exception | None = None
+
+    def limit(self, limit_bytes: int) -> None:
+        """Bound the frames that follow."""
+        self._limit_bytes = limit_bytes
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes, in order.
@@ -189,10 +209,47 @@ def request_id_of(header: Buffer) -> int:
 
     Raises ProtocolViolationError if even the id cannot be read: the connection is then unusable.
     """
+    if len(header) > HEADER_BYTES_MAX:
+        return _head_of(bytes(header[:HEAD_BYTES]))[0]
     try:
         return _id_decoder.decode(header)[0]
     except UNREADABLE as error:
         raise ProtocolViolationError(f"a header that is not [request id, body]: {error}") from error
+
+
+def request_of_large(header: Buffer) -> int:
+    """The id of a request with a header of more than HEADER_BYTES_MAX, by its first bytes.
+
+    Raises InvalidRequestError, with the id, where such a request cannot be that long. Decoding holds the event loop, and
+    what is not known is read past: only requests that need it are long, and those have nothing that is not known.
+    """
+    request_id, fields, name = _head_of(bytes(header[:HEAD_BYTES]))
+    kind = LARGE.get(name)
+    if kind is None:
+        problem = f"a request has a header of at most {HEADER_BYTES_MAX} bytes, not {len(header)}"
+    elif fields > len(kind.__struct_fields__) + 1:
+        problem = (
+            f"a {name} of more than {HEADER_BYTES_MAX} bytes has no fields that this version does not know"
+        )
+    else:
+        return request_id
+    raise InvalidRequestError(problem, request_id=request_id)
+
+
+def _head_of(start: bytes) -> tuple[int, int, str]:
+    """Request id, number of the body's elements, and the first of those."""
+    unpacker = msgspec.msgpack.Decoder(tuple[int, tuple[str]])
+    try:
+        at = 1 + _INTEGERS.get(start[1], 1)
+        kind = start[at]
+        wide = _ARRAYS.get(kind, 0)
+        fields = int.from_bytes(start[at + 1 : at + 1 + wide], "big") if wide else kind & 0x0F
+        tag = at + 1 + wide
+        end = tag + 1 + (start[tag] & 0x1F)  # names of requests are short
+        request_id, (name,) = unpacker.decode(start[:at] + b"\x91" + start[tag:end])
+    except (*UNREADABLE, IndexError) as error:
+        raise ProtocolViolationError(f"a header that is not [request id, body]: {error}") from error
+    return request_id, fields, name
 
 
 decode_request = MessageDecoder(Request)

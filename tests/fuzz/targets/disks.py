@@ -179,6 +179,7 @@ def _history(disk: SimulatedDisk) -> None:
             members = build_members(Members((0, 1, 2), (), ()), term, log.log_end, 1)
             committed(disk, log.stage_append([members]))
     committed(disk, log.hard_state.stage_high_watermark(30), log.hard_state.stage_led_term(2))
+    committed(disk, log.checkpoint(), log.trim(14))
     committed(disk, log.checkpoint())
 
 

@@ -36,6 +36,7 @@ from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
 from antiphon.wire.frames import FrameDecoder, encode_message
 from tests.fuzz.target import Target, check
+from tests.fuzz.targets.large import enlarged, http_inputs, kafka_inputs, native_inputs, split
 from tests.kafka.kafka_nodes import configured, create
 from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, PEER_PORT, Nodes
 
@@ -62,6 +63,13 @@ def messages_in(data: bytes) -> list[bytes]:
         found.append(data[at + 2 : at + 2 + size])
         at += 2 + size
     return found
+
+
+def messages_of(data: bytes) -> list[bytes]:
+    """The messages of an input as they are sent: the first one may be large (`large`)."""
+    listed, repeated = split(data)
+    found = messages_in(listed)
+    return [enlarged(found[0], repeated), *found[1:]] if found else found
 
 
 def input_of(how: int, *messages: bytes) -> bytes:
@@ -176,7 +184,7 @@ class Listener(Target):
             self._world, self._inputs = self.make(), 0
         self._inputs += 1
         world = self._world
-        sent = self.stream(data[0], messages_in(data[1:]))
+        sent = self.stream(data[0], messages_of(data))
         try:
             with world.heard():
                 received = world.call(self._exchange(sent))
@@ -227,6 +235,9 @@ class Kafka(Listener):
     """The Kafka listener."""
 
     port = KAFKA_PORT
+
+    def seeds(self) -> list[bytes]:
+        return kafka_inputs(FRAMED)
 
     def stream(self, how: int, messages: list[bytes]) -> list[bytes]:
         if how & FRAMED:
@@ -308,6 +319,9 @@ class Native(Listener):
 
     port = NATIVE_PORT
 
+    def seeds(self) -> list[bytes]:
+        return native_inputs(FRAMED | GREETED)
+
     def stream(self, how: int, messages: list[bytes]) -> list[bytes]:
         if not how & FRAMED:
             return messages
@@ -376,7 +390,8 @@ class Peer(Native):
         hello = PeerHello(PROTOCOL_VERSION, "test", 1, 0, "i", bytes(32))
         bodies = (hello, PeerProof(bytes(32)), Hello(PROTOCOL_VERSION, "n", "test", 1, "i"))
         messages = [_message(body) for body in bodies]
-        return [input_of(FRAMED, one) for one in messages] + [input_of(FRAMED, *messages)]
+        large = native_inputs(FRAMED)
+        return [input_of(FRAMED, one) for one in messages] + [input_of(FRAMED, *messages), *large]
 
     def make(self) -> World:
         return World(Security(), secrets={0: b"the key of all nodes, long enough it is"})
@@ -418,6 +433,9 @@ class Http(Listener):
     """The HTTP listener."""
 
     port = HTTP_PORT
+
+    def seeds(self) -> list[bytes]:
+        return http_inputs()
 
     def answers(self, sent: list[bytes], received: bytes) -> None:
         at = 0

@@ -247,7 +247,7 @@ _CLIENTS: Final = (
             Edit(
                 PartitionClients,
                 "_append",
-                "duplicate = producers.check(header)",
+                "duplicate = producers.check(header, full=state.services.producers_full)",
                 "duplicate = None",
             ),
         ),

@@ -313,15 +313,9 @@ def _files(part: Copy, path: str) -> Iterator[tuple[str, bytes]]:
         yield from _files(part[name], f"{path}/{name}")
 
 
-def _replicas_with_something(cluster: "SimulatedCluster", machine: "Machine") -> list[str]:
-    """Folders of the replicas of shards that hold anything.
-
-    A damaged replica counts again when it holds an entry that was committed in a term begun since. So one of an empty shard
-    stays damaged until somebody writes, and nothing has to be got back before.
-    """
-    full = {shard_id for shard_id, truth in cluster.evidence.truths.items() if truth.end > 0}
-    full |= {shard_id for shard_id, multi in cluster.watch.multi.truths.items() if multi.entries}
-    return [f"{SHARDS}/{name}" for name in _names(machine, SHARDS) if name.isdigit() and int(name) in full]
+def _replicas_of(machine: "Machine") -> list[str]:
+    """Folders of all replicas, also those of shards that nobody has written to."""
+    return [f"{SHARDS}/{name}" for name in _names(machine, SHARDS) if name.isdigit()]
 
 
 @register("lost_files")
@@ -332,7 +326,7 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
         return
     faults.cluster.watch.note_held(machine)
     machine.kill()
-    lost = _some_loss(faults.cluster, machine, draw)
+    lost = _some_loss(machine, draw)
     if lost:
         hurt(faults, machine, f"lost {' '.join(lost)}")
     for path in lost:
@@ -340,8 +334,8 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
     restart_later(faults, machine, fault.lasts_ms)
 
 
-def _some_loss(cluster: "SimulatedCluster", machine: "Machine", draw: Random) -> list[str]:
-    shards = _replicas_with_something(cluster, machine)
+def _some_loss(machine: "Machine", draw: Random) -> list[str]:
+    shards = _replicas_of(machine)
     tables = [f"{TABLES}/{name}" for name in _names(machine, TABLES)]
     segments = [
         f"{shard}/{name}" for shard in shards for name in _names(machine, shard) if name.endswith(DATA_SUFFIX)
@@ -374,7 +368,7 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
     machine.kill()
     by_kind: dict[str, list[tuple[str, int]]] = {}
     tables = [f"{TABLES}/{name}" for name in _names(machine, TABLES)]
-    for root in (*_replicas_with_something(faults.cluster, machine), *tables):
+    for root in (*_replicas_of(machine), *tables):
         for path, data in _files(machine.disk.copy(root), root):
             kind = _kind_of_file(path)
             if path.endswith(DATA_SUFFIX) and shard_of(path) not in opened:
@@ -406,7 +400,7 @@ def _kind_of_file(path: str) -> str:
 def _old_shard(faults: Faults, fault: Fault, draw: Random) -> None:
     """An operator stops the node, puts an old copy of a replica's folder in its place, and starts it."""
     machine = faults.machine(fault)
-    found = _replicas_with_something(faults.cluster, machine)
+    found = _replicas_of(machine)
     if not found:
         return
     path = draw.choice(found)

@@ -1,13 +1,32 @@
 """Bugs to plant where disks are full, fail, rot and lose files."""
 
-from typing import Final
+from typing import Any, Final
 
 from antiphon.log import held_check, recovery
+from antiphon.log.disk import FULL_DISK
 from antiphon.log.group_commit import GroupCommitter
+from antiphon.log.segment import SegmentScan
 from antiphon.node.shards import Shards
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM
 
+
+def _write_there_again(self: GroupCommitter, queue: Any, run: Any) -> OSError | None:
+    """Writes as before, and what comes after a write that had to wait for room goes where that one is."""
+    freed: dict[Any, tuple[str, int]] = self.__dict__.setdefault("freed", {})
+    path, place = freed.pop(queue, ("", 0))
+    if path == run.first.data_path and place < run.first.position:
+        run.first.position = place
+        path = ""
+    problem: OSError | None = _WRITE(self, queue, run)
+    if problem is not None and problem.errno in FULL_DISK:
+        freed[queue] = (run.first.data_path, run.first.position)
+    elif path:
+        freed[queue] = (path, place)
+    return problem
+
+
+_WRITE: Final[Any] = vars(GroupCommitter)["_write"]
 _Recovery = vars(recovery)["_Recovery"]
 
 _DISKS: Final = {**CALM, "fault_ms": 8_000, "fault_every_ms": 400, "fault_lasts_ms": 1_000, "kill_weight": 1}
@@ -49,6 +68,15 @@ _WRITES: Final = (
     ),
 )
 
+_ROOM: Final = (
+    ClusterPlant(
+        "node-full-disk-gives-place-twice",
+        "the place where a write found the disk full is given to the write after it once more",
+        ((GroupCommitter, "_write", _write_there_again),),
+        options={**_DISKS, "disk_full_weight": 4, "power_weight": 2, "kill_weight": 2},
+    ),
+)
+
 _STARTS: Final = (
     ClusterPlant(
         "node-emptied-replica-is-new",
@@ -69,6 +97,12 @@ _STARTS: Final = (
         options=_ROT,
     ),
     ClusterPlant(
+        "node-takes-terms-nobody-promised",
+        "recovery takes a batch's term for right, where no index entry proves it, beyond all that was promised",
+        (Edit(SegmentScan, "_is_beyond_limit", "bool(self._term_limit)", "False"),),
+        options={**_DISKS, "term_rot_weight": 4},
+    ),
+    ClusterPlant(
         "node-one-store-ends-the-opening",
         "what is wrong with one replica's files ends the opening of all that come after it",
         (Edit(Shards, "_open", "except Exception as error:", "except InvalidRequestError as error:"),),
@@ -76,4 +110,4 @@ _STARTS: Final = (
     ),
 )
 
-FAULT_PLANTS: Final = (*_WRITES, *_STARTS)
+FAULT_PLANTS: Final = (*_WRITES, *_ROOM, *_STARTS)

@@ -5,7 +5,7 @@ be replayed, also with entries taken out: that is how a failing seed is shrunk. 
 comes from a source of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from antiphon.replication.replica_state import Role
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
+    from antiphon.simulation.cluster.workloads.workload import Workload
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +60,7 @@ class Faults:
 
     def __init__(self, cluster: "SimulatedCluster", schedule: tuple[Fault, ...] | None = None) -> None:
         self.cluster = cluster
+        self.workloads: Sequence[Workload] = ()  # whose clients things happen to, too
         self.happened: list[Fault] = []
         self._draw = cluster.stream("faults")
         self._schedule = schedule
@@ -141,6 +143,9 @@ class Faults:
         cluster.network.heal_all()
         for machine in cluster.machines:
             machine.mend()
+        for workload in self.workloads:
+            for client in workload.clients:
+                client.process.resume()
 
 
 def restart_later(faults: Faults, machine: "Machine", after_ms: int) -> None:

@@ -90,6 +90,21 @@ class Connection(asyncio.Protocol):
         self._transport.write(_LENGTH.pack(len(frame)) + frame)
         return future
 
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """What it is made of."""
+        return self._transport
+
+    def stall(self) -> None:
+        """Read nothing until `go_on`."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
     def close(self) -> None:
         """Hang up; who waits gets no answer."""
         self.closed = True

@@ -18,7 +18,7 @@ from antiphon.records.intake import RecordWalker
 from antiphon.security.peer_key import Acceptor
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
-from antiphon.transactions.group_offsets import GroupOffsets, OffsetAt
+from antiphon.transactions.group_offsets import Committed, GroupOffsets, OffsetAt
 
 _LISTENERS: Final[dict[str, Any]] = {"appenders": 1, "putters": 1, "operations_per_s": 200}
 _PRODUCERS: Final[dict[str, Any]] = {**RESETS, **_LISTENERS, "fault_ms": 2_000, "kafka_producers": 2}
@@ -31,7 +31,24 @@ async def _commit_later(offsets: GroupOffsets, group: str, what: Sequence[Offset
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
+async def _commit_and_remember(offsets: GroupOffsets, group: str, what: Sequence[OffsetAt]) -> None:
+    """`GroupOffsets.commit`; a node remembers what was committed with it."""
+    await _COMMIT(offsets, group, what)
+    known = offsets.__dict__.setdefault("remembered", set())
+    known.update((group, at.topic, at.partition) for at in what)
+
+
+async def _fetch_remembered(
+    offsets: GroupOffsets, group: str, wanted: Sequence[tuple[str, int]]
+) -> list[Committed | None]:
+    """`GroupOffsets.fetch`, of what was committed with this node."""
+    known = offsets.__dict__.get("remembered", set())
+    found = await _FETCH(offsets, group, wanted)
+    return [one if (group, *at) in known else None for at, one in zip(wanted, found, strict=True)]
+
+
 _COMMIT: Final = GroupOffsets.commit
+_FETCH: Final = GroupOffsets.fetch
 
 LISTENER_PLANTS: Final = (
     ClusterPlant(
@@ -97,6 +114,15 @@ LISTENER_PLANTS: Final = (
         rare=True,
     ),
     ClusterPlant(
+        "listener-forgets-commits-at-move",
+        "a node that becomes a group's coordinator does not know what was committed with the one before",
+        (
+            (GroupOffsets, "commit", _commit_and_remember),
+            (GroupOffsets, "fetch", _fetch_remembered),
+        ),
+        options={**CALM, **_GROUP, "fault_every_ms": 800, "internal_elect_weight": 1},
+    ),
+    ClusterPlant(
         "listener-takes-old-generations",
         "a member of an earlier generation may still commit",
         (Edit(ClassicGroup, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),),
@@ -147,6 +173,20 @@ LISTENER_PLANTS: Final = (
             ),
         ),
         options={**CALM, **_LISTENERS, "peer_key": True, "impostors": 1},
+    ),
+    ClusterPlant(
+        "listener-static-member-keeps-place",
+        "a commit counts as that of whoever has the instance id by now, also where another member made it",
+        (
+            Edit(
+                ClassicGroup,
+                "check_commit",
+                "error = self._refuse(member_id, instance_id, generation)",
+                "member_id = self._members.id_of(instance_id) or member_id\n    "
+                "error = self._refuse(member_id, None, generation)",
+            ),
+        ),
+        options={**CUTS, "appenders": 0, "putters": 0, "operations_per_s": 100, "static_members": 4},
     ),
     ClusterPlant(
         "listener-takes-nodes-among-clients",

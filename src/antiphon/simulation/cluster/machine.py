@@ -35,6 +35,12 @@ SCRUB_BYTES_S: Final = 64 * 1024 * 1024
 CLEANER_BYTES_S: Final = 4_000_000
 CLEANER_BACKOFF_MS: Final = 100
 SCRUB_EVERY_S: Final = 2
+FEW_BYTES: Final = {
+    "kafka_memory": 256 * 1024,
+    "http_memory": 64 * 1024,
+    "connection_memory": 128 * 1024,
+}
+"""For clients, where some do not read: so little that it is soon used up."""
 CARE_S: Final = 2.0  # between two looks of an operator
 RESTARTS_MAX: Final = 5
 START_AGAIN_S: Final = 0.5  # after a start that failed
@@ -138,7 +144,9 @@ class Machine:
             rack=rack_of(self.node_id),
             profile=options.profile if options.profile != "multi" else "oxia",
             ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
-            limits=Limits(disk_reserve=options.disk_reserve),
+            limits=Limits(
+                disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})
+            ),
             consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
             cleaner=Cleaner(CLEANER_BYTES_S, options.cleaner_memory, CLEANER_BACKOFF_MS)
             if options.compacted_writers

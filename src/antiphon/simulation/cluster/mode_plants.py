@@ -5,6 +5,8 @@ from typing import Any, Final
 from antiphon.node import raft_shards
 from antiphon.node.shards import Shards
 from antiphon.replication.commit_marker import CommitMarker
+from antiphon.replication.term_state import TermState
+from antiphon.simulation import election_mutations
 from antiphon.simulation import mode_mutations as wrong
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, MOVES, TROUBLE
@@ -75,6 +77,23 @@ _NEW_DISKS: Final[dict[str, Any]] = {
     "operations_per_s": 100,
 }
 """Machines come back with empty disks."""
+
+_NEW_DISKS_BEYOND_CUTS: Final[dict[str, Any]] = {
+    **CALM,
+    "nodes": 5,
+    "topic_shards": 8,
+    "fault_ms": 20_000,
+    "fault_every_ms": 500,
+    "fault_lasts_ms": 5_000,
+    "delay_us": (1_000, 5_000),
+    "new_disk_weight": 2,
+    "cut_weight": 2,
+    "kill_weight": 2,
+    "operations_per_s": 80,
+    "appenders": 6,
+    "putters": 1,
+}
+"""One replica is cut off, one gets a new disk, and the only one with everything dies, while a majority of nodes is there."""
 
 _LOSSES: Final[dict[str, Any]] = {
     **CUTS,
@@ -174,11 +193,26 @@ _DISKS: Final = (
         _NEW_DISKS,
     ),
     ClusterPlant(
+        "untrusted-votes",
+        "the promise of a member on a new disk counts as if it remembered",
+        election_mutations.UNTRUSTED_VOTES,
+        "oxia",
+        _NEW_DISKS_BEYOND_CUTS,
+        rare=True,
+    ),
+    ClusterPlant(
         "open-before-registered",
         "a node on a new disk opens its replicas before the coordinator has heard of the disk",
         (Edit(Shards, "_may_open", "self._node.agent.registered.is_set()", "True"),),
         "oxia",
         {**_NEW_DISKS, "power_all_weight": 2},
+    ),
+    ClusterPlant(
+        "empty-shard-shows-no-term",
+        "the leader of an empty log writes no entry for a voter on a new disk, which waits for one",
+        (Edit(TermState, "on_ack", "self.show_term(out)", "pass"),),
+        "raft",
+        _NEW_DISKS,
     ),
 )
 

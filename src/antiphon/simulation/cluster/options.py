@@ -1,5 +1,6 @@
 """What a run of whole nodes is made of, drawn from its seed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, Final
@@ -72,9 +73,7 @@ class ClusterOptions:
     commands: str = ""  # of the operator, separated by spaces; empty: all that there are
     topic_config: str = ""  # of the topic: name=value, separated by spaces
     old_disk_weight: int = 0  # never drawn: nothing tells a node that its inventory is old too
-    rocks: bool = (
-        False  # never drawn, as it takes longer: tables' stores are RocksDB, not the store in memory
-    )
+    rocks: bool = False  # tables' stores are RocksDB, not the store in memory; it takes a quarter longer
     install_weight: int = 0  # power failures while a snapshot is put in place
     store_flip_weight: int = 0  # flipped bits in tables' stores only
     internal_elect_weight: int = 0  # elections of leaders in the cluster's own tables
@@ -87,16 +86,29 @@ class ClusterOptions:
     scrub: bool = False  # nodes read what is on their disks again and again
     rot_weight: int = 0  # bits that flip under a node that runs; needs `scrub`, or nobody finds them
     cluster_rot_weight: int = 0  # the same, in the cluster's own log only; never drawn, as `rot` does it too
+    aborted_rot_weight: int = 0  # the same, in indexes of aborted transactions only
+    term_rot_weight: int = 0  # bits that flip in a term which no durable index entry covers; never drawn
     disk_reserve: int = 0  # bytes that nodes keep free for votes and elections on full disks
     record_deleters: int = 0  # clients that let a topic of Kafka's begin later, and write and read it
     table_piece: int = 0  # operations of a table's write, or rows, in one turn of a node; 0: as in real nodes
     kill_midway_weight: int = 0  # kill -9 between two steps, or at a call to the disk
     power_midway_weight: int = 0  # power failures there
+    stalled_readers: int = (
+        0  # Kafka and HTTP clients that ask for much and do not read it; nodes have little memory then
+    )
+    static_members: int = 0  # of a consumer group in which two have one instance id
+    client_kill_weight: int = 0  # clients end in the middle of what they do, and others take their places
+    client_pause_weight: int = 0  # they stand still
+    client_stall_weight: int = 0  # they do not read what they are sent
+    client_skew_ppm: int = 0  # their clocks run up to so much faster or slower, and are set wrong
     compacted_writers: int = 0  # clients that write few keys to a compacted topic, over and over
     delete_retention_ms: int = 100_000  # of its tombstones
     cleaner_memory: int = 1 << 20  # for the keys of a pass
     swap_weight: int = 0  # power failures while a compacted segment takes its place
     principals: int = 0  # users with rights that come and go; then nobody is let in without a login
+    row_flip_weight: int = 0  # bits flipped in files of tables' rows only; never drawn
+    row_bytes: int = 0  # of each row that putters write, where its value has fewer
+    finders: int = 0  # clients that ask for the row next to a key
 
     @property
     def moves_replicas(self) -> bool:
@@ -158,9 +170,32 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         trim_weight=draw.choice((0, 0, 1)),
     )
     drawn: dict[str, Any] = {}
-    for more in _MORE:
-        drawn |= more(profile, seed)
+    for draw_part in _parts():
+        drawn |= draw_part(profile, seed)
     return replace(options, **{**drawn, **_principals(profile, seed, drawn), **overrides})
+
+
+def _parts() -> tuple[Callable[[str, int], dict[str, Any]], ...]:
+    """What draws the other options, each from a stream of its own."""
+    return (
+        _loads,
+        _more_loads,
+        _listeners,
+        _more_disk,
+        _intruders,
+        _networks,
+        _delays,
+        _deletes,
+        _transactors,
+        _consumers,
+        _proofs,
+        _rot,
+        _pieces,
+        _midway,
+        _compaction,
+        _clients,
+        _seldom,
+    )
 
 
 def _loads(profile: str, seed: int) -> dict[str, Any]:
@@ -185,6 +220,7 @@ def _more_loads(profile: str, seed: int) -> dict[str, Any]:
         "ledger_keepers": draw.choice((0, 0, 0, 0, 2, 3)),
         "forwarded_clients": draw.choice((0, 0, 0, 0, 2, 3)),
         "kafka_admins": draw.choice((0, 0, 0, 1)),
+        **_finders(profile, seed),
     }
 
 
@@ -252,7 +288,9 @@ def _rot(profile: str, seed: int) -> dict[str, Any]:
         "record_bytes": 500,
     }  # so that segments are closed
     small["disk_reserve"] = draw.choice((0, 16_384, 65_536))
-    return {"scrub": scrub, "rot_weight": 2 * int(scrub and draw.random() < 0.5), **(small if scrub else {})}
+    rot = {"rot_weight": 2 * int(scrub and draw.random() < 0.5)}
+    rot["aborted_rot_weight"] = int(scrub and draw.random() < 0.5)
+    return {"scrub": scrub, **rot, **(small if scrub else {})}
 
 
 def _midway(profile: str, seed: int) -> dict[str, int]:
@@ -276,24 +314,34 @@ def _compaction(profile: str, seed: int) -> dict[str, int]:
     }
 
 
-_MORE: Final = (
-    _loads,
-    _more_loads,
-    _listeners,
-    _more_disk,
-    _intruders,
-    _networks,
-    _delays,
-    _deletes,
-    _transactors,
-    _consumers,
-    _proofs,
-    _rot,
-    _pieces,
-    _midway,
-    _compaction,
-)
-"""What is drawn from streams of their own, so that the world of a seed stays as it is where one is added."""
+def _clients(profile: str, seed: int) -> dict[str, int]:
+    """What goes wrong with clients."""
+    draw = Random(f"antiphon cluster clients {profile} {seed}")
+    return {
+        "client_kill_weight": draw.choice((0, 0, 2)),
+        "client_pause_weight": draw.choice((0, 0, 2)),
+        "client_stall_weight": draw.choice((0, 0, 2)),
+        "client_skew_ppm": draw.choice((0, 0, 10_000, 100_000)),
+    }
+
+
+def _seldom(profile: str, seed: int) -> dict[str, Any]:
+    """What takes long, or hits hard: one of the machines, in few worlds."""
+    draw = Random(f"antiphon cluster seldom {profile} {seed}")
+    return {
+        "rocks": draw.random() < 0.02,
+        "new_disk_weight": int(draw.random() < 0.1),
+        "install_weight": int(draw.random() < 0.15),
+        "store_flip_weight": int(draw.random() < 0.05),
+        "internal_elect_weight": int(draw.random() < 0.1),
+        "stalled_readers": 2 * (draw.random() < 0.1),
+        "static_members": 3 * (draw.random() < 0.15),
+    }
+
+
+def _finders(profile: str, seed: int) -> dict[str, int]:
+    return {"finders": Random(f"antiphon cluster finders {profile} {seed}").choice((0, 0, 0, 0, 0, 1))}
+
 
 NEEDS_NO_LOGIN: Final = (
     "compacted_writers",
@@ -306,6 +354,8 @@ NEEDS_NO_LOGIN: Final = (
     "http_clients",
     "intruders",
     "record_deleters",
+    "static_members",
+    "stalled_readers",
 )
 """Workloads whose clients do not know how to log in."""
 

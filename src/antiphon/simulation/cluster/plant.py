@@ -64,6 +64,7 @@ class ClusterPlant:
         profile: of the worlds.
         options: `ClusterOptions` that make the bug's conditions arise, in the place of those that are drawn.
         rare: it takes many seeds, or long ones, so the quick tests leave it out.
+        script: the scenario that shows it, where no world does.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ClusterPlant:
     profile: str = "oxia"
     options: dict[str, Any] = field(default_factory=dict)
     rare: bool = False
+    script: str = ""
 
     @property
     def is_of_protocol(self) -> bool:

@@ -24,6 +24,7 @@ from antiphon.simulation.cluster.multi_plants import MULTI_PLANTS
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit, planted
 from antiphon.simulation.cluster.protocol_plants import PROTOCOL_PLANTS, SCRIPT_PLANTS
 from antiphon.simulation.cluster.read_plants import READ_PLANTS
+from antiphon.simulation.cluster.reader_plants import READER_PLANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_plants import SCRUB_PLANTS
 from antiphon.simulation.cluster.shell_plants import SHELL_PLANTS
@@ -32,7 +33,16 @@ from antiphon.simulation.cluster.store_plants import STORE_PLANTS
 from antiphon.simulation.cluster.table_plants import TABLE_PLANTS
 from antiphon.simulation.cluster.transaction_plants import TRANSACTION_PLANTS
 
-__all__ = ["CLUSTER_PLANTS", "OF_SCRIPTS", "ClusterPlant", "Edit", "name_now", "planted", "seeds_to_catch"]
+__all__ = [
+    "ALL_PLANTS",
+    "CLUSTER_PLANTS",
+    "OF_SCRIPTS",
+    "ClusterPlant",
+    "Edit",
+    "name_now",
+    "planted",
+    "seeds_to_catch",
+]
 
 _ALL: Final = (
     *DISK_PLANTS,
@@ -50,6 +60,7 @@ _ALL: Final = (
     *READ_PLANTS,
     *MODE_PLANTS,
     *SCRUB_PLANTS,
+    *READER_PLANTS,
     *ACCESS_PLANTS,
     *TRANSACTION_PLANTS,
     *CONSUMER_PLANTS,
@@ -60,6 +71,12 @@ _ALL: Final = (
 
 CLUSTER_PLANTS: Final[dict[str, ClusterPlant]] = {plant.name: plant for plant in _ALL}
 """By name."""
+
+ALL_PLANTS: Final[dict[str, ClusterPlant]] = {
+    **CLUSTER_PLANTS,
+    **{plant.name: plant for plant in SCRIPT_PLANTS},
+}
+"""With those that no world shows, but a script."""
 
 OF_SCRIPTS: Final[dict[str, ClusterPlant]] = {
     plant.name: plant for plant in (*_ALL, *SCRIPT_PLANTS) if plant.is_of_protocol

@@ -121,12 +121,37 @@ PROTOCOL_PLANTS: Final = (
     ),
 )
 
+_HAND_OVER: Final = """
+# A leader hands over to a replica whose log ends before its own: first it sends what is missing there. The others vote for
+# the successor at once, though they have just heard from the leader, and it has everything that was committed.
+replicas a b c
+elect a
+append a aria
+deliver from a to b
+deliver from b to a
+drop to c
+expect a commit 2
+transfer c
+deliver
+expect c role follower          # it lacks an entry, as the next heartbeat shows
+tick a 2
+deliver
+tick a 2
+deliver
+expect c role leader
+expect c ready yes
+expect c disk 1:start 1:aria 2:start
+settle
+expect all disk like c
+"""
+
 SCRIPT_PLANTS: Final = (
     ClusterPlant(
         "hasty-transfer",
         "a leader hands over before its successor has the whole log, and voters take its word for it",
         mode_mutations.HASTY_TRANSFER,
         profile="raft",
+        script=_HAND_OVER,
     ),
 )
 """For scripts alone: bytes of a connection arrive in order, so a successor that votes has what was sent before."""

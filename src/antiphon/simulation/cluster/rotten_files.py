@@ -5,6 +5,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.simulation.memory_store import MANIFEST, is_whole_run, runs_named_in
@@ -12,6 +13,8 @@ from antiphon.simulation.memory_store import MANIFEST, is_whole_run, runs_named_
 _INDEX_PIECE: Final = 40  # the header and each entry, with a CRC of all before it at the end
 _CRC_AT: Final = 36
 _LENGTH: Final = slice(8, 12)
+_SEALED: Final = 12  # magic and version, before the CRC of all but itself
+_SEALED_CRC: Final = 16
 _BATCH_HEAD: Final = 61
 _BATCH_CRC: Final = slice(17, 21)
 _COVERED_FROM: Final = 21
@@ -33,6 +36,9 @@ def is_rotten(disk: SimulatedDisk, path: str) -> bool:
         )
     if path.endswith(DATA_SUFFIX):
         return not _are_batches(bytes(data))
+    if path.endswith(ABORTED_SUFFIX):
+        head, crc, payload = data[:_SEALED], data[_SEALED:_SEALED_CRC], data[_SEALED_CRC:]
+        return bool(crc32c(bytes(head + payload)) != int.from_bytes(crc, "big"))
     return path.endswith(".run") and _is_named(disk, path) and not is_whole_run(bytes(data))
 
 

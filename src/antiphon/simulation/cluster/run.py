@@ -9,9 +9,11 @@ from typing import Any, Final
 
 import structlog
 
+import antiphon.simulation.cluster.client_faults
 import antiphon.simulation.cluster.disk_faults
 import antiphon.simulation.cluster.disk_trims
 import antiphon.simulation.cluster.shell_faults
+import antiphon.simulation.cluster.store_faults
 import antiphon.simulation.cluster.swap_faults
 import antiphon.simulation.cluster.unseen_rot  # noqa: F401 - all register their kinds of faults; their order is the seeds'
 from antiphon.client.aio import AsyncClient
@@ -110,7 +112,7 @@ class _Run:
         self.cluster = SimulatedCluster(options)
         self.cluster.operator = Operator(self.cluster)
         self.faults = Faults(self.cluster, schedule)
-        self.workloads = workloads_of(self.cluster)
+        self.workloads = self.faults.workloads = workloads_of(self.cluster)
         self._due = False
         self._founded = False
         self._started_s = self._began_s = self.cluster.loop.now

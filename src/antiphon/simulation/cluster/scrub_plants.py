@@ -1,8 +1,12 @@
 """Bugs to plant in the scrub, where what is on disks decays while nodes run."""
 
+import struct
+from array import array
 from typing import Final
 
 from antiphon.log import log_check, recovery
+from antiphon.log.aborted import AbortedIndex
+from antiphon.log.disk import Disk, read_whole
 from antiphon.log.log_check import LogCheck
 from antiphon.node.scrub import Scrub
 from antiphon.node.shards import Shards
@@ -33,7 +37,52 @@ _ROT_IN_CLUSTER: Final = {
 }
 _PRODUCERS_BEFORE: Final = "producers_before(self.disk, self.directory, self.bases[0])"
 
+_ROT_IN_INDEXES: Final = {
+    **_ROT,
+    "appenders": 0,
+    "putters": 0,
+    "rot_weight": 0,
+    "aborted_rot_weight": 1,
+    "kafka_transactors": 3,
+    "operations_per_s": 1_000,
+}
+
+_HEAD_BYTES: Final = 16  # of an index of aborted transactions; then four numbers for each
+
+
+def _unchecked(disk: Disk, path: str, before: int) -> AbortedIndex | None:
+    data = (read_whole(disk, path) or b"")[_HEAD_BYTES:]
+    found = AbortedIndex(array("q", struct.unpack(f">{len(data) // 8}q", data)))
+    found.truncate(before)
+    return found
+
+
 SCRUB_PLANTS: Final = (
+    ClusterPlant(
+        "scrub-skips-aborted",
+        "the scrub reads the logs, and not the indexes of aborted transactions beside them",
+        (Edit(Scrub, "_read", "await self._read_aborted(host)", "True"),),
+        options=_ROT_IN_INDEXES,
+    ),
+    ClusterPlant(
+        "scrub-tells-of-aborted-only",
+        "an index of aborted transactions that is not whole is told of, and not made anew",
+        (
+            Edit(
+                Scrub,
+                "_make_anew",
+                "host.driver.submit(made_anew(host.log, damage.offset), lambda _: done.set())",
+                "done.set()",
+            ),
+        ),
+        options=_ROT_IN_INDEXES,
+    ),
+    ClusterPlant(
+        "log-takes-rotten-aborted",
+        "a log that is opened takes an index of aborted transactions without a look at its checksum",
+        ((recovery, "load_aborted", _unchecked),),
+        options={**_ROT_IN_INDEXES, "kill_weight": 2, "fault_every_ms": 200},
+    ),
     ClusterPlant(
         "scrub-skips-checksums",
         "the scrub reads all batches, and does not compare them with their checksums",

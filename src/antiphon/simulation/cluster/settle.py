@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from antiphon.client.moves import is_on_its_way
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.single_writer import SingleWriterPartition
-from antiphon.records.batch import iter_batches, read_header
-from antiphon.records.changes import effects_of
+from antiphon.records.batch import read_header
+from antiphon.records.changes import VERSION
 from antiphon.simulation.cluster.marked_logs import check_transactions
 from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_in_multi
 from antiphon.simulation.violation import require
@@ -169,17 +169,8 @@ def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Par
 
 def folded(cluster: "SimulatedCluster", shard_id: int) -> dict[bytes, tuple[bytes, Any]]:
     """What a table's log comes to: value and packed version by key. Splits take keys away by range, not here."""
-    rows: dict[bytes, tuple[bytes, Any]] = {}
-    for batch in cluster.evidence.truth(shard_id).batches:
-        for header, data in iter_batches(batch.data):
-            if header.is_control:
-                continue
-            for key, value, version in effects_of(data):
-                if value is None:
-                    rows.pop(key, None)
-                else:
-                    rows[key] = (value, version)
-    return rows
+    rows = cluster.watch.tables.known(shard_id).rows()
+    return {key: (row[VERSION.size :], row[: VERSION.size]) for key, row in rows.items()}
 
 
 def _rows(host: "Partition") -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from antiphon.node import partition_opener, received_snapshots, trimming
+from antiphon.node.partition_opener import PartitionOpener
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
@@ -113,6 +114,41 @@ _INSTALLED: Final = (
     ),
 )
 
+_SLOW_AND_FLUSHED: Final[dict[str, Any]] = {
+    **CRASHES,
+    "slow_calls_weight": 3,
+    "power_weight": 6,
+    "power_all_weight": 0,
+    "store_flush_every": 1,
+    "putters": 8,
+    "appenders": 0,
+    "operations_per_s": 300,
+}
+"""Others make a leader's entries committed before its own slow disk has them; its store has them, and the power fails."""
+
+_OPENED: Final = (
+    ClusterPlant(
+        "node-opens-from-its-store",
+        "a replica whose log ends before what its store has applied goes on with an empty log from there",
+        (
+            Edit(
+                PartitionOpener,
+                "recover",
+                "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n",
+                "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n"
+                "        if applied > log.log_end:\n"
+                "            from antiphon.log import layout\n"
+                "            table.let_go(None)\n"
+                "            path, at = self._directory.shard_path(shard_id), log.end._replace(offset=applied)\n"
+                "            layout.wipe(self._disk, path, at, log.producers.encode(), None)\n"
+                "            log = self._open_log(shard_id, config, promises=True)\n"
+                "            table = TableShard(store, log, stores)\n",
+            ),
+        ),
+        options=_SLOW_AND_FLUSHED,
+    ),
+)
+
 _STORES: Final = (
     ClusterPlant(
         "node-scan-passes-over-damage",
@@ -173,4 +209,4 @@ _TRIMMED: Final = (
     ),
 )
 
-SNAPSHOT_PLANTS: Final = (*_SENT, *_INSTALLED, *_STORES, *_TRIMMED)
+SNAPSHOT_PLANTS: Final = (*_SENT, *_INSTALLED, *_OPENED, *_STORES, *_TRIMMED)

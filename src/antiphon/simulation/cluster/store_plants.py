@@ -1,13 +1,74 @@
 """Bugs to plant between a table and RocksDB, which keeps its rows; their worlds have RocksDB itself."""
 
-from typing import Final
+from typing import Any, Final
 
+from antiphon.partition.table_reads import TableReads
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CRASHES
-from antiphon.table.rocks_store import RocksStore
+from antiphon.simulation.cluster.plant_worlds import CRASHES, SNAPSHOTS
+from antiphon.table.rocks_store import RocksCursor, RocksStore
 from antiphon.table.state import TableState
 
+_ROTTEN: Final[dict[str, Any]] = {
+    **SNAPSHOTS,
+    "rocks": True,
+    "fault_ms": 6_000,
+    "fault_every_ms": 400,
+    "fault_lasts_ms": 100,
+    "kill_weight": 1,
+    "trim_weight": 0,
+    "row_flip_weight": 3,
+    "store_flush_every": 12,
+    "operations_per_s": 60,
+    "scans": True,
+    "finders": 2,
+    "row_bytes": 5_000,
+    "putters": 1,
+    "appenders": 0,
+}
+"""Bits flip in RocksDB's files, and clients read all that is in them. Each row has a block, so that opening reads few."""
+
+
+_DAMAGE: Final = (
+    ClusterPlant(
+        "store-iteration-ends-at-damage",
+        "an iteration over RocksDB's rows that ends at a damaged block is taken for one that came to the end",
+        (
+            Edit(
+                RocksStore,
+                "_check_end",
+                "    cursor.status()\n        if cursor.valid():\n"
+                '            raise StorageFailedError(f"rows from {after!r} on could not be read at first")\n',
+                "    pass\n",
+            ),
+        ),
+        options=_ROTTEN,
+    ),
+    ClusterPlant(
+        "store-cursor-ends-at-damage",
+        "a cursor of RocksDB that stops at a damaged block is taken for one that came to the end of the rows",
+        (Edit(RocksCursor, "valid", "self._cursor.status()", "pass"),),
+        options=_ROTTEN,
+    ),
+    ClusterPlant(
+        "node-answers-past-damage",
+        "a get that meets a damaged block of the store is answered as if there was no row, and the replica goes on",
+        (
+            Edit(
+                TableReads,
+                "get",
+                "            rows = store.get_many(request.keys, include_value=request.include_value)\n",
+                "            try:\n"
+                "                rows = store.get_many(request.keys, include_value=request.include_value)\n"
+                "            except StorageFailedError:\n"
+                "                rows = [None] * len(request.keys)\n",
+            ),
+        ),
+        options=_ROTTEN,
+    ),
+)
+
 STORE_PLANTS: Final = (
+    *_DAMAGE,
     ClusterPlant(
         "store-offset-before-rows",
         "the applied offset is written in a batch of its own, before the rows",

@@ -5,10 +5,13 @@ from typing import Any, Final
 
 from antiphon.model.requests import Delete, Put, TableOp
 from antiphon.partition.common_actions import CommonActions
+from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import TableWrites
+from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.plant import ClusterPlant, Edit
 from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.state import TableState
 
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
@@ -21,7 +24,48 @@ def _committed_only(
     return dict(zip(keys, self.state.versions(keys), strict=True))
 
 
+def _rows_after_offset(self: TableShard, high_watermark: int) -> None:
+    """A follower's rows wait until there is nothing behind them in its log; the offset goes ahead of them."""
+    state, log = self.state, self._log
+    if state.applied_offset >= high_watermark:
+        return
+    waiting = self.__dict__.setdefault("waiting", [])
+    for batch in log.read(state.applied_offset, 1 << 30, high_watermark):
+        waiting += effects_of(batch)
+    newest = max((VERSION.unpack(version)[0] for *_, version in waiting), default=-1)
+    ready = waiting if log.log_end == high_watermark else []
+    state.apply_effects(ready, high_watermark, max(state.next_version_id, newest + 1))
+    if ready:
+        self.__dict__["waiting"] = []
+
+
+_BUSY: Final = {**CALM, "appenders": 0, "putters": 4, "operations_per_s": 300}
+
+_WHILE_RUNNING: Final = (
+    ClusterPlant(
+        "table-rows-after-offset",
+        "a follower notes how far its table goes before the rows are there, which come once its log has nothing more",
+        ((TableShard, "catch_up", _rows_after_offset),),
+        options=_BUSY,
+    ),
+    ClusterPlant(
+        "table-applies-again",
+        "a follower that applies several changes at once applies the first of them again, after the others",
+        (
+            Edit(
+                TableState,
+                "apply",
+                "self.apply_effects(effects, end,",
+                "self.apply_effects([*effects, *effects[:1]], end,",
+            ),
+        ),
+        options={**_BUSY, "delay_us": (2_000, 20_000)},
+    ),
+)
+"""What goes wrong is put right by what clients write next, so that nothing of it is left in the end."""
+
 TABLE_PLANTS: Final = (
+    *_WHILE_RUNNING,
     ClusterPlant(
         "table-judges-by-store",
         "conditions are held against what is committed, and not against what is appended",

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, without_padding
+from antiphon.log.aborted import ABORTED_SUFFIX
+from antiphon.log.index import ENTRY_BYTES
+from antiphon.log.layout import newest_snapshot
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, file_of, without_padding
 from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
 from antiphon.simulation.cluster.disk_view import shard_path
-from antiphon.simulation.cluster.faults import Fault, Faults, register
+from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 
 if TYPE_CHECKING:
     from antiphon.partition.partition import Partition
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 
 OF_CLUSTER: Final = 0.25  # of all rot; it has few files
+TERM_AT: Final = 12  # bytes from a batch's beginning
 
 
 @register("rot")
@@ -28,7 +33,7 @@ def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
     machine = faults.machine(fault)
     if _may_decay(faults, machine):
         is_of_cluster = draw.random() < OF_CLUSTER and not machine.cluster_log_decayed
-        _decay(faults, machine, draw, is_of_cluster=is_of_cluster)
+        _decay(faults, machine, draw, _files(machine, is_of_cluster=is_of_cluster))
 
 
 @register("cluster_rot")
@@ -36,7 +41,47 @@ def _cluster_rot(faults: Faults, fault: Fault, draw: Random) -> None:
     """The same, in the cluster's own log."""
     machine = faults.machine(fault)
     if _may_decay(faults, machine) and not machine.cluster_log_decayed:
-        _decay(faults, machine, draw, is_of_cluster=True)
+        _decay(faults, machine, draw, _files(machine, is_of_cluster=True))
+
+
+@register("aborted_rot")
+def _aborted_rot(faults: Faults, fault: Fault, draw: Random) -> None:
+    """The same, in an index of aborted transactions that the newest snapshot counts on."""
+    machine = faults.machine(fault)
+    if _may_decay(faults, machine):
+        _decay(
+            faults, machine, draw, [path for host in _hosts(machine) for path in _indexes_of(machine, host)]
+        )
+
+
+@register("term_rot")
+def _term_rot(faults: Faults, fault: Fault, draw: Random) -> None:
+    """A bit flips in the term of a batch, and the power fails before the index entry that would show it is durable."""
+    machine = faults.machine(fault)
+    found = [*_unproven_terms(machine)] if _may_decay(faults, machine) else []
+    if not found:
+        return
+    path, at = draw.choice(found)
+    # Not in the last byte, nor the sign: the term becomes a later one than any that can have been promised.
+    bit = 8 * (at + draw.randrange(3)) + draw.randrange(7)
+    faults.cluster.watch.note_held(machine)
+    hurt(faults, machine, f"bit {bit} of {path}, the term of a batch, before a power failure")
+    machine.disk.flip_bit(path, bit)
+    machine.power_off()
+    restart_later(faults, machine, fault.lasts_ms)
+
+
+def _unproven_terms(machine: "Machine") -> Iterator[tuple[str, int]]:
+    """Where the terms of durable batches are whose index entries are not durable: file and byte."""
+    for host in _hosts(machine):
+        for view in host.log.reader.views()[-1:]:
+            data = bytes(machine.disk.durable(view.data_path) or b"")
+            proven = len(machine.disk.durable(view.index_path) or b"") // ENTRY_BYTES - 1
+            at = 0
+            for number, (header, _) in enumerate(iter_batches(without_padding(data))):
+                if number >= proven and header.next_offset <= host.log.durable_end:
+                    yield view.data_path, at + TERM_AT
+                at += header.size_bytes
 
 
 def _may_decay(faults: Faults, machine: "Machine") -> bool:
@@ -44,12 +89,32 @@ def _may_decay(faults: Faults, machine: "Machine") -> bool:
     return node is not None and node.agent.registered.is_set() and may_be_hurt(faults.cluster, machine)
 
 
-def _decay(faults: Faults, machine: "Machine", draw: Random, *, is_of_cluster: bool) -> None:
-    found: list[str] = []
-    for shard_id, host in sorted(machine.node.hosts.items() if machine.node else ()):
-        sound = host.state.failed is None and host.log.damaged is None
-        if sound and is_of_cluster == (shard_id == CLUSTER_SHARD_ID):
-            found += _files_of(machine, host)
+def _hosts(machine: "Machine") -> "Iterator[Partition]":
+    """Its sound replicas, in order."""
+    for _, host in sorted(machine.node.hosts.items() if machine.node else ()):
+        if host.state.failed is None and host.log.damaged is None:
+            yield host
+
+
+def _files(machine: "Machine", *, is_of_cluster: bool) -> list[str]:
+    return [
+        path
+        for host in _hosts(machine)
+        if is_of_cluster == (host.shard_id == CLUSTER_SHARD_ID)
+        for path in _files_of(machine, host)
+    ]
+
+
+def _indexes_of(machine: "Machine", host: "Partition") -> Iterator[str]:
+    snapshot = newest_snapshot(machine.disk, host.log.path, min(host.log.durable_end, host.log.log_end))
+    counted = () if snapshot is None else zip(snapshot.segments, snapshot.aborted, strict=False)
+    for segment, count in counted:
+        path = file_of(host.log.path, segment.base_offset, ABORTED_SUFFIX)
+        if count and machine.disk.durable(path):
+            yield path
+
+
+def _decay(faults: Faults, machine: "Machine", draw: Random, found: list[str]) -> None:
     if not found:
         return
     path = draw.choice(found)

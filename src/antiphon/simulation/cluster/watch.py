@@ -22,7 +22,7 @@
 - `no-crash`: no replica stops for a reason of its own.
 
 `shell_watch` has what holds where a shell acts on its own account, `watch_multi` what holds where every replica writes,
-`mode_watch` what holds of members, live sets, markers and announced losses.
+`mode_watch` what holds of members, live sets, markers and announced losses, `table_watch` what tables' rows are.
 
 What the checks read they read from memory or past the disk's calls, so that looking changes nothing.
 """
@@ -43,6 +43,7 @@ from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
 from antiphon.simulation.cluster.marked_logs import check_own_log
 from antiphon.simulation.cluster.mode_watch import ModeWatch
 from antiphon.simulation.cluster.shell_watch import check_applied, listen_to_host, listen_to_node
+from antiphon.simulation.cluster.table_watch import TableWatch, WatchedTable
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
 from antiphon.simulation.cluster.world import World
 from antiphon.simulation.violation import ViolationError, require
@@ -67,10 +68,12 @@ class _Seen:
 
     __slots__ = (
         "checked", "host", "in_term", "led_term", "log", "members", "ready_term", "replica", "settled", "state",
+        "table",
     )  # fmt: skip
 
-    def __init__(self, host: "SingleWriterPartition") -> None:
+    def __init__(self, node_id: int, host: "SingleWriterPartition") -> None:
         self.host = host
+        self.table = None if host.table is None else WatchedTable(node_id, host)
         self.replica = host.replica
         # What is looked at after each step is read without a call.
         self.state, self.log, self.in_term = host.state, host.replica.log, host.replica.in_term
@@ -102,6 +105,7 @@ class Watch:
         self._broken: ViolationError | None = None  # seen in the middle of a step
         self.multi = MultiWatch(evidence, world.options, self._judge, self._look_at_failed)
         self.modes = ModeWatch(evidence, machines)
+        self.tables = TableWatch(evidence)
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
 
@@ -131,6 +135,7 @@ class Watch:
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
         self._gathered.pop(machine.node_id, None)
+        self.tables.node_gone(machine.node_id)
         self._look_at_last_step(machine)
         self.multi.node_gone(machine)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
@@ -234,6 +239,8 @@ class Watch:
                 self._look_at_host(machine, seen)
         if modes.markers:
             modes.judge_markers()
+        if self.tables.behind:
+            self.tables.look_again()
 
     def _look_at_open(self, machine: "Machine", found: list[_Seen]) -> bool:
         """False if one of them was closed: those that come after it have not been looked at."""
@@ -260,6 +267,8 @@ class Watch:
         settled = replica.settled
         if settled != seen.settled:
             self._look_at_commit(machine, host, seen, settled)
+            if seen.table is not None:
+                self.tables.look(seen.table)
         if replica.role is Role.LEADER and seen.ready_term != replica.term:
             self._look_at_leader(machine, host, seen)
             seen.led_term = replica.term
@@ -312,7 +321,10 @@ class Watch:
             f"node {machine.node_id} begins with {settled} as settled, committed is {committed}",
         )
         self._listen(machine, host)
-        return _Seen(host)
+        seen = _Seen(machine.node_id, host)
+        if seen.table is not None and host.state.failed is None:
+            self.tables.look(seen.table)
+        return seen
 
     def _listen(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         """Look on when clients are told what is committed, and when the log is cut or taken for whole again."""

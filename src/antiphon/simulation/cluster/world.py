@@ -58,7 +58,15 @@ class World:
         """A new process on a machine of its own."""
         self._clients += 1
         host = f"client-{self._clients}"
-        made = Process(self.loop, f"{host}-{name}", host, self.stream(host).getrandbits(64))
+        skew, clock = self.options.client_skew_ppm / 1e6, self.stream(f"clock of {host}")
+        made = Process(
+            self.loop,
+            f"{host}-{name}",
+            host,
+            self.stream(host).getrandbits(64),
+            rate=1.0 + clock.uniform(-skew, skew),
+            wall_skew_s=clock.uniform(-1.0, 1.0) if skew else 0.0,
+        )
         if self.options.principals:
             made.call(use_account, root_account())
         return made

@@ -54,7 +54,9 @@ PAGES: Final = ("/topics", "/status", "/metrics", "/")
 
 
 class AccessWorkload(Workload):
-    """See the module's text."""
+    """See the module's text. How much a client gets in a second is measured: none of them stands still."""
+
+    may_pause = False
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "access") -> None:
         super().__init__(cluster, name)

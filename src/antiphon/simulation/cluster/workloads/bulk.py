@@ -35,8 +35,7 @@ class BulkWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.bulk_writers):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(self.cluster.options.bulk_writers, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()

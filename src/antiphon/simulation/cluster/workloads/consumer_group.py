@@ -54,15 +54,14 @@ class ConsumerGroupWorkload(KafkaWorkload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.consumer_members):
-            self.spawn(f"{number}", self._come_and_go)
+        self.spawn_all(self.cluster.options.consumer_members, self._come_and_go)
         self.spawn("last", self._come_last)
 
     def _member(self, process: "Process") -> ConsumerMember:
         self._lives += 1
         return ConsumerMember(self, self.history, process, self.client(process), self._lives)
 
-    async def _come_and_go(self, process: "Process") -> None:
+    async def _come_and_go(self, process: "Process", _number: int) -> None:
         while not self.stopped:
             ends_s = self.now + process.random.choice((0.5, 2.0, 10.0))
             await self._member(process).live(ends_s)

@@ -130,6 +130,11 @@ class ConsumerMember:
         if found.error_code:
             self._troubled("heartbeat", found.error_code)
             return
+        if (
+            self._workload.now >= sent_s + LEASE_S
+        ):  # it stood still: what it is told here may be another one's by now
+            self._says_all = True
+            return
         self._ok_s, self._says_all = sent_s, False
         if not epoch:
             self._history.outcomes["consumers-joined"] += 1

@@ -7,7 +7,6 @@ from antiphon.simulation.cluster.workloads.access import AccessWorkload
 from antiphon.simulation.cluster.workloads.bulk import BulkWorkload
 from antiphon.simulation.cluster.workloads.compacted import CompactedWorkload
 from antiphon.simulation.cluster.workloads.consumer_group import ConsumerGroupWorkload
-from antiphon.simulation.cluster.workloads.first_records import FirstRecords
 from antiphon.simulation.cluster.workloads.followers import FollowerWorkload
 from antiphon.simulation.cluster.workloads.forwarded import ForwardedWorkload
 from antiphon.simulation.cluster.workloads.http import HttpWorkload
@@ -20,9 +19,12 @@ from antiphon.simulation.cluster.workloads.kafka_produce import ProducerWorkload
 from antiphon.simulation.cluster.workloads.kafka_transactions import TransactionalWorkload
 from antiphon.simulation.cluster.workloads.ledger import LedgerWorkload
 from antiphon.simulation.cluster.workloads.multi_table import MultiTableWorkload
+from antiphon.simulation.cluster.workloads.nearest import NearestWorkload
 from antiphon.simulation.cluster.workloads.range_deletes import RangeWorkload
 from antiphon.simulation.cluster.workloads.record_deletes import RecordDeletes
 from antiphon.simulation.cluster.workloads.scans import ScanWorkload
+from antiphon.simulation.cluster.workloads.stalled_readers import StalledReaders
+from antiphon.simulation.cluster.workloads.static_group import StaticGroupWorkload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.cluster.workloads.transactions import TransactionWorkload
@@ -48,15 +50,17 @@ DRAWN: Final[dict[str, Make]] = {
     "kafka_producers": lambda cluster, *_: ProducerWorkload(cluster),
     "kafka_consumers": lambda cluster, *_: ConsumerWorkload(cluster),
     "kafka_members": lambda cluster, *_: GroupWorkload(cluster),
+    "stalled_readers": lambda cluster, *_: StalledReaders(cluster),
+    "static_members": lambda cluster, *_: StaticGroupWorkload(cluster),
     "kafka_admins": lambda cluster, *_: AdminWorkload(cluster),
     "http_clients": lambda cluster, *_: HttpWorkload(cluster),
     "intruders": lambda cluster, *_: IntruderWorkload(cluster),
-    "new_disk_weight": lambda cluster, *_: FirstRecords(cluster, "first-records"),
     "impostors": lambda cluster, *_: ImpostorWorkload(cluster),
     "record_deleters": lambda cluster, *_: RecordDeletes(cluster),
     "kafka_transactors": lambda cluster, *_: TransactionalWorkload(cluster),
     "principals": lambda cluster, *_: AccessWorkload(cluster),
     "consumer_members": lambda cluster, *_: ConsumerGroupWorkload(cluster),
+    "finders": lambda cluster, _, table: NearestWorkload(cluster, table),
     "compacted_writers": lambda cluster, *_: CompactedWorkload(cluster),
 }
 """By the option that asks for it. In this order they begin, so that a seed stays what it is."""

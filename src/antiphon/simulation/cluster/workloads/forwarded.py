@@ -43,7 +43,7 @@ class ForwardedWorkload(TableWorkload):
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0, "passed-on": 0}
 
     @property
-    def clients(self) -> int:
+    def wanted(self) -> int:
         """See `TableWorkload`."""
         return self.cluster.options.forwarded_clients
 

@@ -57,10 +57,9 @@ class ConsumerWorkload(KafkaWorkload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.kafka_consumers):
-            self.spawn(f"{number}", self._consume)
+        self.spawn_all(self.cluster.options.kafka_consumers, self._consume)
 
-    async def _consume(self, process: "Process") -> None:
+    async def _consume(self, process: "Process", _number: int) -> None:
         client = self.client(process)
         await asyncio.gather(*(_Follower(self, process, client, at).run() for at in self.shard_ids))
         client.close()

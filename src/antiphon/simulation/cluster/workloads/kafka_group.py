@@ -35,6 +35,8 @@ AWAY_S: Final = 0.5
 class GroupWorkload(KafkaWorkload):
     """See the module's text."""
 
+    group = GROUP
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "group") -> None:
         super().__init__(cluster, name)
         self.history = History()
@@ -44,16 +46,15 @@ class GroupWorkload(KafkaWorkload):
         """See `Workload`: the table of groups is made when somebody looks for a coordinator."""
         await super().set_up(db)
         client = self.client(calling_process())
-        while await client.coordinator(GROUP) is None:
+        while await client.coordinator(self.group) is None:
             await client.back_off()
         client.close()
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.kafka_members):
-            self.spawn(f"{number}", self._come_and_go)
+        self.spawn_all(self.cluster.options.kafka_members, self._come_and_go)
 
-    async def _come_and_go(self, process: "Process") -> None:
+    async def _come_and_go(self, process: "Process", _number: int) -> None:
         while not self.stopped:
             member = Membership(self, self.history, process, self.client(process))
             await member.live()
@@ -64,7 +65,7 @@ class GroupWorkload(KafkaWorkload):
     def check(self) -> None:
         """See `Workload`."""
         node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
-        shard_id = shard_of_group(node.gateway, GROUP).shard_id
+        shard_id = shard_of_group(node.gateway, self.group).shard_id
         places = self._places(shard_id)
         self._check_commits(shard_id, places)
         self._check_generations(shard_id, places)
@@ -80,7 +81,7 @@ class GroupWorkload(KafkaWorkload):
                     continue
                 for key, value, _ in effects_of(data):
                     kind, group, *rest = key.decode().split("/")
-                    if (kind, group) != ("offset", GROUP) or rest[0] != TOPIC or value is None:
+                    if (kind, group) != ("offset", self.group) or rest[0] != TOPIC or value is None:
                         continue
                     partition = rest[1]
                     row = msgspec.msgpack.decode(value, type=Committed)

@@ -14,6 +14,7 @@ class Commit:
     offset: int
     round: Round
     outcome: str = "unknown"
+    member_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,4 @@ class History:
     found: list[Found] = field(default_factory=list)
     meant: dict[Round, dict[str, tuple[int, ...]]] = field(default_factory=dict)  # by the leader, by member
     owners: dict[tuple[Round, int], str] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)  # of static members, by member id

@@ -25,6 +25,7 @@ JOIN_EXTRA_S: Final = 2.0  # over the time that a rebalance may take
 RECORDS_MAX: Final = 10
 LATE_CHANCE: Final = 0.2
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
+FIRST_STATIC: Final = {SYNC_GROUP: 3, HEARTBEAT: 4, OFFSET_COMMIT: 9, LEAVE_GROUP: 5}
 MANY_GROUPS: Final = 8  # version of OffsetFetch from which it asks for many groups at once
 
 ELSEWHERE: Final = frozenset({
@@ -42,8 +43,17 @@ class Membership:
     """See the module's text."""
 
     def __init__(
-        self, workload: KafkaWorkload, history: History, process: "Process", client: KafkaClient
+        self,
+        workload: KafkaWorkload,
+        history: History,
+        process: "Process",
+        client: KafkaClient,
+        group: str = GROUP,
+        instance: str | None = None,
     ) -> None:
+        self._group = group
+        self._instance = instance  # of a static member
+        self._is_fenced = False
         self._workload = workload
         self._history = history
         self._process = process
@@ -53,6 +63,7 @@ class Membership:
         self._coordinator: Address | None = None
         self._member_id = ""
         self._round: Round = (-1, "")
+        self._skips = False  # is it told that the assignments of before stand?
         self._was: list[tuple[str, Round]] = []  # its member ids and rounds; the last ones are those of now
         self._positions: dict[int, int] = {}  # of what it owns
         self._session_ms = self._draw.choice(SESSION_MS)
@@ -65,11 +76,13 @@ class Membership:
             OFFSET_FETCH: self._draw.choice((2, 5, 7, 9)),
             LEAVE_GROUP: self._draw.choice((1, 5)),
         }
+        if instance is not None:
+            self._versions |= {**FIRST_STATIC, JOIN_GROUP: self._draw.choice((5, 9))}
 
     async def live(self) -> None:
         """Join, work, join again, for a while."""
         ends_s = self._workload.now + self._draw.choice((0.5, 2.0, 10.0))
-        while not self._workload.stopped and self._workload.now < ends_s:
+        while not self._workload.stopped and self._workload.now < ends_s and not self._is_fenced:
             try:
                 await self._commit_late()
                 if await self._join() and await self._sync() and await self._begin():
@@ -77,7 +90,7 @@ class Membership:
             except NoAnswerError:
                 self._coordinator = None
             await self._client.back_off()
-        if self._draw.random() < 0.7:
+        if self._draw.random() < (0.7 if self._instance is None else 0.1):
             await self._leave()
         self._client.close()
 
@@ -94,7 +107,7 @@ class Membership:
 
     async def _ask(self, key: int, request: Any, timeout_s: float = 3.0) -> Any:
         if self._coordinator is None:
-            self._coordinator = await self._client.coordinator(GROUP)
+            self._coordinator = await self._client.coordinator(self._group)
         if self._coordinator is None:
             raise NoAnswerError("nobody knows the coordinator")
         return await self._client.ask(self._coordinator, key, self._versions[key], request, timeout_s)
@@ -108,6 +121,8 @@ class Membership:
             self._coordinator = None
         elif error in {code.UNKNOWN_MEMBER_ID, code.ILLEGAL_GENERATION}:
             self._member_id = ""
+        elif error == code.FENCED_INSTANCE_ID and self._instance is not None:
+            self._is_fenced = True
         elif error not in REFUSED:
             raise ViolationError(
                 "group-refused", -1, f"{what} of {self._process.name} is refused with error {error}"
@@ -118,10 +133,11 @@ class Membership:
 
     async def _join(self) -> bool:
         request = m.JoinGroupRequest(
-            group_id=GROUP,
+            group_id=self._group,
             session_timeout_ms=self._session_ms,
             rebalance_timeout_ms=self._rebalance_ms,
             member_id=self._member_id,
+            group_instance_id=self._instance,
             protocol_type=CONSUMER,
             protocols=[m.JoinProtocol(name=PROTOCOL, metadata=b"")],
         )
@@ -133,6 +149,9 @@ class Membership:
             return False
         self._member_id, self._round = found.member_id, (found.generation_id, found.leader)
         self._was.append((self._member_id, self._round))
+        self._skips = found.skip_assignment
+        if self._instance is not None:
+            self._history.instances[self._member_id] = self._instance
         self._history.outcomes["joined"] += 1
         self._workload.cluster.tell("joined", self._process.name, *self._round)
         if found.leader == found.member_id:
@@ -145,11 +164,12 @@ class Membership:
 
     async def _sync(self) -> bool:
         meant = self._history.meant
-        leads = self._round[1] == self._member_id
+        leads = self._round[1] == self._member_id and not self._skips
         request = m.SyncGroupRequest(
-            group_id=GROUP,
+            group_id=self._group,
             generation_id=self._round[0],
             member_id=self._member_id,
+            group_instance_id=self._instance,
             protocol_type=CONSUMER,
             protocol_name=PROTOCOL,
             assignments=[
@@ -162,6 +182,13 @@ class Membership:
             return False
         owned = tuple(found.assignment)
         self._workload.cluster.tell("owns", self._process.name, *self._round, owned)
+        if self._instance is None:  # one that takes another's place goes by what was meant for that one
+            self._judge_owned(owned)
+        self._positions = dict.fromkeys(owned, 0)
+        return True
+
+    def _judge_owned(self, owned: tuple[int, ...]) -> None:
+        meant = self._history.meant
         require(
             owned == meant.get(self._round, {}).get(self._member_id, ()),
             "one-owner",
@@ -176,8 +203,6 @@ class Membership:
                 -1,
                 f"{owner} and {self._member_id} both own partition {partition} in {self._round}",
             )
-        self._positions = dict.fromkeys(owned, 0)
-        return True
 
     async def _begin(self) -> bool:
         """Find out where to begin, however often it has to be asked for."""
@@ -201,15 +226,20 @@ class Membership:
             await self._workload.sleep(self._process, min(beats_s, 0.1))
 
     async def _beat(self) -> bool:
-        request = m.HeartbeatRequest(group_id=GROUP, generation_id=self._round[0], member_id=self._member_id)
+        request = m.HeartbeatRequest(
+            group_id=self._group,
+            generation_id=self._round[0],
+            member_id=self._member_id,
+            group_instance_id=self._instance,
+        )
         found = await self._ask(HEARTBEAT, request)
         return not self._troubled("heartbeat", found.error_code)
 
     async def _leave(self) -> None:
         request = m.LeaveGroupRequest(
-            group_id=GROUP,
+            group_id=self._group,
             member_id=self._member_id,
-            members=[m.LeavingMember(member_id=self._member_id)],
+            members=[m.LeavingMember(member_id=self._member_id, group_instance_id=self._instance)],
         )
         try:
             await self._ask(LEAVE_GROUP, request)
@@ -238,12 +268,13 @@ class Membership:
     async def _commit(self, partition: int, offset: int, member_id: str, who: Round) -> bool:
         history = self._history
         text = f"{who[0]} {who[1]} {len(history.commits)}"
-        asked = history.commits[text] = Commit(partition, offset, who)
+        asked = history.commits[text] = Commit(partition, offset, who, member_id=member_id)
         one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
         request = m.OffsetCommitRequest(
-            group_id=GROUP,
+            group_id=self._group,
             generation_id_or_member_epoch=who[0],
             member_id=member_id,
+            group_instance_id=self._instance,
             topics=[m.CommitTopic(name=TOPIC, partitions=[one])],
         )
         self._history.outcomes["commit_unknown"] += 1
@@ -266,7 +297,9 @@ class Membership:
         topics = [m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))]
         many = self._versions[OFFSET_FETCH] >= MANY_GROUPS
         request = m.OffsetFetchRequest(
-            group_id=GROUP, topics=topics, groups=[m.FetchOffsetsGroup(group_id=GROUP, topics=topics)]
+            group_id=self._group,
+            topics=topics,
+            groups=[m.FetchOffsetsGroup(group_id=self._group, topics=topics)],
         )
         found = await self._ask(OFFSET_FETCH, request)
         group = found.groups[0] if many else found

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon import system
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import PRODUCE
+from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.described_producers import describe_producers
 from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.kafka_damage import send_damaged
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
@@ -63,8 +65,8 @@ class ProducerWorkload(KafkaWorkload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.kafka_producers):
-            self.spawn(f"{number}", lambda process, number=number: self._produce(process, number))  # type: ignore[misc]
+        self.spawn_all(self.cluster.options.kafka_producers, self._produce)
+        self.spawn("describer", lambda process: describe_producers(self, process))
 
     async def _produce(self, process: "Process", number: int) -> None:
         client = self.client(process)
@@ -74,7 +76,7 @@ class ProducerWorkload(KafkaWorkload):
         )
         client.close()
 
-    def landed(self, partition: int, batch: _Batch, base_offset: int) -> None:
+    def landed(self, partition: int, batch: _Batch, base_offset: int, time_ms: int) -> None:
         """A batch was acknowledged: it is committed, there, now."""
         shard_id = self.shard_ids[partition]
         self.outcomes["produced"] += len(batch.values)
@@ -87,6 +89,16 @@ class ProducerWorkload(KafkaWorkload):
             "acknowledged-committed",
             shard_id,
             f"{batch.values[0]!r} and what follows was acknowledged at {base_offset}, committed is {end}",
+        )
+        there = self.cluster.evidence.truth(shard_id).at(base_offset)
+        header = None if there is None else read_header(there.data)
+        require(
+            header is None
+            or (header.max_timestamp if self.gives_time else -1, self.gives_time)
+            == (time_ms, header.is_log_append_time),
+            "append-time",
+            shard_id,
+            f"{batch.values[0]!r} at {base_offset} is said to have been appended at {time_ms}; the log says {header}",
         )
 
     def check(self) -> None:
@@ -214,7 +226,7 @@ class _Lane:
             return
         done = answer.topics[0].partitions[0]
         if not done.error_code:
-            self._workload.landed(self._partition, sent.batch, done.base_offset)
+            self._workload.landed(self._partition, sent.batch, done.base_offset, done.log_append_time_ms)
             return
         follows = done.error_code == code.OUT_OF_ORDER_SEQUENCE_NUMBER and bool(failed)
         if done.error_code not in RETRIABLE and not follows:

@@ -15,8 +15,8 @@ Every second producer is a Python client, the others speak Kafka's protocol.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -47,29 +47,32 @@ class TransactionalWorkload(KafkaWorkload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "transactors") -> None:
         super().__init__(cluster, name)
+        if cluster.options.scrub:
+            self.config = {"segment.bytes": "4096"}  # so that indexes of aborted transactions are closed
         self._book = Book()
         self.outcomes = self._book.outcomes
+        self._transactors: dict[int, Transactor] = {}
         self._rested = 0  # transactors that begin nothing any more
         self._read: dict[int, list[str]] = {}  # by partition: what a reader of committed records was given
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.kafka_transactors):
-            self.spawn(f"{number}", self._work(number))
+        self.spawn_all(self.cluster.options.kafka_transactors, self._work)
 
-    def _work(self, number: int) -> "Callable[[Process], Coroutine[Any, Any, None]]":
-        async def work(process: "Process") -> None:
-            kind = NativeTransactor if number % 2 else Transactor
-            transactor = kind(self, self._book, process, self.client(process), number)
-            while not self.stopped:
-                await transactor.one()
-                await self.think(process, 10)
-            await transactor.rest()
-            self._rested += 1
-            if not number:
-                await self._read_all(transactor)
-
-        return work
+    async def _work(self, process: "Process", number: int) -> None:
+        before = self._transactors.get(self.heirs.get(number, -1))
+        place = number if before is None else before.numbers[0]
+        kind = NativeTransactor if place % 2 else Transactor
+        transactor = self._transactors[number] = kind(self, self._book, process, self.client(process), number)
+        if before is not None:
+            transactor.inherit(before)
+        while not self.stopped:
+            await transactor.one()
+            await self.think(process, 10)
+        await transactor.rest()
+        self._rested += 1
+        if not place:
+            await self._read_all(transactor)
 
     async def _read_all(self, reader: Transactor) -> None:
         """What a consumer with read_committed is given, once nothing is under way any more."""
@@ -199,7 +202,7 @@ class TransactionalWorkload(KafkaWorkload):
         node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
         if not any(topic.name == GROUPS_TABLE for topic in node.gateway.metadata.topics):
             return {}
-        groups = [f"{GROUP}{number}" for number in range(self.cluster.options.kafka_transactors)]
+        groups = [f"{GROUP}{number}" for number in self._transactors]
         found: dict[str, int] = {}
         for shard_id in sorted({shard_of_group(node.gateway, group).shard_id for group in groups}):
             for key, value in self._effects(shard_id):

@@ -97,12 +97,18 @@ class Transactor:
         self._process = process
         self._client = client
         self._number = number
+        self.numbers = [number]  # of those whose place it took, and its own
         self._draw = client.random
         self._count = 0
         self._producer: _Producer | None = None
-        self._names = [f"tx-{number}"]
+        self.names = [f"tx-{number}"]
         self._group = f"{GROUP}{number}"
         self._places: dict[tuple[int, str], Address] = {}
+
+    def inherit(self, before: "Transactor") -> None:
+        """Take the place of one that was killed: with its ids, the first of which is used next, and what it left open."""
+        self.names = list(before.names)
+        self.numbers = [*before.numbers, self._number]
 
     # -- what it does ---------------------------------------------------------------------------------------------
 
@@ -115,7 +121,7 @@ class Transactor:
 
     async def _one(self) -> None:
         if self._producer is None or self._draw.random() < 0.1:
-            self._producer = await self._begun(self._names[0])
+            self._producer = await self._begun(self.names[0])
         producer, draw = self._producer, self._draw
         asked = self._new(producer.name)
         await self._write(producer, asked)
@@ -164,7 +170,7 @@ class Transactor:
     def _vanish(self) -> None:
         """Its id is used no more."""
         self._producer = None
-        self._names.insert(0, f"tx-{self._number}-{self._count}")
+        self.names.insert(0, f"tx-{self._number}-{self._count}")
 
     async def _zombie(self, old: _Producer, asked: Asked) -> None:
         """Somebody else gets the id, and the producer of before goes on, which it must not."""
@@ -193,7 +199,7 @@ class Transactor:
     async def rest(self) -> None:
         """Wait until all that was begun here is over."""
         deadline_s = self._workload.now + REST_S
-        for name in self._names:
+        for name in self.names:
             while not await self._is_at_rest(name):
                 shard_id = min(self._workload.shard_ids.values())
                 require(
@@ -204,7 +210,7 @@ class Transactor:
                 )
                 await asyncio.sleep(0.3)
         for asked in self._book.asked.values():
-            if asked.text.startswith(f"{self._number}:"):
+            if int(asked.text.partition(":")[0]) in self.numbers:
                 asked.at_rest = True
 
     async def _is_at_rest(self, name: str) -> bool:

@@ -27,14 +27,20 @@ class KafkaWorkload(Workload):
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         super().__init__(cluster, name)
         self.shard_ids: dict[int, int] = {}  # by partition
+        self.gives_time = False  # does the topic give records the time of their append?
+        self.config: dict[str, str] = {}  # of the topic, besides what all have
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
         options = self.cluster.options
         profile = "oxia" if options.profile == "multi" else options.profile
         config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
+        config |= self.config
         if self.cluster.stream("validation").random() < 0.5:
             config["record.validation"] = "full"
+        self.gives_time = self.cluster.stream("append time").random() < 0.3
+        if self.gives_time:
+            config["message.timestamp.type"] = "LogAppendTime"
         with contextlib.suppress(TopicExistsError):  # another workload made it
             await insist(
                 lambda: db.create_topic(

@@ -75,8 +75,7 @@ class LedgerWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.ledger_keepers):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(self.cluster.options.ledger_keepers, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()

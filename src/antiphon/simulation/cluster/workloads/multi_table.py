@@ -68,8 +68,7 @@ class MultiTableWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(CLIENTS):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(CLIENTS, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         draw, serial = process.random, 0

@@ -31,7 +31,7 @@ class NativeTransactor(Transactor):
         if self._db is None:
             self._db = await self._workload.connected()
         if self._native is None or self._draw.random() < 0.1:
-            self._native = await self._producer_of(self._names[0])
+            self._native = await self._producer_of(self.names[0])
         producer = self._native
         if producer is None:
             return

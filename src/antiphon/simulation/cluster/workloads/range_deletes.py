@@ -57,8 +57,7 @@ class RangeWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(CLIENTS):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(CLIENTS, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
@@ -85,14 +84,15 @@ class RangeWorkload(Workload):
         self.cluster.tell("range-put", key, value, version.id)
 
     async def _delete(self, table: Any, start: bytes, end: bytes) -> None:
-        began, ended = positions(self.cluster), None
-        try:
-            await table.delete_range(start, end, timeout_s=PATIENCE_S)
-            ended = positions(self.cluster)
-        finally:
-            self.outcomes["ranges-unknown" if ended is None else "ranges-deleted"] += 1
-            self.deletes.append(RangeDelete(start, end, began, ended))
-            self.cluster.tell("range-deleted", start, end, ended is not None)
+        asked, place = RangeDelete(start, end, positions(self.cluster), None), len(self.deletes)
+        self.deletes.append(asked)  # before it is carried out: this client may be killed meanwhile
+        self.outcomes["ranges-unknown"] += 1
+        self.cluster.tell("range-delete", start, end)
+        await table.delete_range(start, end, timeout_s=PATIENCE_S)
+        self.deletes[place] = asked._replace(ended=positions(self.cluster))
+        self.outcomes["ranges-unknown"] -= 1
+        self.outcomes["ranges-deleted"] += 1
+        self.cluster.tell("range-deleted", start, end)
 
     async def _scan(self, table: Any) -> None:
         began = positions(self.cluster)

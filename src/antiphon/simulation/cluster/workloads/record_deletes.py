@@ -66,10 +66,9 @@ class RecordDeletes(KafkaWorkload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.record_deleters):
-            self.spawn(f"{number}", self._work)
+        self.spawn_all(self.cluster.options.record_deleters, self._work)
 
-    async def _work(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         client, draw = self.client(process), process.random
         while not self.stopped:
             partition, kind = draw.choice(sorted(self.shard_ids)), draw.random()

@@ -61,10 +61,9 @@ class ScanWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(SCANNERS):
-            self.spawn(f"{number}", self._work)
+        self.spawn_all(SCANNERS, self._work)
 
-    async def _work(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         db = await self.connected()
         table, draw = db.table(self._writers.name), process.random
         while not self.stopped and self._rows < ROWS_MAX:

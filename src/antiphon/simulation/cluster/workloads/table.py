@@ -29,6 +29,9 @@ class TableWorkload(Workload):
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
         self.shard_ids: list[int] = []
         self.config: dict[str, str] = {}  # of the table
+        self._pending: dict[
+            int, tuple[str, str, Any, int]
+        ] = {}  # by client: its write that has no outcome yet
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
@@ -37,8 +40,7 @@ class TableWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.clients):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(self.wanted, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
@@ -54,16 +56,19 @@ class TableWorkload(Workload):
             if kind < 0.35:
                 await self._get(table, number, key, versions)
             elif kind < 0.85:
-                await self._put(table, number, key, f"{number}-{serial}".encode(), expected, versions)
+                await self._put(table, number, key, self._value(number, serial), expected, versions)
             else:
                 await self._delete(table, number, key, expected, versions)
             await self.think(process)
         await db.close()
 
     @property
-    def clients(self) -> int:
+    def wanted(self) -> int:
         """How many work."""
         return self.cluster.options.putters
+
+    def _value(self, number: int, serial: int) -> bytes:
+        return f"{number}-{serial}".encode().ljust(self.cluster.options.row_bytes, b".")
 
     def open_table(self, db: AsyncClient, _process: "Process") -> Any:
         """What a client works with: `find`, `put` and `delete` of the table."""
@@ -75,10 +80,17 @@ class TableWorkload(Workload):
     def _note(
         self, number: int, key: str, what: str, argument: Any, result: Any, invoked: int, *, returned: bool
     ) -> None:
+        self._pending.pop(number, None)
         self.outcomes["ok" if returned else "unknown"] += 1
         end = self._now() if returned else None
         self.operations.append(Operation(number, what, argument, result, invoked, end, key))
         self.cluster.tell(what, key, argument, result, returned)
+
+    def died(self, number: int) -> None:
+        """See `Workload`."""
+        if number in self._pending:
+            key, what, argument, invoked = self._pending[number]
+            self._note(number, key, what, argument, None, invoked, returned=False)
 
     async def _get(self, table: Any, number: int, key: str, versions: dict[str, int]) -> None:
         invoked = self._now()
@@ -94,6 +106,7 @@ class TableWorkload(Workload):
         self, table: Any, number: int, key: str, value: bytes, expected: int | None, versions: dict[str, int]
     ) -> None:
         invoked, argument = self._now(), (expected, value)
+        self._pending[number] = (key, "put", argument, invoked)
         try:
             version = await table.put(key, value, expected_version=expected, timeout_s=PATIENCE_S)
         except VersionMismatchError as error:
@@ -112,6 +125,7 @@ class TableWorkload(Workload):
         self, table: Any, number: int, key: str, expected: int | None, versions: dict[str, int]
     ) -> None:
         invoked, argument = self._now(), (expected, None)
+        self._pending[number] = (key, "delete", argument, invoked)
         try:
             await table.delete(key, expected_version=expected, timeout_s=PATIENCE_S)
         except KeyNotFoundError:

@@ -52,6 +52,7 @@ class TopicWorkload(Workload):
         self.acknowledged: dict[bytes, tuple[int, int]] = {}  # value -> (shard, offset)
         self._sent: set[bytes] = set()
         self._unknown: set[bytes] = set()  # their outcome is not known: they may land late
+        self._pending: dict[bytes, None] = {}  # no outcome yet
         self._expected: dict[bytes, int] = {}  # value -> offset that its append named
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
 
@@ -78,8 +79,7 @@ class TopicWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(self.cluster.options.appenders):
-            self.spawn(f"{number}", lambda process, number=number: self._append(process, number))  # type: ignore[misc]
+        self.spawn_all(self.cluster.options.appenders, self._append)
 
     async def _append(self, process: "Process", number: int) -> None:
         db = await self.connected()
@@ -108,6 +108,7 @@ class TopicWorkload(Workload):
         if expected is not None:
             self._expected[value] = expected
         committed = self.cluster.evidence.truth(self.shard_ids[shard]).end
+        self._pending[value] = None
         try:
             at = await topic.append(
                 value, key=self._key, shard=shard, expected_offset=expected, timeout_s=PATIENCE_S
@@ -121,11 +122,21 @@ class TopicWorkload(Workload):
             self._unknown.add(value)
             self.cluster.tell("append-failed", value.decode(), error.code)
             return False
+        finally:  # it does not come to this where the process ends
+            self._pending.pop(value, None)
         self.outcomes["ok"] += 1
         self.acknowledged[value] = (self.shard_ids[shard], at.offset)
         self.cluster.tell("appended", value.decode(), at.offset)
         self._check_acknowledged(value)
         return True
+
+    def died(self, number: int) -> None:
+        """See `Workload`."""
+        lost = [value for value in self._pending if value.startswith(b"%d:" % number)]
+        self.outcomes["unknown"] += len(lost)
+        self._unknown.update(lost)
+        for value in lost:
+            self._pending.pop(value, None)
 
     def was_sent(self, value: bytes) -> bool:
         """Did one of the clients send this?"""

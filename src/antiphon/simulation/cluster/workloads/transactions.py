@@ -69,8 +69,7 @@ class TransactionWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        for number in range(CLIENTS):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+        self.spawn_all(CLIENTS, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()

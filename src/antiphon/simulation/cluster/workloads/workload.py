@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.aio import AsyncClient
@@ -13,11 +14,25 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
+Work = Callable[["Process", int], Coroutine[Any, Any, None]]
+
 PATIENCE_S: Final = 5.0  # of a request; short, so that outcomes stay unknown now and then
 
 
+@dataclass(eq=False, slots=True)
+class Client:
+    """One client. `number`: what it is told that it is; `work`: what a successor does too; None: it is never killed."""
+
+    process: "Process"
+    task: "asyncio.Task[Any]"
+    number: int = -1
+    work: Work | None = None
+
+
 class Workload(ABC):
-    """See the module's text."""
+    """See the module's text. `may_pause`: the judges allow for clients that stand still."""
+
+    may_pause = True
 
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         self.cluster = cluster
@@ -25,7 +40,10 @@ class Workload(ABC):
         self.random = cluster.stream(f"workload {name}")
         self.stopped = False
         self.operations_per_s = 0.0  # of all its clients together; 0: as fast as they can
-        self._tasks: list[asyncio.Task[Any]] = []
+        self.clients: list[Client] = []
+        self.heirs: dict[int, int] = {}  # number of a client: that of the killed one whose place it took
+        self._places_free: list[Client] = []
+        self._numbers = 0
 
     @abstractmethod
     async def set_up(self, db: AsyncClient) -> None:
@@ -42,27 +60,57 @@ class Workload(ABC):
     def spawn(self, name: str, work: Callable[["Process"], Coroutine[Any, Any, None]]) -> None:
         """Run one client in a process of its own."""
         process = self.cluster.client_process(f"{self.name}-{name}")
-        self._tasks.append(process.run(work(process)))
+        self.clients.append(Client(process, process.run(work(process))))
+
+    def spawn_all(self, count: int, work: Work) -> None:
+        """Run clients that may be killed; each is told its number, which no other client of the workload ever has."""
+        for _ in range(count):
+            self._spawn_next(work)
+
+    def _spawn_next(self, work: Work) -> int:
+        number, self._numbers = self._numbers, self._numbers + 1
+        process = self.cluster.client_process(f"{self.name}-{number}")
+        self.clients.append(Client(process, process.run(work(process, number)), number, work))
+        return number
+
+    def kill(self, client: Client, *, silently: bool) -> None:
+        """End a client in the middle of whatever it does. `succeed` puts another one in its place."""
+        client.process.kill(silently=silently)
+        self.clients.remove(client)
+        self._places_free.append(client)
+        self.died(client.number)
+
+    def died(self, number: int) -> None:  # noqa: B027 - most keep account of requests before they are made
+        """A client was killed: what it had asked for, and was not told, has an unknown outcome."""
+
+    def succeed(self) -> None:
+        """A new client, with a number of its own, takes each place that is free."""
+        free, self._places_free = self._places_free, []
+        for client in free:
+            if client.work is not None:
+                self.heirs[self._numbers] = client.number
+                self._spawn_next(client.work)
 
     def stop(self) -> None:
-        """Begin nothing new."""
+        """Begin nothing new. What a client does last its successor does."""
+        self.succeed()
         self.stopped = True
 
     async def think(self, process: "Process", operations: int = 1) -> None:
         """Pause after so many operations, as long as the workload's pace asks for on average."""
         draw = process.random
         if self.operations_per_s:
-            await asyncio.sleep(draw.expovariate(self.operations_per_s / len(self._tasks) / operations))
+            await asyncio.sleep(draw.expovariate(self.operations_per_s / len(self.clients) / operations))
         elif draw.random() < 0.2:
             await asyncio.sleep(draw.uniform(0.0, 0.05))
 
     @property
     def done(self) -> bool:
         """Are all clients through? Raises what one of them died of."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
-        return all(task.done() for task in self._tasks)
+        for client in self.clients:
+            if client.task.done():
+                client.task.result()
+        return all(client.task.done() for client in self.clients)
 
     @property
     def now(self) -> float:

@@ -1,0 +1,79 @@
+"""Bugs to plant in what clients of Kafka's protocol are told, and in how those are treated that do not read it."""
+
+from typing import Any, Final
+
+from antiphon.gateway.budget import Account
+from antiphon.http import listener as http_listener
+from antiphon.kafka.connection import Connection
+from antiphon.kafka.handlers import produce
+from antiphon.log.producer_state import ProducerState
+from antiphon.simulation.cluster.plant import ClusterPlant, Edit
+from antiphon.simulation.cluster.plant_worlds import CALM
+
+_STALLED: Final[dict[str, Any]] = {
+    **CALM,
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 100,
+    "stalled_readers": 3,
+    "settle_ms": 60_000,
+}
+
+_PRODUCERS: Final[dict[str, Any]] = {
+    **CALM,
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 200,
+    "kafka_producers": 2,
+}
+
+READER_PLANTS: Final = (
+    ClusterPlant(
+        "listener-tells-no-append-time",
+        "the answer to a Produce does not say which time the log gave the records",
+        (
+            Edit(
+                vars(produce)["_Work"],
+                "wait_for",
+                "append_time_ms=result.append_time_ms,",
+                "",
+            ),
+        ),
+        options=_PRODUCERS,
+    ),
+    ClusterPlant(
+        "listener-describes-first-sequences",
+        "DescribeProducers names the first sequence of a producer's last batch instead of the last one",
+        (Edit(ProducerState, "_known", "last.last_sequence", "last.first_sequence"),),
+        options=_PRODUCERS,
+    ),
+    ClusterPlant(
+        "listener-answers-whoever-reads",
+        "a connection has room for more, however much its client has not read",
+        (
+            Edit(Account, "has_room", "self.held_bytes < FLOOR_BYTES or self.room_bytes > 0", "True"),
+            Edit(Account, "room_bytes", "return bound - self.held_bytes", "return bound"),
+        ),
+        options=_STALLED,
+    ),
+    ClusterPlant(
+        "listener-makes-pages-ahead",
+        "a page is made while the client has not taken the one before",
+        (
+            Edit(vars(http_listener)["_HttpConnection"], "pause_writing", "self._writable = False", "pass"),
+            Edit(
+                vars(http_listener)["_HttpConnection"],
+                "_take_turn",
+                "if not self._account.has_room and self._account.outgoing_bytes:",
+                "if False:",
+            ),
+        ),
+        options=_STALLED,
+    ),
+    ClusterPlant(
+        "listener-waits-for-ever",
+        "a client that does not read on is never hung up on",
+        (Edit(Connection, "is_slow", "self._sending.is_over(now_s, self._sent_bytes - waiting)", "False"),),
+        options=_STALLED,
+    ),
+)
