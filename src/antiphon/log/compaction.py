@@ -100,6 +100,8 @@ class CompactionPass:
 
     def plan(self) -> Piece | None:
         """The next piece; None when all is done or given up. What `staged` gives is to be done first."""
+        if self.given_up:
+            return None
         if self._cleaner is None:
             return self._piece(self._left, self._end, self._map) if self._at < self._end else self._begin
         if not self._group and not self._begin_group():
