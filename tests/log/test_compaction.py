@@ -72,11 +72,14 @@ class Fixture:
     ) -> CompactionPass:
         extent = extent_of(self.log, rules, self.log.log_end if limit is None else limit, 1 << 50)
         work = CompactionPass(self.log, rules, extent, map_bytes)
+        self.carry_out(work)
+        self.runner.run(work.ended())
+        return work
+
+    def carry_out(self, work: CompactionPass) -> None:
         while (piece := work.plan()) is not None:
             piece()
             self.runner.run(work.staged())
-        self.runner.run(work.ended())
-        return work
 
     def batches(self) -> Iterator[memoryview]:
         at = self.log.log_start
@@ -308,6 +311,22 @@ def test_a_trim_in_between_ends_the_pass() -> None:
     assert work.given_up
     assert work.ended() is None
     assert made.reopen().log.damaged is None
+
+
+def test_a_full_disk_gets_back_what_a_pass_has_taken() -> None:
+    made = Fixture()
+    fill(made)
+    work = CompactionPass(made.log, RULES, extent_of(made.log, RULES, made.log.log_end, 1 << 50), MAP_BYTES)
+    made.disk.capacity_bytes = made.disk.used_bytes() + 100
+    with pytest.raises(OSError, match="No space left"):
+        made.carry_out(work)
+    assert [name for name in made.disk.listdir(PATH) if name.endswith(".compacted")]
+    work.give_up()
+    work.tidy_up()
+    assert not [name for name in made.disk.listdir(PATH) if name.endswith(".compacted")]
+    assert work.plan() is None
+    assert work.ended() is None
+    assert made.records() == made.reopen().records() == made.written
 
 
 def test_a_cut_or_reset_below_what_is_clean_forgets_it() -> None:

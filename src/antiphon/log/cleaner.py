@@ -13,12 +13,17 @@ from antiphon.log.transactions import Aborted
 from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, Buffer
 from antiphon.records.builder import committed_of
 from antiphon.records.compacted import FILLER_OFFSETS_MAX, emptied, filler, is_filler, with_records
+from antiphon.records.compression import MissingCodecError
 from antiphon.records.decode import plain_records, records_in
 
 ENTRY_BYTES: Final = 176  # that a key takes in the map, with its place and number, about
 _HASHED_FROM: Final = 16  # bytes of a key; shorter ones stand for themselves
 _HASH_BYTES: Final = 16
 NOWHERE: Final = -1
+UNREADABLE: Final = (
+    CorruptBatchError,
+    MissingCodecError,
+)  # of records: nobody here knows what keys they have
 NEVER: Final = (1 << 63) - 1
 
 
@@ -45,7 +50,7 @@ class KeyMap:
         return hashed.digest()
 
     def learn(self, header: BatchHeader, batch: Buffer) -> None:
-        """These records are newer than all before. Raises CorruptBatchError where they cannot be decoded."""
+        """These records are newer than all before. Raises one of UNREADABLE where they cannot be decoded."""
         newest, name = self._newest, self._name
         for record in records_in(header, batch):
             if record.key is not None:
@@ -106,7 +111,7 @@ class Cleaner:
         if header.record_count:
             try:
                 return self._cleaned(header, batch)
-            except CorruptBatchError:  # nobody knows which keys it has
+            except UNREADABLE:  # nobody knows which keys it has
                 self.dirty_from = min(self.dirty_from, at)
                 return batch
         return batch if at in self._needed.headers else None

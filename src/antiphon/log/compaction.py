@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon import system
-from antiphon.errors import CorruptBatchError
 from antiphon.invariants import unreachable
-from antiphon.log.cleaner import Cleaner, KeyMap, is_aborted
+from antiphon.log.cleaner import UNREADABLE, Cleaner, KeyMap, is_aborted
 from antiphon.log.compacted_files import COMPACTED_SUFFIX, Clean, remove_compacted
 from antiphon.log.index import entry_position, pack_entry, pack_index_header
 from antiphon.log.operations import LogOp
@@ -102,6 +101,8 @@ class CompactionPass:
 
     def plan(self) -> Piece | None:
         """The next piece; None when all is done or given up. What `staged` gives is to be done first."""
+        if self.given_up:
+            return None
         if self._cleaner is None:
             return self._piece(self._left, self._end, self._map) if self._at < self._end else self._begin
         if not self._group and not self._begin_group():
@@ -133,8 +134,13 @@ class CompactionPass:
         return run
 
     def give_up(self) -> None:
-        """Go no further. What was written for a segment that is not there yet is removed by the next pass, or start."""
+        """Go no further: see `tidy_up`."""
         self.given_up = True
+
+    def tidy_up(self) -> int:
+        """A piece, after one that failed or a pass that was given up: remove what was written and stands for nothing."""
+        remove_compacted(self._log.disk, self._log.path)
+        return 0
 
     # -- the newest record of each key ------------------------------------------------------------------------------
 
@@ -146,7 +152,7 @@ class CompactionPass:
         if not self._newest.has_room(header.record_count):
             self._end = header.base_offset
             return
-        with contextlib.suppress(CorruptBatchError):  # which stays as it is
+        with contextlib.suppress(*UNREADABLE):  # which stays as it is
             self._newest.learn(header, batch)
 
     def _begin(self) -> int:

@@ -133,8 +133,6 @@ class ShardLog:
             log.queue.first_step = CallStep(functools.partial(disk.fsync_dir, os.path.dirname(path)))
         return log
 
-    # -- what there is --------------------------------------------------------------------------------------------------
-
     def configure(self, config: LogConfig) -> None:
         """Other settings from now on."""
         self.config = config

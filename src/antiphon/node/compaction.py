@@ -6,6 +6,7 @@ damaged, as for any other reader.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,10 +97,13 @@ class LogCleaner:
         except OSError as error:
             metrics.compaction_errors += 1
             self._log.warning("compaction_given_up", shard=host.shard_id, error=str(error))
-            return
+            work.give_up()
         finally:
             metrics.compaction_read_bytes += work.bytes_in
             metrics.compaction_written_bytes += work.bytes_out
+        if work.given_up and not is_over(host):
+            with contextlib.suppress(OSError):  # the next pass, or start, does it
+                await self._in_thread(work.tidy_up)
         ended = None if is_over(host) else work.ended()
         if ended is not None and await self._done(host, ended):
             metrics.compactions += 1

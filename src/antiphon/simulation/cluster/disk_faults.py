@@ -31,7 +31,7 @@ from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of, shard_path
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
-from antiphon.simulation.cluster.rotten_files import is_rotten
+from antiphon.simulation.cluster.rotten_files import bytes_around, is_rotten
 from antiphon.simulation.memory_store import MemoryStore
 from antiphon.simulation.rocks_on_disk import RocksOnDisk
 
@@ -260,6 +260,8 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
                 machine.disk.flip_bit(path, bit)
                 machine.start()
                 return
+        elif machine.around_flips.get((path, bit)) != bytes_around(machine.disk, path, bit):
+            continue  # compaction, or a copy of another node's, has put other bytes there
         elif shard_id not in read and _is_hurt(cluster, machine, host, path, needed.get(shard_id, 0)):
             machine.disk.flip_bit(path, bit)
 
@@ -386,6 +388,7 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
             # Rot needs longer than the system takes to write an index back, which alone tells it from a torn write.
             machine.disk.write_back(path.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX)
         machine.flipped.append((path, bit))
+        machine.around_flips[path, bit] = bytes_around(machine.disk, path, bit)
     restart_later(faults, machine, fault.lasts_ms)
 
 

@@ -10,6 +10,7 @@ from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.simulation.memory_store import MANIFEST, is_whole_run, runs_named_in
 
+_AROUND: Final = 64
 _INDEX_PIECE: Final = 40  # the header and each entry, with a CRC of all before it at the end
 _CRC_AT: Final = 36
 _LENGTH: Final = slice(8, 12)
@@ -18,6 +19,12 @@ _SEALED_CRC: Final = 16
 _BATCH_HEAD: Final = 61
 _BATCH_CRC: Final = slice(17, 21)
 _COVERED_FROM: Final = 21
+
+
+def bytes_around(disk: SimulatedDisk, path: str, bit: int) -> bytes:
+    """What is on the disk around a bit, to know the place again."""
+    at = bit // 8
+    return bytes((disk.durable(path) or b"")[max(0, at - _AROUND) : at + _AROUND])
 
 
 def is_rotten(disk: SimulatedDisk, path: str) -> bool:

@@ -330,7 +330,7 @@ class Watch:
         """Look on when clients are told what is committed, and when the log is cut or taken for whole again."""
         tell, cut, clear = host.clients.committed, host.log.truncate, host.log.clear_damage
         node_id = machine.node_id
-        self._judge(check_own_log, host, node_id)
+        self._judge_own_log(host, node_id)
 
         def told(high_watermark: int) -> None:
             self._judge(check_applied, machine, host, high_watermark, "tells clients of")
@@ -340,7 +340,7 @@ class Watch:
             self._judge(log_checks.check_cut, self._evidence.truth(host.shard_id), host, to_offset, node_id)
             op = cut(to_offset)
             self._judge(self._check_cut, machine, host)
-            self._judge(check_own_log, host, node_id)
+            self._judge_own_log(host, node_id)
             self._judge(self.modes.was_cut, machine, host, to_offset)
             return op
 
@@ -357,6 +357,11 @@ class Watch:
         self._listen_to_compaction(machine, host)
         listen_to_host(self._judge, machine, host, self._evidence.truth(host.shard_id))
         self.modes.listen(machine, host)
+
+    def _judge_own_log(self, host: "SingleWriterPartition", node_id: int) -> None:
+        """What a disk has lost or flipped is for the node to find: a read of the judge's would find it for the node."""
+        if node_id not in self._evidence.hurt:
+            self._judge(check_own_log, host, node_id)
 
     def _listen_to_compaction(self, machine: "Machine", host: "SingleWriterPartition") -> None:
         """Look at each segment that is about to take the place of others."""
