@@ -24,7 +24,7 @@ PACE = {"fault_ms": 4_000, "fault_every_ms": 1_000, "operations_per_s": 200}
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_promises_are_kept(profile: str) -> None:
-    result = run_cluster(draw_options(4, profile, **{**SHORT, **LISTENERS, **PACE}))
+    result = run_cluster(draw_options(5, profile, **{**SHORT, **LISTENERS, **PACE}))
     assert result.failure is None, words(result)
     assert result.operations["produced"] > 20
     assert result.operations["fetched"] >= result.operations["produced"] // 2
