@@ -125,7 +125,7 @@ ROOT: dict[str, set[str]] = {
     "invariants": set(),
     "system": set(),
     "aio": {"client"},
-    "__init__": {"aio", "client", "model", "records"},
+    "__init__": {"aio", "client", "model", "records", "tools"},
     "__main__": {"cli"},
 }
 EVERYBODYS = {"errors", "invariants", "system"}

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from antiphon.records.changes import ChangeKind
     from antiphon.records.decode import Record
     from antiphon.records.unreadable import UnreadableBatch
+    from antiphon.tools.local_client import local
 
 _LAZY = {
     "ABSENT": "antiphon.client.table",
@@ -64,6 +65,7 @@ _LAZY = {
     "Version": "antiphon.model.requests",
     "VersionMismatchError": "antiphon.errors",
     "connect": "antiphon.client.sync",
+    "local": "antiphon.tools.local_client",
 }
 
 __all__ = [
@@ -94,6 +96,7 @@ __all__ = [
     "__version__",
     "aio",
     "connect",
+    "local",
 ]
 
 
