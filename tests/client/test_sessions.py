@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -186,6 +187,25 @@ async def test_a_client_that_stood_still_takes_the_session_for_lost(
     with pytest.raises(SessionNotFoundError, match="has not answered"):
         await table.put("k", b"v", session=session)
     await until_gone(table, "k")
+
+
+@in_a_cluster
+async def test_an_answer_that_is_read_after_the_loss_does_not_count(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    table = await db.create_table("t", shards=1)
+    session = db.session(timeout_s=2)
+    await table.put("k", b"v", session=session)
+    place = session._places[next(iter(session._places))]
+
+    async def answer_late(*_: object, **__: object) -> None:
+        place.kept_s -= 2.1
+        assert session.is_lost
+
+    kept_s = place.kept_s
+    with patch.object(session._cluster, "call_shard", answer_late):
+        await session._beat(place, 1)
+    assert session.kept_s == kept_s - 2.1
 
 
 @pytest.mark.parametrize("fault", [DROP_BEFORE, DROP_AFTER, NotReadyError("not now")])

@@ -35,6 +35,7 @@ from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, PutE
 TIMEOUT_S: Final = 10.0
 BEATS: Final = 5  # heartbeats in a time-out, at least
 CLOSE_TIMEOUT_S: Final = 10.0
+SILENT: Final = "has not answered for"  # says who takes a session for lost by the client's own clock
 
 OnLost = Callable[[SessionNotFoundError], None]
 
@@ -138,7 +139,7 @@ class AsyncSession:
         if self._lost is None and not self._closed:
             overdue = [place for place in self._places.values() if self._left_s(place) <= 0]
             if overdue:
-                self._lose(f"shard {overdue[0].shard_id} has not answered for {self.timeout_s} s")
+                self._lose(self._silent(overdue[0]))
         return self._lost is not None
 
     @property
@@ -240,7 +241,7 @@ class AsyncSession:
             await asyncio.sleep(max(0.0, place.kept_s + every_s - self._loop.time()))
             left_s = self._left_s(place)
             if left_s <= 0:
-                self._lose(f"shard {place.shard_id} has not answered for {self.timeout_s} s")
+                self._lose(self._silent(place))
                 return
             try:
                 await self._beat(place, min(left_s, every_s))
@@ -266,7 +267,11 @@ class AsyncSession:
                 await self._cluster.learn(error, Pauses(sent_s + timeout_s))
                 self._was_split(place)
             return
-        place.kept_s = max(place.kept_s, sent_s)
+        if self._lost is None:  # else the answer was read too late
+            place.kept_s = max(place.kept_s, sent_s)
+
+    def _silent(self, place: Place) -> str:
+        return f"shard {place.shard_id} {SILENT} {self.timeout_s} s"
 
     def _lose(self, why: str) -> None:
         """It is over, at least in one shard: end it in the others, as well as that goes."""

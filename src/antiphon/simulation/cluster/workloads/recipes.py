@@ -1,6 +1,7 @@
 """Clients of the recipes: they hold a lock, lead, count, put and take, fall silent and stand still, while leaders change.
 
-- `one-holder`: no two acquisitions of a lock have one token, and nobody gets it while another one's session is kept.
+- `one-holder`: no two acquisitions of a lock have one token, and nobody gets it while another one's session is kept. Who
+  takes its session for lost by its own clock does not hold it any more.
 - `fenced-write`: a write that was guarded by a lock stands in the log while the lock's row has its token; tokens rise.
 - `counted-once`: no two additions return the same number, and the counter ends where they bring it.
 - `queue`: each item that was put is done, by one taker, and none is done that was not put.
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError, InvalidRequestError, SessionNotFoundError, VersionMismatchError
 from antiphon.recipes import AsyncCounter, AsyncLeaderElection, AsyncLock, AsyncQueue
+from antiphon.simulation.cluster.workloads.kept_session import KeptSession
 from antiphon.simulation.cluster.workloads.session_history import SessionHistory, ShardSessions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
@@ -30,22 +32,14 @@ LOCKS: Final = ("lock", "chair")
 ITEM: Final = b"jobs/item/"
 
 
-class Holder:
-    """Who was told that it holds a lock, until it begins to give it back."""
+class Holder(KeptSession):
+    """Who was told that it holds a lock, until it begins to give it back. `token`: as soon as it holds it."""
 
-    def __init__(self, name: str, session: "AsyncSession | None", token: int, process: "Process") -> None:
+    def __init__(self, name: str, session: "AsyncSession", process: "Process") -> None:
+        super().__init__(session, process)
         self.name = name
-        self._process = process
-        self.session = session
-        self.token = token
-        self.is_over = False
-
-    def kept_until_s(self, fastest: float) -> float:
-        """By the world's clock; `fastest`: of a node's clock."""
-        kept_s = None if self.session is None else self.session.kept_s
-        if self.is_over or kept_s is None or self.session is None:
-            return 0.0
-        return self._process.world_s(kept_s) + self.session.timeout_s / fastest
+        self.token = -1
+        session.when_lost(self.lost)
 
 
 class ShardRecipes(ShardSessions):
@@ -139,6 +133,7 @@ class RecipeWorkload(Workload):
         draw = process.random
         timeout_s = draw.choice(TIMEOUTS_S)
         session = db.session(timeout_s=timeout_s)
+        mine = Holder(name, session, process)
         lock: AsyncLock | AsyncLeaderElection
         if lock_name == "lock":
             lock = AsyncLock(db, self.name, lock_name, session=session)
@@ -146,7 +141,8 @@ class RecipeWorkload(Workload):
         else:
             lock = AsyncLeaderElection(db, self.name, lock_name, candidate=name, session=session)
             token = await lock.campaign(timeout_s=2.0)
-        mine = self._got(lock_name, Holder(name, session, token, process))
+        mine.token = token
+        self._got(lock_name, mine)
         for serial in range(draw.randint(1, 6)):
             await self._write_guarded(db, lock, lock_name, f"{token} {name} {serial}".encode())
             await self.think(process)
@@ -155,7 +151,7 @@ class RecipeWorkload(Workload):
             await (lock.release() if isinstance(lock, AsyncLock) else lock.resign())
             await session.close()
 
-    def _got(self, lock_name: str, mine: Holder) -> Holder:
+    def _got(self, lock_name: str, mine: Holder) -> None:
         holders = self._holders[lock_name]
         self.outcomes["locks"] += 1
         self.cluster.tell("lock", lock_name, mine.name, mine.token)
@@ -172,7 +168,6 @@ class RecipeWorkload(Workload):
                 f"{mine.name} holds {lock_name!r} at {self.now}, and {other.name} does until {until_s}",
             )
         holders[mine.token] = mine
-        return mine
 
     async def _write_guarded(
         self, db: "AsyncClient", lock: AsyncLock | AsyncLeaderElection, lock_name: str, value: bytes

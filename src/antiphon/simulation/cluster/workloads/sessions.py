@@ -3,7 +3,8 @@
 - `ended-early`: a row of a session is there as long as the time-out has not passed since the last request of its client was
   sent that showed the session to be open, by the fastest clock that a node may have. Others look, too: through leaders that
   the session's client has not heard of.
-- `lost-early`: until then no shard says that the session has ended.
+- `lost-early`: until then no shard says that the session has ended. A client that has heard nothing takes it for lost when
+  the time-out has passed by its own clock, not before (`kept_session`). It ends the session itself then.
 - `session-put`: what was acknowledged is in the log, and what was refused is not.
 - What the logs say of sessions is judged by itself (`session_history`).
 - At the end every session that is silent ends, with its rows, or the run does not end.
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.session import AsyncSession
 from antiphon.errors import AntiphonError, SessionNotFoundError, VersionMismatchError
+from antiphon.simulation.cluster.workloads.kept_session import KeptSession
 from antiphon.simulation.cluster.workloads.session_history import SessionHistory
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
@@ -34,22 +36,13 @@ LOOK_S: Final = 0.2
 SOON_S: Final = 0.3
 
 
-class Life:
+class Life(KeptSession):
     """One session of one client. `own`: keys that nobody else puts, acknowledged."""
 
     def __init__(self, session: AsyncSession, name: str, process: "Process") -> None:
-        self.session = session
-        self._process = process
+        super().__init__(session, process)
         self.name = name
         self.own: list[str] = []
-        self.ends = False
-
-    def kept_until_s(self, fastest: float) -> float:
-        """No shard may end the session before, by the world's clock; `fastest`: of a node's clock."""
-        kept_s = self.session.kept_s
-        if self.ends or kept_s is None:
-            return 0.0
-        return self._process.world_s(kept_s) + self.session.timeout_s / fastest
 
 
 class SessionWorkload(Workload):
@@ -91,7 +84,7 @@ class SessionWorkload(Workload):
     async def _live(self, db: "AsyncClient", process: "Process", name: str) -> None:
         draw, table = process.random, db.table(self.name)
         life = Life(db.session(timeout_s=draw.choice(TIMEOUTS_S)), name, process)
-        life.session.when_lost(lambda _error: self._lost(life))
+        life.session.when_lost(lambda error: self._lost(life, error))
         self.lives.append(life)
         self.outcomes["sessions"] += 1
         ends_s, serial = self.now + draw.choice(LIVES_S), 0
@@ -108,7 +101,7 @@ class SessionWorkload(Workload):
                 await self._look(table, life, draw.choice(life.own))
             await self.think(process)
         if draw.random() < 0.4:
-            life.ends = True
+            life.is_over = True
             await life.session.close()
 
     async def _put(self, table: "AsyncTable", life: Life, key: str, value: bytes) -> None:
@@ -140,14 +133,12 @@ class SessionWorkload(Workload):
         except AntiphonError as error:
             self.cluster.tell("lease-not-disturbed", key, error.code)
 
-    def _lost(self, life: Life) -> None:
+    def _lost(self, life: Life, error: SessionNotFoundError) -> None:
         self.outcomes["sessions-lost"] += 1
-        until_s = life.kept_until_s(self._fastest)
+        until_s = life.lost_from_s(error, self._fastest)
         self.cluster.tell("lease-lost", life.name, life.session.id)
         if self.now < until_s:
-            self._early.append(
-                f"session {life.session.id} of {life.name} is lost at {self.now}; it was kept until {until_s}"
-            )
+            self._early.append(f"{error.message}, at {self.now}; {life.name} kept it until {until_s}")
 
     # -- others ---------------------------------------------------------------------------------------------------
 
@@ -173,7 +164,7 @@ class SessionWorkload(Workload):
         while not self.stopped:
             db, answered = await self.connected(), True
             while answered and not self.stopped:
-                known = [life for life in self.lives[-8:] if life.own and not life.ends]
+                known = [life for life in self.lives[-8:] if life.own and not life.is_over]
                 if known:
                     life = draw.choice(known)
                     answered = await self._look(db.table(self.name), life, draw.choice(life.own), SOON_S)
