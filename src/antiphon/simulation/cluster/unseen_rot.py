@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.index import ENTRY_BYTES
-from antiphon.log.layout import newest_snapshot
-from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, file_of, without_padding
+from antiphon.log.segment import (
+    DATA_SUFFIX,
+    INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    file_of,
+    offsets_of,
+    without_padding,
+)
+from antiphon.log.snapshot import Snapshot, decode_snapshot
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
@@ -106,12 +113,24 @@ def _files(machine: "Machine", *, is_of_cluster: bool) -> list[str]:
 
 
 def _indexes_of(machine: "Machine", host: "Partition") -> Iterator[str]:
-    snapshot = newest_snapshot(machine.disk, host.log.path, min(host.log.durable_end, host.log.log_end))
+    snapshot = _newest_snapshot(machine, host)
     counted = () if snapshot is None else zip(snapshot.segments, snapshot.aborted, strict=False)
     for segment, count in counted:
         path = file_of(host.log.path, segment.base_offset, ABORTED_SUFFIX)
         if count and machine.disk.durable(path):
             yield path
+
+
+def _newest_snapshot(machine: "Machine", host: "Partition") -> Snapshot | None:
+    """As a start finds it; looked for without a call to the disk, at which the node might have to end."""
+    directory, limit = host.log.path, min(host.log.durable_end, host.log.log_end)
+    for offset in reversed(offsets_of(machine.disk.durable_names(directory), SNAPSHOT_SUFFIX)):
+        path = file_of(directory, offset, SNAPSHOT_SUFFIX)
+        data = machine.disk.durable(path) if offset <= limit else None
+        snapshot = None if data is None else decode_snapshot(bytes(data), path)
+        if snapshot is not None:
+            return snapshot
+    return None
 
 
 def _decay(faults: Faults, machine: "Machine", draw: Random, found: list[str]) -> None:
