@@ -6,6 +6,7 @@ import pytest
 import structlog
 from crc32c import crc32c
 
+from antiphon.coordination.state import FORMAT
 from antiphon.errors import AntiphonError, InvalidRequestError, NewerFormatError
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import (
@@ -154,7 +155,7 @@ async def test_a_cluster_goes_on_over_entries_that_nobody_can_read_and_starts_wi
 async def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
     """An older voter would have another state than the others: it stops there and says so."""
     async with cluster_of(1) as nodes:
-        batch = build_batch([(b"colour/1", b"\x01", [("antiphon.format", b"3")], 1)])
+        batch = build_batch([(b"colour/1", b"\x01", [("antiphon.format", b"%d" % (FORMAT + 1))], 1)])
         host = await nodes.leader(CLUSTER_SHARD_ID)
         base = host.log.log_end
         HEADER_STRUCT.pack_into(
@@ -181,8 +182,8 @@ async def test_a_node_that_was_put_back_to_an_older_version_says_so_at_its_start
     """It runs, so that its operator can ask it, and takes no part in the coordination."""
     async with cluster_of(1) as nodes:
         with monkeypatch.context() as newer:
-            newer.setattr("antiphon.node.metadata_fold.FORMAT", 3)
-            batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"3")], 1)])
+            newer.setattr("antiphon.node.metadata_fold.FORMAT", FORMAT + 1)
+            batch = build_batch([(b"counter/new", b"\x01", [("antiphon.format", b"%d" % (FORMAT + 1))], 1)])
             end = await append(nodes, batch)
             await all_go_on(nodes, end, "t")
             await nodes.stop(0)

@@ -79,7 +79,7 @@ def stop_cleanly(cluster: LocalCluster, node: int) -> None:
 def scrub_on_request_only(node: Path) -> None:
     """Nobody but the audit reads what lies on this node's disk, so that nothing is mended before it looks."""
     settings = node / "node.toml"
-    text, found = re.subn(r"(?m)^bytes_per_s = \d+$", "bytes_per_s = 0", settings.read_text())
+    text, found = re.subn(r"(?m)^(\[scrub\]\n)bytes_per_s = \d+$", r"\1bytes_per_s = 0", settings.read_text())
     assert found == 1
     settings.write_text(text)
 

@@ -55,7 +55,7 @@ _WHILE_RUNNING: Final = (
         (
             Edit(
                 TableState,
-                "apply",
+                "_apply_found",
                 "self.apply_effects(effects, end,",
                 "self.apply_effects([*effects, *effects[:1]], end,",
             ),
