@@ -93,6 +93,27 @@ def test_a_damaged_voter_of_an_empty_shard_is_repaired_in_the_next_term() -> Non
     assert [entry.base_offset for entry in cluster[3].log] == [0]
 
 
+@pytest.mark.parametrize("is_new_connection", [False, True])
+def test_a_leader_of_an_empty_log_asks_until_it_has_heard_who_is_damaged(*, is_new_connection: bool) -> None:
+    """Where nobody writes no entry that lacks an answer shows that the acknowledgement was lost."""
+    cluster = Cluster(3, config=ReplicaConfig(term_start_on_empty=False, resend_ticks=2))
+    cluster.lead(1, 1)
+    cluster.crash(3)
+    cluster[3].damaged = True
+    cluster.restart(3)
+    cluster.appoint(1, 2)
+    if is_new_connection:
+        cluster.drop(3)
+        cluster[1].run(cluster.replica(1).peer_lost(3))
+        cluster[1].run(cluster.replica(1).peer_connected(3))
+    cluster.deliver_to(3)
+    assert cluster.between(3, 1, Ack)[-1].damaged
+    cluster.drop(1)
+    cluster.tick(6)
+    assert cluster[3].took(Repaired) == [Repaired()]
+    assert not cluster.replica(1).needs_tick
+
+
 def test_it_stays_damaged_over_a_restart_before_the_repair() -> None:
     cluster = two_of_three()
     cluster.restart(3)

@@ -358,15 +358,26 @@ class Replicator:
         mark = self._log.settled
         if progress.known_watermark < mark and progress.sent_watermark < mark:
             return True
-        # Who is damaged is asked until it says that it no longer is: the answer may be lost, or overtaken by an older one.
-        return is_overdue and (progress.damaged or not progress.is_settled(progress.last_pushed, mark))
+        return is_overdue and (
+            self._must_answer(progress) or not progress.is_settled(progress.last_pushed, mark)
+        )
+
+    def _must_answer(self, progress: Progress) -> bool:
+        """Is an answer awaited for its own sake: the last one may be lost, or overtaken by an older one?
+
+        Who is damaged is asked until it says that it no longer is. Of an empty log everybody has everything, so only the
+        answer to the last question says whether the follower is damaged.
+        """
+        is_unheard = progress.connected and progress.round_echoed < progress.heartbeat_round
+        return progress.damaged or (is_unheard and self._log.terms.log_end == 0)
 
     @property
     def needs_tick(self) -> bool:
         """Has a follower not everything, or does it not know so?"""
         log_end, mark = self._log.terms.log_end, self._log.settled
         return any(
-            progress.damaged or not progress.is_settled(log_end, mark) for progress in self.progress.values()
+            self._must_answer(progress) or not progress.is_settled(log_end, mark)
+            for progress in self.progress.values()
         )
 
     def peer_connected(self, node: NodeId, out: list[Action]) -> None:

@@ -119,10 +119,15 @@ class ModeWatch:
         )
 
     def _has(self, node_id: int, shard_id: int, batch: "Batch") -> bool:
-        """Does this node's disk hold the batch, or a snapshot in its place?"""
+        """Does this node's disk hold the batch, what compaction has left of it, or a snapshot in its place?"""
         machine, evidence = self._machines[node_id], self._evidence
         if node_id in evidence.hurt or evidence.holds(machine, shard_id, batch.base_offset, batch.data):
             return True
+        if evidence.truth(shard_id).compaction is not None:
+            # What may be gone of it is judged where segments are put in place. Its end and term stay.
+            log = evidence.durable_log(node_id, shard_id)
+            if log.has_end(machine.disk, batch.next_offset, batch.term):
+                return True
         names = machine.disk.durable_names(shard_path(shard_id))
         starts = [int(name[: -len(DATA_SUFFIX)]) for name in names if name.endswith(DATA_SUFFIX)]
         if not starts:
