@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage simulate-plants plants-table prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage simulate-mutants simulate-plants plants-table prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -80,6 +80,8 @@ soak: setup ## an hour of mixed load on three nodes: does anything grow, is anyt
 
 damage: setup ## damage each kind of file in each way, start the node, record what becomes of it in docs/damage.md (10 minutes or more)
 	$(BIN)/python -m tests.node.damage_trials $(ARGS)
+
+simulate-mutants: simulate-plants
 
 simulate-plants: setup ## plant every known bug, one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)

@@ -55,10 +55,15 @@ def simulate(
     profile: ProfileOption = None,
     plant: Annotated[
         str | None,
-        typer.Option(help="Plant this bug first: now a run has to fail.", callback=runs.plant_name),
+        typer.Option(
+            "--mutant",
+            "--plant",
+            help="Put this bug into the product first: now a run has to fail.",
+            callback=runs.plant_name,
+        ),
     ] = None,
     plants: Annotated[
-        bool, typer.Option("--plants", help="List the bugs that can be planted, a name a line.")
+        bool, typer.Option("--mutants", "--plants", help="List the bugs that can be put in, a name a line.")
     ] = False,
     catch: Annotated[
         bool,
