@@ -28,6 +28,15 @@ SeedsOption = Annotated[
         help=f"How many seeds to run [default: {SEEDS_DEFAULT}, 1 with --seed].", min=1, max=SEEDS_MAX
     ),
 ]
+PlantOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mutant",
+        "--plant",
+        help="Put this bug into the product first: now a run has to fail.",
+        callback=runs.plant_name,
+    ),
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option(help="oxia, raft, fluvio, tarantool, kip27 or multi, drawn from the seed if absent."),
@@ -53,15 +62,7 @@ def simulate(
     seeds: SeedsOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed to run, or to begin with.", min=0)] = None,
     profile: ProfileOption = None,
-    plant: Annotated[
-        str | None,
-        typer.Option(
-            "--mutant",
-            "--plant",
-            help="Put this bug into the product first: now a run has to fail.",
-            callback=runs.plant_name,
-        ),
-    ] = None,
+    plant: PlantOption = None,
     plants: Annotated[
         bool, typer.Option("--mutants", "--plants", help="List the bugs that can be put in, a name a line.")
     ] = False,
