@@ -90,9 +90,8 @@ class LogCleaner:
                 await self._rest(size, self._node.loop.time() - began_s)
                 if is_over(host) or not await self._done(host, work.staged()):
                     return
-        except DamagedLogError as error:
-            if not is_over(host):
-                host.driver.stopped_by(error)
+        except DamagedLogError as error:  # which the log knows by now: nobody is to ask it whether it is over
+            host.driver.stopped_by(error)
             return
         except OSError as error:
             metrics.compaction_errors += 1
