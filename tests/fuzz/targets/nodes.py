@@ -440,9 +440,10 @@ class Http(Listener):
     def answers(self, sent: list[bytes], received: bytes) -> None:
         at = 0
         while at < len(received):
-            head, found, _ = received[at:].partition(b"\r\n\r\n")
-            check(bool(found) and head.startswith(b"HTTP/1.1 "), f"no answer at {at}: {received[at:][:60]!r}")
-            check(not head.startswith(b"HTTP/1.1 500"), f"a page failed: {received[at:][:400]!r}")
+            end = received.find(b"\r\n\r\n", at)
+            head = received[at:end] if end >= 0 else b""
+            check(head.startswith(b"HTTP/1.1 "), f"no answer at {at}: {received[at : at + 60]!r}")
+            check(not head.startswith(b"HTTP/1.1 500"), f"a page failed: {received[at : at + 400]!r}")
             size = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
             at += len(head) + 4
             follows = received[at : at + 9] in {b"HTTP/1.1 ", b""}
