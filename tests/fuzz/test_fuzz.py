@@ -54,8 +54,8 @@ def test_listeners_get_megabytes(name: str) -> None:
 def test_a_piece_is_repeated_within_bounds() -> None:
     data = large_input(0, b"abcde", 3, 1, 2)
     assert messages_of(data) == [b"abcbcbcde"]
-    assert messages_of(large_input(0, b"ab", 1 << 31, 0, 2))[0].startswith(b"abab")
-    assert len(messages_of(large_input(0, b"ab", 1 << 31, 0, 2))[0]) in range(
+    assert messages_of(large_input(0, b"_ab", 1 << 31, 1, 2))[0].startswith(b"_abab")
+    assert len(messages_of(large_input(0, b"_ab", 1 << 31, 1, 2))[0]) in range(
         LARGE_BYTES_MAX - 4, LARGE_BYTES_MAX + 1
     )
     for short in (b"\x04", b"\x04\xff\xff", large_input(0, b"", 9, 9, 9), large_input(0, b"a", 9, 9, 9)):
