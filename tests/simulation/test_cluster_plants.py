@@ -24,6 +24,7 @@ QUICK_SEEDS = 8
 # Where the search begins; the other seeds follow.
 FIRST_SEED = {
     "cluster-log-counts-as-whole": 4,
+    "compaction-swaps-without-a-word": 12,
     "cut-on-every-append": 3,
     "few-are-enough": 2,
     "node-answers-trims-at-once": 4,

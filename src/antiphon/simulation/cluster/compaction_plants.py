@@ -93,7 +93,6 @@ COMPACTION_PLANTS: Final = (
             ),
         ),
         options={**_CRASHES, "swap_weight": 8},
-        rare=True,
     ),
     ClusterPlant(
         "compaction-swaps-what-is-not-synced",
