@@ -6,11 +6,11 @@ The records are laid out by aiokafka's compiled builder (measured here: 7 millio
 
 import struct
 from collections.abc import Generator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from crc32c import crc32c
 
-from antiphon.errors import BatchTooLargeError, CorruptBatchError, InvalidRequestError
+from antiphon.errors import UNDECODABLE, BatchTooLargeError, CorruptBatchError, InvalidRequestError
 from antiphon.records.batch import (
     BATCH_BYTES_MAX,
     CONTROL_BIT,
@@ -27,6 +27,11 @@ from antiphon.records.batch import (
 from antiphon.records.compression import codec_number, compress
 from antiphon.records.members import Members
 from antiphon.records.varint import take_varint, varint
+
+if TYPE_CHECKING:
+    import msgspec
+
+EntryT = TypeVar("EntryT")
 
 Headers = Sequence[tuple[str, bytes | None]]
 RecordInput = tuple[bytes | None, bytes | None, Headers, int]  # key, value, headers, timestamp in ms
@@ -258,6 +263,19 @@ def control_value(batch: Buffer, kind: int) -> bytes | None:
     except (IndexError, struct.error):
         return None
     return data[at : at + size] if len(data) - at >= size else None
+
+
+def control_entry(
+    batch: Buffer, kind: int, decoder: "msgspec.msgpack.Decoder[EntryT]", what: str
+) -> "EntryT | None":
+    """What a control batch of this type says; None for every other batch. Raises CorruptBatchError, which names `what`."""
+    value = control_value(batch, kind)
+    if value is None:
+        return None
+    try:
+        return decoder.decode(value)
+    except UNDECODABLE as error:
+        raise CorruptBatchError(f"an entry of a {what} cannot be read: {error}") from error
 
 
 def members_of(batch: Buffer) -> Members | None:

@@ -8,9 +8,8 @@
 
 import msgspec
 
-from antiphon.errors import UNDECODABLE, CorruptBatchError
 from antiphon.records.batch import Buffer
-from antiphon.records.builder import build_control, control_value
+from antiphon.records.builder import build_control, control_entry
 
 SESSION_TYPE = 104
 
@@ -45,11 +44,4 @@ def build_session_entry(entry: SessionEntry, term: int, base_offset: int, timest
 
 def session_entry_of(batch: Buffer) -> SessionEntry | None:
     """The entry in a control batch; None for every other batch. Raises CorruptBatchError where it cannot be read."""
-    value = control_value(batch, SESSION_TYPE)
-    if value is None:
-        return None
-    try:
-        entry: SessionEntry = _decoder.decode(value)
-    except UNDECODABLE as error:
-        raise CorruptBatchError(f"an entry of a session cannot be read: {error}") from error
-    return entry
+    return control_entry(batch, SESSION_TYPE, _decoder, "session")

@@ -14,9 +14,8 @@ In the log of the shard that takes them over (the child):
 
 import msgspec
 
-from antiphon.errors import UNDECODABLE, CorruptBatchError
 from antiphon.records.batch import Buffer
-from antiphon.records.builder import build_control, control_value
+from antiphon.records.builder import build_control, control_entry
 
 SPLIT_TYPE = 102
 
@@ -77,11 +76,4 @@ def build_split_entry(entry: SplitEntry, term: int, base_offset: int, timestamp_
 
 def split_entry_of(batch: Buffer) -> SplitEntry | None:
     """The entry in a control batch; None for every other batch. Raises CorruptBatchError where it cannot be read."""
-    value = control_value(batch, SPLIT_TYPE)
-    if value is None:
-        return None
-    try:
-        entry: SplitEntry = _decoder.decode(value)
-    except UNDECODABLE as error:
-        raise CorruptBatchError(f"an entry of a split cannot be read: {error}") from error
-    return entry
+    return control_entry(batch, SPLIT_TYPE, _decoder, "split")

@@ -104,7 +104,7 @@ class RecipeWorkload(Workload):
     def begin(self) -> None:
         """See `Workload`."""
         self.spawn_all(self.cluster.options.recipe_clients, self._work)
-        self.spawn("hand", self._stop_some)
+        self.spawn("hand", self._stop_clients)
         self.spawn("last", self._see_the_end)
 
     async def _work(self, process: "Process", number: int) -> None:
@@ -218,16 +218,8 @@ class RecipeWorkload(Workload):
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    async def _stop_some(self, process: "Process") -> None:
-        draw = process.random
-        while not self.stopped:
-            await asyncio.sleep(draw.uniform(0.2, 3.0))
-            if self._processes and draw.random() < 0.5:
-                one = draw.choice(self._processes)
-                one.pause()
-                self.cluster.tell("client-stands-still", one.name)
-                await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
-                one.resume()
+    async def _stop_clients(self, process: "Process") -> None:
+        await self.stop_some(self._processes, process.random)
 
     async def _see_the_end(self, _process: "Process") -> None:
         history = RecipesHistory(self.cluster, self.shard_ids)

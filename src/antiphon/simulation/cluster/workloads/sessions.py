@@ -67,7 +67,7 @@ class SessionWorkload(Workload):
         self.spawn_all(self.cluster.options.session_clients, self._work)
         for number in range(OBSERVERS):
             self.spawn(f"observer-{number}", self._observe)
-        self.spawn("hand", self._stop_some)
+        self.spawn("hand", self._stop_clients)
         self.spawn("last", self._see_the_end)
 
     # -- clients with sessions ------------------------------------------------------------------------------------
@@ -171,17 +171,8 @@ class SessionWorkload(Workload):
                 await self.think(process)
             await db.close()
 
-    async def _stop_some(self, process: "Process") -> None:
-        """Clients stand still now and then, for less and for more than their sessions last."""
-        draw = process.random
-        while not self.stopped:
-            await asyncio.sleep(draw.uniform(0.2, 3.0))
-            if self._processes and draw.random() < 0.5:
-                one = draw.choice(self._processes)
-                one.pause()
-                self.cluster.tell("client-stands-still", one.name)
-                await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
-                one.resume()
+    async def _stop_clients(self, process: "Process") -> None:
+        await self.stop_some(self._processes, process.random)
 
     async def _see_the_end(self, _process: "Process") -> None:
         history = SessionHistory(self.cluster, self.shard_ids)

@@ -10,6 +10,8 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 
 if TYPE_CHECKING:
+    from random import Random
+
     from antiphon.model.metadata import ShardMeta
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
@@ -56,6 +58,17 @@ class Workload(ABC):
     @abstractmethod
     def check(self) -> None:
         """Everything is over, and all agree: raise ViolationError for what clients were told and is not so."""
+
+    async def stop_some(self, processes: "list[Process]", draw: "Random") -> None:
+        """These clients stand still now and then, for less and for more than their sessions last."""
+        while not self.stopped:
+            await asyncio.sleep(draw.uniform(0.2, 3.0))
+            if processes and draw.random() < 0.5:
+                one = draw.choice(processes)
+                one.pause()
+                self.cluster.tell("client-stands-still", one.name)
+                await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
+                one.resume()
 
     def spawn(self, name: str, work: Callable[["Process"], Coroutine[Any, Any, None]]) -> None:
         """Run one client in a process of its own."""
