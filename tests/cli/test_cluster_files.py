@@ -1,3 +1,4 @@
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from antiphon.errors import (
     PortInUseError,
 )
 from antiphon.node.config import NodeConfig, Timings, load_config
-from antiphon.tools import cluster_files, supervisor
+from antiphon.tools import cluster_files, free_ports, supervisor
 
 
 def test_what_is_saved_is_loaded_and_follows_a_moved_directory(tmp_path: Path) -> None:
@@ -107,6 +108,22 @@ def test_port_in_use_names_port_listener_and_option_and_frees_the_others(tmp_pat
     again = supervisor.bind_ports(cluster, {"kafka": None, "native": None, "http": None})  # where they were
     assert again[0]["kafka"].getsockname()[1] == taken
     supervisor.close_sockets(again)
+
+
+def test_any_free_port_is_one_that_no_outgoing_connection_gets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outgoing_from = int(free_ports.RANGE.read_text().split()[0])
+    with socket.socket() as listener, socket.socket() as other:
+        free_ports.bind_free(listener, "127.0.0.1")
+        port = listener.getsockname()[1]
+        assert free_ports.LOWEST <= port < outgoing_from
+        listener.listen()
+        monkeypatch.setattr(free_ports, "LOWEST", port)
+        (tmp_path / "range").write_text(f"{port + 1}\t60999\n")
+        monkeypatch.setattr(free_ports, "RANGE", tmp_path / "range")
+        free_ports.bind_free(other, "127.0.0.1")  # the only port there is taken: the kernel's choice
+        assert other.getsockname()[1] != port
 
 
 def test_port_out_of_range_is_refused(tmp_path: Path) -> None:

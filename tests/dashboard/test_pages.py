@@ -66,6 +66,21 @@ async def test_every_answer_forbids_what_pages_do_not_need() -> None:
 
 
 @in_virtual_time
+async def test_a_host_that_is_none_is_refused_and_hurts_no_page() -> None:
+    async with served(1):
+        for host in ("c'\x5d\x1d U*", "[::1", "a/b", "a:123456", "[::1]x", "[::::]", "\u00fcber"):
+            found = await send(
+                f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode("latin-1")
+            )
+            assert found.status == 400, host
+            assert "Host" in found.text
+        for host in ("my_node.local:7480", "127.0.0.1", "[::1]:7480", "[fe80::1]", "a:", "a:70000"):
+            found = await send(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            assert found.status == 200, host
+        assert (await send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")).status == 200
+
+
+@in_virtual_time
 async def test_lists_are_paged_and_filtered_by_the_node() -> None:
     async with served(1) as nodes:
         for number in range(60):

@@ -30,6 +30,7 @@ from antiphon.model.requests import (
 from antiphon.node.config import Member, NodeConfig, Ports, save_config, split_address
 from antiphon.records.builder import build_batch
 from antiphon.security.settings import Security
+from antiphon.tools.free_ports import bind_free
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
 from tests.forks import FORKS, Handed
 from tests.node import run_one_node
@@ -43,7 +44,7 @@ def bind() -> socket.socket:
     """A listening socket on any free port."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", 0))
+    bind_free(listener, "127.0.0.1")
     listener.listen(128)
     return listener
 

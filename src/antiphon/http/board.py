@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, NotReadyError, TimedOutError
+from antiphon.errors import AntiphonError, InvalidRequestError, NotReadyError, TimedOutError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.turns import Turns
 from antiphon.http.bridge import App, WebAnswer, WebRequest, run
@@ -58,6 +58,8 @@ class Board:
                 return await run(app, request._replace(state={"rights": rights}), PAGE_S)
             except TimedOutError as error:
                 return WebAnswer(503, _TEXT, f"{error.message}: try again\n".encode())
+            except InvalidRequestError as error:
+                return WebAnswer(400, _TEXT, f"{error.message}\n".encode())
             except AntiphonError as error:
                 return WebAnswer(500, _TEXT, f"{error.message}\n".encode())
             except Exception as error:  # noqa: BLE001 - a page that fails must not take the connection along

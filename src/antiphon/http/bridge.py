@@ -5,13 +5,15 @@ nothing is streamed: what an application sends is collected.
 """
 
 import asyncio
+import re
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
+from ipaddress import IPv6Address
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from antiphon import system
-from antiphon.errors import InternalError, TimedOutError
+from antiphon.errors import InternalError, InvalidRequestError, TimedOutError
 
 Message = MutableMapping[str, Any]
 App = Callable[
@@ -20,7 +22,17 @@ App = Callable[
 ]
 """An ASGI 3 application."""
 
+# RFC 9110, 7.2: a name, an IPv4 address, or an IPv6 address in brackets, and perhaps a port.
+_HOST: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9._~-]+)|\[(?P<address>[0-9A-Fa-f:.]+)\])(?::[0-9]{0,5})?")
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 class WebRequest(NamedTuple):
@@ -37,6 +49,18 @@ class WebRequest(NamedTuple):
     def path(self) -> str:
         """Without the query, as it was sent."""
         return self.target.partition("?")[0]
+
+    @property
+    def host(self) -> str:
+        """The header Host, without the port; "localhost" where there is none.
+
+        Raises InvalidRequestError: applications take it for sound.
+        """
+        value = dict(self.headers).get(b"host", b"localhost").decode("latin-1")
+        parts = _HOST.fullmatch(value)
+        if parts is None or not (parts["address"] is None or _is_ipv6(parts["address"])):
+            raise InvalidRequestError("the header Host is no host name or address with or without a port")
+        return parts["name"] or f"[{parts['address']}]"
 
 
 class WebAnswer(NamedTuple):
@@ -111,7 +135,6 @@ def _plain(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
 
 def _scope(request: WebRequest) -> MutableMapping[str, Any]:
     path, _, query = request.target.partition("?")
-    host = dict(request.headers).get(b"host", b"localhost").decode("latin-1")
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -123,14 +146,17 @@ def _scope(request: WebRequest) -> MutableMapping[str, Any]:
         "query_string": query.encode("latin-1"),
         "root_path": "",
         "headers": list(request.headers),
-        "server": (host, None),
+        "server": (request.host, None),
         "client": None,
         "state": request.state if request.state is not None else {},
     }
 
 
 async def run(app: App, request: WebRequest, timeout_s: float) -> WebAnswer:
-    """Have the application answer. Raises TimedOutError, InternalError for too large an answer, and what it raises."""
+    """Have the application answer.
+
+    Raises TimedOutError, InternalError for too large an answer, InvalidRequestError for a bad Host, and what it raises.
+    """
     exchange, busy = _Exchange(request), _Busy()
 
     async def work() -> None:

@@ -25,6 +25,7 @@ from antiphon.tools.cluster_files import (
     running_pid,
     write_pid,
 )
+from antiphon.tools.free_ports import bind_free
 
 READY_TIMEOUT_S = 60.0
 SIGNALS_EVERY_S = 0.1
@@ -91,7 +92,10 @@ def _listen(host: str, port: int, name: str, node_id: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        if port:
+            listener.bind((host, port))
+        else:
+            bind_free(listener, host)
         listener.listen(512)
     except OSError as error:
         listener.close()
