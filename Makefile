@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage simulate-mutants simulate-plants plants-table prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ simulate: setup ## 2,000 seeds of whole simulated nodes (20 minutes or more): ma
 
 campaign: setup ## 5,000 fresh seeds of whole nodes, going on after a failure (45 minutes or more): make campaign ARGS="300000 5000"
 	$(BIN)/python -m tests.simulation.campaign $(ARGS)
+
+raft-scripts: setup ## all scripts of etcd's Raft on our replicas, against the table of docs/simulation.md
+	$(BIN)/python -m tests.simulation.raft_scripts $(ARGS)
 
 attacks: setup ## a minute of clients that want to hurt three nodes; prints what they cost the others
 	ATTACK_S=60 $(BIN)/pytest -q -s -p no:cacheprovider tests/security/test_attacks.py

@@ -16,6 +16,7 @@ from antiphon.simulation.public_script_language import change_text, changed, cha
 from antiphon.simulation.public_script_run import ScriptRun
 from antiphon.simulation.public_scripts import judge_script
 from tests.judged_cases import JUDGED_CASES, needs_judged_cases
+from tests.simulation import raft_scripts
 
 app = typer.Typer()
 judge.mount(app)
@@ -105,6 +106,18 @@ def test_every_public_script(name: str) -> None:
     judgement = judge_script(SCRIPTS / f"{name}.txt")
     assert judgement.wrong == []
     assert judgement.compared == COMPARED[name]
+
+
+def test_the_page_tells_of_every_script_and_counts_those_that_pass() -> None:
+    rows, total = raft_scripts.page_says()
+    assert (sum(map(raft_scripts.is_whole, rows.values())), len(rows)) == total
+    assert total == (20, 28)
+
+
+@needs_judged_cases
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_script_comes_out_as_the_page_says(name: str) -> None:
+    assert raft_scripts.figures_of(SCRIPTS / f"{name}.txt") == raft_scripts.page_says()[0][name]
 
 
 @needs_judged_cases
