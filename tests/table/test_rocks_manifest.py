@@ -103,6 +103,27 @@ def test_no_flipped_bit_of_a_manifest_makes_rocksdb_read_for_ever(store: Path, t
     assert ran.stdout.split("\n")[-2] == f"{size - 1} 7"
 
 
+def test_a_flipped_bit_of_current_is_damage_and_no_file_that_does_not_exist(store: Path) -> None:
+    current = store / "CURRENT"
+    sound = current.read_bytes()
+    for at in range(len(sound)):
+        for bit in range(8):
+            flipped = bytearray(sound)
+            flipped[at] ^= 1 << bit
+            current.write_bytes(flipped)
+            with pytest.raises(DamagedStoreError):
+                RocksEngine().open(str(store))
+    current.write_bytes(sound)
+    RocksEngine().open(str(store)).close()
+
+
+def test_a_manifest_that_is_not_there_is_damage(store: Path) -> None:
+    manifest_of(store).unlink()
+    for work in (RocksEngine().open, lambda path: list(RocksEngine().check(path))):
+        with pytest.raises(DamagedStoreError, match="not there"):
+            work(str(store))
+
+
 def test_a_folder_that_cannot_be_read_is_a_failure_of_the_disk(tmp_path: Path) -> None:
     (tmp_path / "MANIFEST-000001").mkdir()
     with pytest.raises(StorageFailedError):

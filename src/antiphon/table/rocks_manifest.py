@@ -2,13 +2,15 @@
 
 RocksDB 9.8 reads for ever where a manifest has a record of a recycled file: it takes it for an old one, and reads it again.
 One flipped bit is enough, and the thread that opens the store never comes back. Manifests are never recycled, so such a
-record is damage.
+record is damage. So is a CURRENT that names no manifest that is there: RocksDB says of it that a file does not exist, as of
+a folder that was never a store.
 
 The format (blocks of 32 KiB; a record is CRC-32C masked, length, type and bytes, and lies within one block) is RocksDB's
 `log_format.h`; the checksum covers type and bytes.
 """
 
 import os
+import re
 import struct
 from typing import Final
 
@@ -20,6 +22,8 @@ RECYCLED: Final = frozenset((5, 6, 7, 8, 11))
 size of timestamps. The same ones are read for ever."""
 _HEADER: Final = struct.Struct("<IHB")
 _MASK_DELTA: Final = 0xA282EAD8
+NAME_BYTES_MAX: Final = 64
+_CURRENT: Final = re.compile(rb"MANIFEST-\d+\n")
 
 
 def recycled_record(data: bytes) -> int | None:
@@ -48,12 +52,21 @@ def _masked(checksum: int) -> int:
 
 def unreadable_manifest(folder: str) -> str | None:
     """What is wrong with a store's manifests that RocksDB would not tell; None: nothing. Raises OSError."""
-    if not os.path.isdir(folder):
-        return None
-    for name in sorted(os.listdir(folder)):
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    for name in names:
         if name.startswith("MANIFEST-"):
             with open(os.path.join(folder, name), "rb") as file:
                 at = recycled_record(file.read())
             if at is not None:
                 return f"{name} has a record of a recycled file at {at}"
-    return None
+    return _named_by_current(folder, names) if "CURRENT" in names else None
+
+
+def _named_by_current(folder: str, names: list[str]) -> str | None:
+    """What is wrong with the manifest that CURRENT names. RocksDB looks for it, and tells of a file that is not there."""
+    with open(os.path.join(folder, "CURRENT"), "rb") as file:
+        named = file.read(NAME_BYTES_MAX)
+    if not _CURRENT.fullmatch(named):
+        return f"CURRENT names no manifest: {named!r}"
+    name = named[:-1].decode()
+    return None if name in names else f"CURRENT names {name}, which is not there"
