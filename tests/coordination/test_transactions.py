@@ -173,6 +173,67 @@ def test_an_end_is_decided_once_and_repeated_alike(commit: bool) -> None:
     assert t.end(done, producer, commit=not commit, now_ms=0).refused is Refused.STATE
 
 
+def raised(row: Row | None, producer: Producer, *, commit: bool, fresh: int = NOBODY) -> Step:
+    return t.end_and_raise(row, producer, fresh, commit=commit, now_ms=0)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_of_the_second_version_is_decided_once_with_a_new_epoch(commit: bool) -> None:
+    was, now = Producer(ID, 3), Producer(ID, 4)
+    prepared = raised(begun(), was, commit=commit).row
+    assert prepared is not None
+    assert prepared.producer == now
+    assert t.due(prepared) == t.Ending(ID, 4, 5, commit, (1, 2), ("g",)), "markers carry the new epoch"
+    for row in (prepared, t.complete(prepared, 0).row):
+        assert row is not None
+        repeat = raised(row, was, commit=commit)
+        assert repeat == (Step(refused=Refused.CONCURRENT) if row is prepared else Step())
+        assert raised(row, was, commit=not commit).refused is Refused.STATE
+        assert row.producer == now
+        assert join(row, was, 3).refused is Refused.FENCED, "what comes late is no part of the next one"
+        assert t.check(row, was, 1, None) is Refused.FENCED
+    done = t.complete(prepared, 0).row
+    assert done is not None
+    after = join(done, now, 3).row
+    assert after is not None
+    assert after.number == 6
+    assert raised(after, was, commit=commit).refused is Refused.FENCED
+    assert init(done, was) == Step(), "a client that lost the answer gets the producer that it has"
+
+
+def test_an_abort_of_what_nobody_heard_of_raises_the_epoch_and_is_a_transaction_without_parts() -> None:
+    for state in t.AT_REST:
+        row = raised(at_rest(state), Producer(ID, 3), commit=False).row
+        assert row is not None
+        assert (row.state, row.number, row.producer) == (State.PREPARE_ABORT, 6, Producer(ID, 4))
+        assert t.due(row) == t.Ending(ID, 4, 6, False, (), ())
+        assert raised(at_rest(state), Producer(ID, 3), commit=True).refused is Refused.STATE
+    assert raised(None, Producer(ID, 3), commit=False).refused is Refused.UNKNOWN_PRODUCER
+    aborted = t.complete(begun(state=State.PREPARE_ABORT, last_producer_id=ID), 0).row
+    assert raised(aborted, Producer(ID, NOBODY), commit=False).refused is Refused.FENCED, (
+        "nobody has no epoch"
+    )
+
+
+def test_when_epochs_are_used_up_the_end_gives_another_producer_and_markers_the_largest_epoch() -> None:
+    was, now = Producer(ID, EPOCH_MAX - 1), Producer(99, 0)
+    row = begun(epoch=EPOCH_MAX - 1)
+    assert raised(row, was, commit=True) == Step(needs_id=True)
+    prepared = raised(row, was, commit=True, fresh=99).row
+    assert prepared is not None
+    assert prepared.producer == now
+    assert t.due(prepared) == t.Ending(ID, EPOCH_MAX, 5, True, (1, 2), ("g",))
+    assert join(prepared, now, 3).refused is Refused.CONCURRENT, "it is the producer, and has to wait"
+    assert t.check(prepared, now, 1, None) is Refused.CONCURRENT
+    assert raised(prepared, was, commit=True).refused is Refused.CONCURRENT
+    done = t.complete(prepared, 0).row
+    assert done is not None
+    assert owner(done) == now
+    assert raised(done, was, commit=True) == Step()
+    assert join(done, was, 3).refused is Refused.UNKNOWN_PRODUCER
+    assert join(done, now, 3).row is not None
+
+
 def test_nothing_to_end_is_an_error() -> None:
     assert t.end(at_rest(State.EMPTY), Producer(ID, 3), commit=True, now_ms=0).refused is Refused.STATE
     assert t.complete(begun(), 0).refused is Refused.STATE
@@ -212,12 +273,14 @@ def _moved(row: Row | None, kind: int, pick: int, now_ms: int) -> Step:
         5: lambda: t.end(row, producer, commit=False, now_ms=now_ms),
         6: lambda: t.abort(row, now_ms, only_overdue=True),
         7: lambda: Step() if row is None else t.complete(row, now_ms),
+        8: lambda: t.end_and_raise(row, producer, 100 + now_ms, commit=True, now_ms=now_ms),
+        9: lambda: t.end_and_raise(row, producer, 100 + now_ms, commit=False, now_ms=now_ms),
     }
     return moves[kind]()
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=40))
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=40))
 def test_numbers_and_epochs_never_fall_and_a_decision_is_never_taken_back(
     moves: list[tuple[int, int]],
 ) -> None:
@@ -239,5 +302,5 @@ def test_numbers_and_epochs_never_fall_and_a_decision_is_never_taken_back(
         ending = t.due(new)
         if ending is not None:
             assert decided.setdefault(ending.number, ending.commit) == ending.commit
-            assert ending.shards or ending.groups
+            assert ending.shards or ending.groups or not ending.commit
         row = new

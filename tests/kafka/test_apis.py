@@ -10,6 +10,7 @@ from antiphon.errors import ProtocolViolationError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, Routing, ServedApi
+from antiphon.kafka.features import CONDITIONAL_APPEND, TRANSACTIONS
 from antiphon.kafka.framing import read_header
 from antiphon.kafka.messages import admin, cluster, consumer_groups, groups, offsets, transactions
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
@@ -54,6 +55,18 @@ async def test_api_versions_tells_of_every_row() -> None:
         assert told == [(api.key, api.min_version, api.max_version) for api in APIS.values()]
 
 
+@in_virtual_time
+async def test_api_versions_tells_of_features_whose_levels_the_client_can_read() -> None:
+    async with listening() as (_, connect):
+        for version in (3, 4):
+            told = await (await connect()).ask(ApiVersionsRequest(), 18, version)
+            supported = {one.name: (one.min_version, one.max_version) for one in told.supported_features}
+            assert supported.pop(TRANSACTIONS, None) == ((0, 2) if version == 4 else None), "level 0"
+            assert supported == {CONDITIONAL_APPEND: (1, 1)}
+            finalized = [(one.name, one.max_version_level) for one in told.finalized_features]
+            assert (told.finalized_features_epoch, finalized) == (0, [(TRANSACTIONS, 2)])
+
+
 # For each API of which the table says that one node has to be asked: a request that this node would carry out.
 TO_LEADER: dict[str, Message] = {
     "ListOffsets": offsets.ListOffsetsRequest(
@@ -79,6 +92,17 @@ TO_LEADER: dict[str, Message] = {
     ),
     "DescribeProducers": transactions.DescribeProducersRequest(
         topics=[transactions.ProducersOfTopic(name="t", partition_indexes=[0])]
+    ),
+    "WriteTxnMarkers": transactions.WriteTxnMarkersRequest(
+        markers=[
+            transactions.TxnMarker(
+                producer_id=1,
+                producer_epoch=0,
+                committed=False,
+                topics=[transactions.TxnMarkerTopic(name="t", partition_indexes=[0])],
+                coordinator_epoch=0,
+            )
+        ]
     ),
 }
 TO_COORDINATOR: dict[str, Message] = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.handlers.metadata import CONDITIONAL_APPEND_FEATURE
+from antiphon.kafka.features import CONDITIONAL_APPEND
 from antiphon.kafka.handlers.telemetry import METRICS_BYTES_MAX, PUSH_INTERVAL_MS, SUBSCRIPTION
 from antiphon.kafka.messages import admin, cluster, telemetry
 from antiphon.kafka.messages import described as m
@@ -95,9 +95,9 @@ async def test_features_have_the_level_that_they_have() -> None:
             request = m.UpdateFeaturesRequest(timeout_ms=1000, feature_updates=updates)
             return await client.ask(request, 57, version)
 
-        good, bad = (CONDITIONAL_APPEND_FEATURE, 1), ("metadata.version", 20)
+        good, bad = (CONDITIONAL_APPEND, 1), ("metadata.version", 20)
         assert (await update(2, good)).error_code == code.NONE
-        for wrong in (bad, (CONDITIONAL_APPEND_FEATURE, 2), (CONDITIONAL_APPEND_FEATURE, 0)):
+        for wrong in (bad, (CONDITIONAL_APPEND, 2), (CONDITIONAL_APPEND, 0)):
             failed = await update(2, good, wrong)
             assert failed.error_code == code.INVALID_UPDATE_VERSION
             assert wrong[0] in failed.error_message

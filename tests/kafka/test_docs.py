@@ -5,9 +5,9 @@ from pathlib import Path
 
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.connection import REQUESTS_MAX
+from antiphon.kafka.features import CONDITIONAL_APPEND
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG
-from antiphon.kafka.handlers.metadata import CONDITIONAL_APPEND_FEATURE
 from antiphon.node.config import Limits
 from antiphon.tools.diagrams import kafka_apis
 
@@ -28,4 +28,4 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"up to {FRAME_BYTES_MAX >> 20} MiB" in PAGE
     assert DEFAULT_GROUP_CONFIG.initial_delay_ms == 500
     assert "waits half a second" in PAGE
-    assert CONDITIONAL_APPEND_FEATURE in PAGE
+    assert CONDITIONAL_APPEND in PAGE

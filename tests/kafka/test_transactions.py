@@ -9,6 +9,8 @@ import pytest
 from antiphon.errors import TimedOutError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import transactions as m
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Transactions
 from antiphon.records.batch import read_header
 from tests.kafka.kafka_nodes import KafkaNodes
@@ -56,6 +58,91 @@ def test_a_transaction_is_written_decided_and_marked_once(commit: bool) -> None:
             assert await tx.end(commit=True) == code.NONE
             await state_is(tx, "CompleteCommit")
             assert markers(nodes) == [False, False, True, False, True]
+
+    run(scenario)
+
+
+def test_the_second_version_adds_by_writing_and_has_a_new_epoch_after_each_end() -> None:
+    async def scenario() -> None:
+        async with listening() as (nodes, connect):
+            await nodes.create(TOPIC, 2)
+            tx = await begun(Transactional(await connect()))
+            assert (await tx.find("g")).error_code == code.NONE
+            for count, commit in enumerate((True, False, True), 1):
+                assert await tx.write(TOPIC, b"a", version=12) == code.NONE
+                assert await tx.write(TOPIC, b"b", b"c", partition=1, version=12) == code.NONE
+                assert await tx.commit_offset("g", TOPIC, count, version=5) == code.NONE
+                found = await tx.describe()
+                assert (found.transaction_state, found.topics[0].partitions) == ("Ongoing", [0, 1])
+                was = (tx.producer_id, tx.epoch)
+                assert await tx.end(commit=commit, version=5) == code.NONE
+                assert (tx.producer_id, tx.epoch) == (was[0], was[1] + 1)
+                late = Transactional(tx.client)
+                late.producer_id, late.epoch = was
+                late.sequences[TOPIC, 0] = 1
+                assert await late.write(TOPIC, b"late", version=12) == code.INVALID_PRODUCER_EPOCH
+                assert await late.commit_offset("g", TOPIC, 99, version=5) == code.INVALID_PRODUCER_EPOCH
+                assert await late.end(commit=commit, version=5) == code.NONE, "a repeat"
+                assert (late.producer_id, late.epoch) == (tx.producer_id, tx.epoch)
+            await state_is(tx, "CompleteCommit")
+            assert markers(nodes) == [False, True] * 3
+            assert await offset_of(tx.client, "g", TOPIC, stable=True) == (code.NONE, 3)
+            # It may abort what the coordinator has not heard of, and has nothing to commit.
+            assert await tx.end(commit=True, version=5) == code.INVALID_TXN_STATE
+            assert await tx.end(commit=False, version=5) == code.NONE
+            assert tx.epoch == 4
+            await state_is(tx, "CompleteAbort")
+            assert markers(nodes) == [False, True] * 3
+
+    run(scenario)
+
+
+def test_a_batch_joins_nothing_of_somebody_elses() -> None:
+    async def scenario() -> None:
+        async with listening() as (nodes, connect):
+            await nodes.create(TOPIC)
+            tx = await begun(Transactional(await connect()))
+            other = Transactional(tx.client, "other")
+            other.producer_id, other.epoch = tx.producer_id, tx.epoch
+            assert await other.write(TOPIC, b"x", version=12) == code.INVALID_PRODUCER_ID_MAPPING
+            await nodes.first.gateway.create_topic(CreateTopic("rows", kind=Kind.TABLE))
+            assert await tx.write("rows", b"x", version=12) == code.POLICY_VIOLATION
+            assert (await tx.describe()).transaction_state == "Empty"
+
+    run(scenario)
+
+
+def test_an_administrator_aborts_by_write_txn_markers_what_is_open_in_a_partition() -> None:
+    async def scenario() -> None:
+        async with listening() as (nodes, connect):
+            await nodes.create(TOPIC, 2)
+            tx = await begun(Transactional(await connect()))
+            assert await tx.add((TOPIC, 0), (TOPIC, 1)) == [code.NONE] * 2
+            assert await tx.write(TOPIC, b"a") == await tx.write(TOPIC, b"b", partition=1) == code.NONE
+
+            async def mark(epoch: int, *, commit: bool, topic: str = TOPIC, partition: int = 0) -> int:
+                parts = [m.TxnMarkerTopic(name=topic, partition_indexes=[partition])]
+                marker = m.TxnMarker(
+                    producer_id=tx.producer_id,
+                    producer_epoch=epoch,
+                    committed=commit,
+                    topics=parts,
+                    coordinator_epoch=0,
+                )
+                told = await tx.client.ask(m.WriteTxnMarkersRequest(markers=[marker]), 27, 1)
+                assert told.markers[0].producer_id == tx.producer_id
+                return int(told.markers[0].topics[0].results_by_partition[0].error_code)
+
+            assert await mark(tx.epoch, commit=True) == code.INVALID_TXN_STATE
+            assert await mark(tx.epoch + 1, commit=False) == code.INVALID_PRODUCER_EPOCH
+            assert await mark(tx.epoch, commit=False, partition=7) == code.UNKNOWN_TOPIC_OR_PARTITION
+            assert await mark(tx.epoch, commit=False, topic="absent") == code.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await tx.describe()).transaction_state == "Ongoing"
+            assert await mark(tx.epoch, commit=False) == code.NONE
+            await state_is(tx, "CompleteAbort")
+            assert markers(nodes) == [False, True]
+            assert await mark(tx.epoch, commit=False) == code.NONE, "nothing is open any more"
+            assert await tx.end(commit=True) == code.PRODUCER_FENCED
 
     run(scenario)
 

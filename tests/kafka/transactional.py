@@ -14,6 +14,7 @@ from tests.kafka.raw import RawClient, batch
 
 INIT, ADD_PARTITIONS, ADD_OFFSETS, END, TXN_OFFSETS = 22, 24, 25, 26, 28
 FIND, OFFSET_FETCH, DESCRIBE, LIST = 10, 9, 65, 66
+END_RAISES = 5
 
 
 def txn_produce_body(
@@ -53,8 +54,10 @@ class Transactional:
             self.sequences.clear()
         return int(told.error_code)
 
-    async def find(self) -> Any:
-        request = cm.FindCoordinatorRequest(key_type=1, coordinator_keys=[self.name])
+    async def find(self, group: str | None = None) -> Any:
+        """The coordinator of the transactional id, or of a group."""
+        key_type, key = (1, self.name) if group is None else (0, group)
+        request = cm.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         return (await self.client.ask(request, FIND, 4)).coordinators[0]
 
     async def add(self, *partitions: tuple[str, int], version: int = 3) -> list[int]:
@@ -68,7 +71,9 @@ class Transactional:
         told = await self.client.ask(request, ADD_PARTITIONS, version)
         return [each.error_code for topic in told.results_by_topic for each in topic.results_by_partition]
 
-    async def write(self, topic: str, *values: bytes, partition: int = 0, named: bool = True) -> int:
+    async def write(
+        self, topic: str, *values: bytes, partition: int = 0, named: bool = True, version: int = 10
+    ) -> int:
         from kio.serial import entity_reader
 
         from tests.kafka.oracles import kio_class
@@ -83,8 +88,8 @@ class Transactional:
         records[22] |= TRANSACTIONAL_BIT
         seal(records)
         body = txn_produce_body(self.name if named else None, topic, records, partition)
-        answer = await self.client.receive(self.client.send(0, 10, body))
-        told, _ = entity_reader(kio_class("Produce", 10, "response"))(answer, 1)
+        answer = await self.client.receive(self.client.send(0, version, body))
+        told, _ = entity_reader(kio_class("Produce", version, "response"))(answer, 1)
         error = int(told.responses[0].partition_responses[0].error_code)
         if error == code.NONE:
             self.sequences[topic, partition] = at + len(values)
@@ -99,7 +104,9 @@ class Transactional:
         )
         return int((await self.client.ask(request, ADD_OFFSETS, version)).error_code)
 
-    async def commit_offset(self, group: str, topic: str, offset: int, partition: int = 0) -> int:
+    async def commit_offset(
+        self, group: str, topic: str, offset: int, partition: int = 0, version: int = 3
+    ) -> int:
         one = m.TxnOffsetCommitPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=""
         )
@@ -110,7 +117,7 @@ class Transactional:
             producer_epoch=self.epoch,
             topics=[m.TxnOffsetCommitTopic(name=topic, partitions=[one])],
         )
-        told = await self.client.ask(request, TXN_OFFSETS, 3)
+        told = await self.client.ask(request, TXN_OFFSETS, version)
         return int(told.topics[0].partitions[0].error_code)
 
     async def end(self, *, commit: bool, version: int = 3) -> int:
@@ -120,7 +127,11 @@ class Transactional:
             producer_epoch=self.epoch,
             committed=commit,
         )
-        return int((await self.client.ask(request, END, version)).error_code)
+        told = await self.client.ask(request, END, version)
+        if version >= END_RAISES and told.error_code == code.NONE:
+            self.producer_id, self.epoch = told.producer_id, told.producer_epoch
+            self.sequences.clear()
+        return int(told.error_code)
 
     async def describe(self) -> Any:
         request = m.DescribeTransactionsRequest(transactional_ids=[self.name])

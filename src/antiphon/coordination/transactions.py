@@ -7,6 +7,9 @@ follows from the row alone.
 
 The rules are Kafka's: who is fenced, when an epoch rises, when a client is told to ask again. What is added is the number
 of the transaction, one more for each of an id: a shard refuses markers and batches by it (decision 0025).
+
+A client of Kafka's second version of transactions (KIP-890) gets a new epoch with the end of each transaction. Whatever of
+the old epoch is still on its way can then be no part of the next one.
 """
 
 from collections.abc import Sequence
@@ -38,14 +41,24 @@ class State(StrEnum):
 PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 AT_REST: Final = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 NEXT: Final[dict[State, frozenset[State]]] = {
-    State.EMPTY: frozenset({State.EMPTY, State.ONGOING}),
+    State.EMPTY: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT}),
     State.ONGOING: frozenset({State.ONGOING, *PREPARED}),
     State.PREPARE_COMMIT: frozenset({State.COMPLETE_COMMIT}),
     State.PREPARE_ABORT: frozenset({State.COMPLETE_ABORT}),
-    State.COMPLETE_COMMIT: frozenset({State.EMPTY, State.ONGOING}),
-    State.COMPLETE_ABORT: frozenset({State.EMPTY, State.ONGOING}),
+    State.COMPLETE_COMMIT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT}),
+    State.COMPLETE_ABORT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT}),
 }
-"""Which states may follow. A prepared transaction is decided: it can only be completed as it was decided."""
+"""Which states may follow. A prepared transaction is decided: it can only be completed as it was decided.
+
+From rest to PREPARE_ABORT: a client aborts what the coordinator has heard nothing of, and gets a new epoch for it.
+"""
+
+
+class Producer(NamedTuple):
+    """What a client says that it is."""
+
+    producer_id: int
+    epoch: int
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +73,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
         last_producer_id, last_epoch: what the producer had before, by which a repeated InitProducerId is known.
         shards, groups: what takes part in the transaction that is under way.
         known_at: version of the metadata in which every one of `shards` exists.
+        next_producer_id: the producer's from when the transaction is complete, as the epochs of `producer_id` are used up.
     """
 
     producer_id: int
@@ -74,6 +88,14 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     shards: tuple[int, ...] = ()
     groups: tuple[str, ...] = ()
     known_at: int = -1
+    next_producer_id: int = NOBODY
+
+    @property
+    def producer(self) -> Producer:
+        """What the client has from now on: the row's, or what follows it."""
+        if self.next_producer_id != NOBODY:
+            return Producer(self.next_producer_id, 0)
+        return Producer(self.producer_id, self.epoch)
 
 
 class Refused(StrEnum):
@@ -86,13 +108,6 @@ class Refused(StrEnum):
     TIMEOUT = "the transaction's time-out is not within the bounds of this cluster"
     NOT_PART = "the partition is not part of a transaction that is under way"
     TOO_MANY = "too many partitions or groups take part in the transaction"
-
-
-class Producer(NamedTuple):
-    """What a client says that it is."""
-
-    producer_id: int
-    epoch: int
 
 
 class Bounds(NamedTuple):
@@ -220,10 +235,61 @@ def end(row: Row | None, producer: Producer, *, commit: bool, now_ms: int) -> St
     if refused is not None or row is None:
         return Step(refused=refused)
     if row.state is State.ONGOING:
-        return Step(_moved(row, State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now_ms))
+        return Step(_moved(row, _prepared(commit=commit), now_ms))
+    return _ended(row, commit=commit)
+
+
+def end_and_raise(row: Row | None, producer: Producer, fresh_id: int, *, commit: bool, now_ms: int) -> Step:
+    """EndTxn of KIP-890's second version: the same, and the producer has a new epoch, which the row's `producer` says.
+
+    Markers carry the new epoch, so that a partition refuses what comes late of the old one. Where the epochs are used up,
+    the producer gets `fresh_id` (NOBODY until it is needed), and markers carry the largest epoch, which nobody is given. An
+    abort may come where nothing is under way: the client cannot know whether the coordinator has heard of what it sent. That
+    is a transaction without parts.
+    """
+    if row is not None and _is_before_end(row, producer):
+        return _ended(row, commit=commit)
+    refused = _refusal(row, producer)
+    if refused is not None or row is None:
+        return Step(refused=refused)
+    if row.state in PREPARED:
+        return Step(refused=Refused.CONCURRENT)
+    if row.state is not State.ONGOING and commit:
+        return Step(refused=Refused.STATE)
+    is_last, is_empty = _is_exhausted(row.epoch), row.state is not State.ONGOING
+    if is_last and fresh_id == NOBODY:
+        return Step(needs_id=True)
+    invariant(not is_empty or row.number < NUMBER_MAX, "a transactional id has used up its numbers")
+    return Step(
+        _moved(
+            row,
+            _prepared(commit=commit),
+            now_ms,
+            epoch=row.epoch + 1,
+            number=row.number + is_empty,
+            last_producer_id=row.producer_id,
+            last_epoch=row.epoch,
+            next_producer_id=fresh_id if is_last else NOBODY,
+        )
+    )
+
+
+def _is_before_end(row: Row, producer: Producer) -> bool:
+    """Is that what the producer was before the transaction ended that is the last one? The end is asked for again."""
+    was = Producer(row.last_producer_id, row.last_epoch)
+    is_over = row.state in PREPARED or row.state in {State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
+    return is_over and row.last_epoch != NOBODY and producer == was
+
+
+def _prepared(*, commit: bool) -> State:
+    return State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+
+
+def _ended(row: Row, *, commit: bool) -> Step:
+    """What is said of a transaction that is decided: the decision stands, whoever asks for it again."""
     if row.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT):
         return _NO_CHANGE
-    if row.state is (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT):
+    if row.state is _prepared(commit=commit):
         return Step(refused=Refused.CONCURRENT)
     return Step(refused=Refused.STATE)
 
@@ -242,7 +308,13 @@ def complete(row: Row, now_ms: int) -> Step:
     if row.state not in PREPARED:
         return Step(refused=Refused.STATE)
     state = State.COMPLETE_COMMIT if row.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT
-    return Step(_moved(row, state, now_ms, shards=(), groups=(), began_ms=-1))
+    done = _moved(row, state, now_ms, shards=(), groups=(), began_ms=-1)
+    if row.next_producer_id != NOBODY:
+        now = row.producer
+        done = msgspec.structs.replace(
+            done, producer_id=now.producer_id, epoch=now.epoch, next_producer_id=NOBODY
+        )
+    return Step(done)
 
 
 def due(row: Row) -> Ending | None:
@@ -264,6 +336,8 @@ def deadline_ms(row: Row) -> int | None:
 
 
 def _refusal(row: Row | None, producer: Producer) -> Refused | None:
+    if row is not None and row.next_producer_id != NOBODY and producer == row.producer:
+        return Refused.CONCURRENT  # its last transaction is not complete under the former id
     if row is None or row.producer_id != producer.producer_id:
         return Refused.UNKNOWN_PRODUCER
     return Refused.FENCED if row.epoch != producer.epoch else None

@@ -36,6 +36,7 @@ from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
 from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.kafka.handlers.logins import LoginHandler
+from antiphon.kafka.handlers.markers import MarkersHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
@@ -81,6 +82,7 @@ class Handlers(NamedTuple):
     metadata: MetadataHandler
     log_offsets: LogOffsetsHandler
     producers: ProducersHandler
+    markers: MarkersHandler
     groups: GroupHandler
     transactions: TransactionHandler
     transaction_offsets: TransactionOffsetsHandler
@@ -117,7 +119,7 @@ class ServedApi(Api):
 
 _APIS: Final = (
     ServedApi(
-        PRODUCE, "Produce", 0, 11, 9, None, None,
+        PRODUCE, "Produce", 0, 12, 9, None, None,
         HotHandler(decode_produce, lambda on: on.produce.start), Routing.LEADER,
         "0 to 2 answer UNSUPPORTED_VERSION",
     ),
@@ -211,11 +213,16 @@ _APIS: Final = (
         lambda on: on.transactions.add_offsets, Routing.COORDINATOR,
     ),
     ServedApi(
-        26, "EndTxn", 0, 4, 3, transactions.EndTxnRequest, transactions.EndTxnResponse,
+        26, "EndTxn", 0, 5, 3, transactions.EndTxnRequest, transactions.EndTxnResponse,
         lambda on: on.transactions.end, Routing.COORDINATOR, "answered when it is decided",
     ),
     ServedApi(
-        28, "TxnOffsetCommit", 0, 4, 3,
+        27, "WriteTxnMarkers", 1, 1, 1,
+        transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse,
+        lambda on: on.markers.write, Routing.LEADER, "aborts only, of the whole transaction",
+    ),
+    ServedApi(
+        28, "TxnOffsetCommit", 0, 5, 3,
         transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse,
         lambda on: on.transaction_offsets.commit, Routing.COORDINATOR,
     ),

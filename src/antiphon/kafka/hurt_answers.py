@@ -86,7 +86,7 @@ def _each(response: Callable[[list[Any]], Message], one: Callable[[Any, int], An
 
 
 def _api_versions(_: Any, __: int, error: int) -> Message:
-    return served_versions([], error)
+    return served_versions([], 0, error)
 
 
 def _find_coordinator(request: Any, version: int, error: int) -> Message | None:
@@ -114,6 +114,20 @@ def _txn_offsets_topic(topic: Any, error: int) -> Any:
         for each in topic.partitions
     ]
     return transactions.TxnOffsetCommitTopicResult(name=topic.name, partitions=partitions)
+
+
+def _marker(marker: Any, error: int) -> Any:
+    topics = [
+        transactions.TxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                transactions.TxnPartitionResult(partition_index=index, error_code=error)
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in marker.topics
+    ]
+    return transactions.WrittenTxnMarker(producer_id=marker.producer_id, topics=topics)
 
 
 def _producers_topic(topic: Any, error: int) -> Any:
@@ -362,6 +376,9 @@ ANSWERED: Final[dict[str, Answered]] = {
     "AddPartitionsToTxn": _add_partitions,
     "AddOffsetsToTxn": _top(transactions.AddOffsetsToTxnResponse),
     "EndTxn": _top(transactions.EndTxnResponse),
+    "WriteTxnMarkers": _each(
+        lambda all_: transactions.WriteTxnMarkersResponse(markers=all_), _marker, "markers"
+    ),
     "TxnOffsetCommit": _each(
         lambda all_: transactions.TxnOffsetCommitResponse(topics=all_), _txn_offsets_topic, "topics"
     ),

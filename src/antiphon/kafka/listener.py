@@ -34,6 +34,7 @@ from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
 from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
+from antiphon.kafka.handlers.markers import MarkersHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
 from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
 from antiphon.kafka.handlers.produce import ProduceHandler
@@ -119,6 +120,7 @@ def _handlers(
         metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas),
         log_offsets=LogOffsetsHandler(gateway, cache),
         producers=ProducersHandler(gateway, cache),
+        markers=MarkersHandler(gateway, cache),
         groups=GroupHandler(cache, coordinator, service.coordinator),
         transactions=TransactionHandler(gateway, cache, service.coordinator, coordinator),
         transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
@@ -277,7 +279,7 @@ class KafkaListener:
             raise ProtocolViolationError(f"{header.api.name} before a login")
         if not header.supported:
             plain = header._replace(version=0)
-            answer.send(encoded(plain, served_versions(self._apis.values(), code.UNSUPPORTED_VERSION)))
+            answer.send(encoded(plain, served_versions(self._apis.values(), 0, code.UNSUPPORTED_VERSION)))
             return
         handler = self._apis[header.api.key].handler
         work: Awaitable[None] | None

@@ -1,4 +1,4 @@
-"""Produce, versions 0 to 11: record batches are slices of the request, never copied here.
+"""Produce, versions 0 to 12: record batches are slices of the request, never copied here.
 
 Versions 0 to 2 carry message formats that are not stored; they are read so that they can be answered with an error that
 their clients understand.

@@ -181,7 +181,8 @@ class CommandDone(Body, frozen=True, array_like=True, tag=True):
 class AskTransaction(Body, frozen=True, array_like=True, tag=True):
     """A partition's leader, or a group's coordinator, asks a transactional id's: does this take part in the transaction?
 
-    One of `shard_id` and `group` is given. Answered by `TransactionAnswer`.
+    One of `shard_id` and `group` is given. Answered by `TransactionAnswer`. With `joins` it takes part from now on
+    (KIP-890); `known_at` is then the version of metadata in which the asker knows the shard.
     """
 
     transactional_id: str
@@ -189,6 +190,8 @@ class AskTransaction(Body, frozen=True, array_like=True, tag=True):
     epoch: int
     shard_id: int | None = None
     group: str | None = None
+    joins: bool = False
+    known_at: int = -1
 
 
 class TransactionAnswer(Body, frozen=True, array_like=True, tag=True):

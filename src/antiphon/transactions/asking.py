@@ -3,6 +3,9 @@
 Only the transactional id's coordinator knows whether the partition takes part in the transaction that is under way. Its
 answer has the transaction's number, by which the append is refused if the transaction has ended by then. A partition in
 which the producer's transaction is open already has asked before.
+
+Clients of Kafka's second version of transactions (KIP-890) say nothing to the coordinator themselves: for these the question
+is at the same time the request that the partition, or the group, takes part.
 """
 
 import asyncio
@@ -19,6 +22,8 @@ from antiphon.transactions.internal_table import shard_of_name
 TRY_S: Final = 3.0
 TRIES: Final = 3
 PAUSE_S: Final = 0.1
+JOIN_TRIES: Final = 10
+JOIN_PAUSE_S: Final = 0.02  # the transaction before is ending: its markers take about so long
 ASKED_MAX: Final = 10_000  # questions that are open on this node
 
 
@@ -43,10 +48,13 @@ class TransactionAsker:
         self._coordinator = coordinator
         self._open: dict[_Question, asyncio.Task[Numbered]] = {}
 
-    def before_append(self, name: str, producer: Producer, shard_id: int) -> "asyncio.Task[Numbered] | None":
+    def before_append(
+        self, name: str, producer: Producer, shard_id: int, *, joins: bool = False
+    ) -> "asyncio.Task[Numbered] | None":
         """What a batch has to wait for; None where its transaction is open in the partition.
 
-        A batch that comes while one before it waits waits for the same answer, so that none overtakes another.
+        A batch that comes while one before it waits waits for the same answer, so that none overtakes another. `joins`: the
+        partition takes part by this. Raises OverloadedError; with `joins` WrongKindError where a partition takes no parts.
         """
         question = _Question(name, producer, shard_id)
         asking = self._open.get(question)
@@ -55,7 +63,9 @@ class TransactionAsker:
                 return None
             if len(self._open) >= ASKED_MAX:
                 raise OverloadedError(f"{ASKED_MAX} questions about transactions are open here already")
-            work = self.number_of(name, producer, shard_id=shard_id)
+            if joins:
+                self._gateway.transactions.check_taken(shard_id)
+            work = self.number_of(name, producer, shard_id=shard_id, joins=joins)
             asking = self._open[question] = asyncio.get_running_loop().create_task(
                 work, name="ask transaction"
             )
@@ -63,12 +73,32 @@ class TransactionAsker:
         return asking
 
     async def number_of(
-        self, name: str, producer: Producer, *, shard_id: int | None = None, group: str | None = None
+        self,
+        name: str,
+        producer: Producer,
+        *,
+        shard_id: int | None = None,
+        group: str | None = None,
+        joins: bool = False,
     ) -> Numbered:
-        """Does the partition, or the group, take part? Raises what is to be tried again by the client."""
+        """Does the partition, or the group, take part? With `joins` it does by this.
+
+        Raises what is to be tried again by the client.
+        """
+        known_at = self._gateway.metadata_version if joins else -1
+        asked = AskTransaction(name, producer.producer_id, producer.epoch, shard_id, group, joins, known_at)
+        found = await self._answer(asked)
+        for _ in range(JOIN_TRIES if joins else 0):
+            if found.refused is not Refused.CONCURRENT:
+                break
+            await asyncio.sleep(JOIN_PAUSE_S)
+            found = await self._answer(asked)
+        return found
+
+    async def _answer(self, asked: AskTransaction) -> Numbered:
         for left in reversed(range(TRIES)):
             try:
-                return await self._ask(name, producer, shard_id, group)
+                return await self._ask(asked)
             except UnknownTopicError:
                 return Numbered(-1, Refused.UNKNOWN_PRODUCER)  # there is no transactional id yet
             except AntiphonError as error:
@@ -77,13 +107,12 @@ class TransactionAsker:
                 await asyncio.sleep(PAUSE_S)
         raise InternalError("no try was left")
 
-    async def _ask(self, name: str, producer: Producer, shard_id: int | None, group: str | None) -> Numbered:
-        leader = shard_of_name(self._gateway, TRANSACTIONS_TABLE, name).leader
+    async def _ask(self, asked: AskTransaction) -> Numbered:
+        leader = shard_of_name(self._gateway, TRANSACTIONS_TABLE, asked.transactional_id).leader
         if leader == self._gateway.node_id:
-            refused, number = await self._coordinator.check(name, producer, shard_id, group)
+            refused, number = await self._coordinator.answer(asked)
             return Numbered(number, refused)
-        request = AskTransaction(name, producer.producer_id, producer.epoch, shard_id, group)
-        reply = await self._gateway.questions.ask(leader, request, TRY_S)
+        reply = await self._gateway.questions.ask(leader, asked, TRY_S)
         if not isinstance(reply, TransactionAnswer):
             raise InternalError(
                 f"node {leader} answered a question about a transaction with {type(reply).__name__}"
@@ -93,7 +122,5 @@ class TransactionAsker:
 
 async def answer(coordinator: TransactionCoordinator, asked: AskTransaction) -> TransactionAnswer:
     """What another node is told."""
-    refused, number = await coordinator.check(
-        asked.transactional_id, Producer(asked.producer_id, asked.epoch), asked.shard_id, asked.group
-    )
+    refused, number = await coordinator.answer(asked)
     return TransactionAnswer(number, refused.value if refused is not None else "")

@@ -17,6 +17,7 @@ from antiphon.coordination import transactions as t
 from antiphon.coordination.transactions import Bounds, Producer, Refused, Row, State, Step
 from antiphon.errors import AntiphonError, NotReadyError, OverloadedError
 from antiphon.gateway.interface import Gateway
+from antiphon.model.cluster import AskTransaction
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.metadata import ShardMeta
 from antiphon.transactions.endings import Endings
@@ -107,26 +108,32 @@ class TransactionCoordinator:
         self, name: str, timeout_ms: int, expected: Producer | None
     ) -> tuple[Refused | None, Row | None]:
         """InitProducerId. Returns why it is refused, or the row as it stands then."""
+        return await self._take_with_id(
+            name,
+            lambda row, fresh_id: t.init(row, timeout_ms, expected, fresh_id, system.wall_ms(), self.bounds),
+        )
+
+    async def _take_with_id(
+        self, name: str, step: Callable[[Row | None, int], Step]
+    ) -> tuple[Refused | None, Row | None]:
+        """A step that may need a fresh producer id, which is fetched then."""
         fresh_id = t.NOBODY
         while True:
             taken_id = fresh_id
-            refused, row, needs_id = await self._take(
-                name,
-                lambda row: t.init(row, timeout_ms, expected, taken_id, system.wall_ms(), self.bounds),  # noqa: B023
-            )
+            refused, row, needs_id = await self._take(name, lambda row: step(row, taken_id))  # noqa: B023
             if not needs_id:
                 return refused, row
             fresh_id = await self._gateway.new_producer_id()
 
     async def join(
-        self, name: str, producer: Producer, shards: list[int], groups: list[str]
+        self, name: str, producer: Producer, shards: list[int], groups: list[str], *, known_at: int = -1
     ) -> Refused | None:
-        """AddPartitionsToTxn, AddOffsetsToTxn."""
+        """AddPartitionsToTxn, AddOffsetsToTxn. `known_at`: metadata in which `shards` exist; this node's may be older."""
         if self.participants + len(shards) + len(groups) > PARTICIPANTS_MAX:
             raise OverloadedError(
                 f"{PARTICIPANTS_MAX} partitions and groups take part in transactions here already"
             )
-        known_at = self._gateway.metadata_version
+        known_at = max(known_at, self._gateway.metadata_version)
         refused, _, _ = await self._take(
             name,
             lambda row: t.join(row, producer, shards, groups, known_at, system.wall_ms(), self.bounds),
@@ -139,6 +146,18 @@ class TransactionCoordinator:
             name, lambda row: t.end(row, producer, commit=commit, now_ms=system.wall_ms())
         )
         return refused
+
+    async def end_and_raise(
+        self, name: str, producer: Producer, *, commit: bool
+    ) -> tuple[Refused | None, Producer | None]:
+        """EndTxn of KIP-890's second version: the same, and what the client's producer is from now on."""
+        refused, row = await self._take_with_id(
+            name,
+            lambda row, fresh_id: t.end_and_raise(
+                row, producer, fresh_id, commit=commit, now_ms=system.wall_ms()
+            ),
+        )
+        return refused, None if row is None else row.producer
 
     async def abort(self, name: str, *, only_overdue: bool = False) -> Refused | None:
         """Abort what is under way, for an operator or because of its time-out."""
@@ -153,6 +172,19 @@ class TransactionCoordinator:
         """Does that take part in the producer's transaction? And the transaction's number."""
         row = await self.describe(name)
         return t.check(row, producer, shard_id, group), row.number if row is not None else 0
+
+    async def answer(self, asked: AskTransaction) -> tuple[Refused | None, int]:
+        """The same for who is to append, or to keep offsets; `joins` has it take part first."""
+        producer = Producer(asked.producer_id, asked.epoch)
+        if asked.joins:
+            shards = [] if asked.shard_id is None else [asked.shard_id]
+            groups = [] if asked.group is None else [asked.group]
+            refused = await self.join(
+                asked.transactional_id, producer, shards, groups, known_at=asked.known_at
+            )
+            if refused is not None:
+                return refused, 0
+        return await self.check(asked.transactional_id, producer, asked.shard_id, asked.group)
 
     async def describe(self, name: str) -> Row | None:
         """The row of an id; None where there is none."""

@@ -15,6 +15,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, Api, RequestContext
+from antiphon.kafka.features import finalized, supported
 from antiphon.kafka.handlers.operations import with_cluster, with_topic
 from antiphon.kafka.handlers.rights import may, may_create, sees
 from antiphon.kafka.messages import cluster as m
@@ -41,14 +42,13 @@ AUTO_CREATE_TIMEOUT_S: Final = 30.0
 # again only after its own back-off, which is longer (librdkafka: a second) than an election.
 ELECTION_WAIT_S: Final = 1.5
 LOOK_S: Final = 0.1  # where replicas vote, a leader may be found without news from the coordinator
-CONDITIONAL_APPEND_FEATURE: Final = "antiphon.conditional_append"
 BROKERS: Final = 1  # endpoint type of DescribeCluster
 
 _Wanted = tuple[tuple[str | None, bytes], ...] | None
 
 
-def served_versions(apis: Collection[Api], error_code: int = 0) -> m.ApiVersionsResponse:
-    """The ranges that are served, and the feature by which a client knows conditional appends (KIP-27).
+def served_versions(apis: Collection[Api], version: int, error_code: int = 0) -> m.ApiVersionsResponse:
+    """The ranges that are served, and features, for an ApiVersions of this version.
 
     With an error, which is about the version of ApiVersions itself, that API alone.
     """
@@ -57,8 +57,13 @@ def served_versions(apis: Collection[Api], error_code: int = 0) -> m.ApiVersions
         for api in apis
         if error_code == 0 or api.key == API_VERSIONS
     ]
-    feature = m.SupportedFeature(name=CONDITIONAL_APPEND_FEATURE, min_version=1, max_version=1)
-    return m.ApiVersionsResponse(error_code=error_code, api_keys=ranges, supported_features=[feature])
+    return m.ApiVersionsResponse(
+        error_code=error_code,
+        api_keys=ranges,
+        supported_features=supported(version),
+        finalized_features_epoch=0,
+        finalized_features=finalized(),
+    )
 
 
 class MetadataHandler:
@@ -264,9 +269,9 @@ class MetadataHandler:
         """Let ApiVersions tell of these from now on."""
         self._apis = apis
 
-    async def api_versions(self, _: m.ApiVersionsRequest, __: RequestContext) -> m.ApiVersionsResponse:
+    async def api_versions(self, _: m.ApiVersionsRequest, context: RequestContext) -> m.ApiVersionsResponse:
         """ApiVersions."""
-        return served_versions(self._apis)
+        return served_versions(self._apis, context.version)
 
     async def describe_cluster(
         self, request: m.DescribeClusterRequest, context: RequestContext

@@ -47,6 +47,9 @@ ALL_REPLICAS: Final = -1
 NO_ANSWER: Final = 0
 MIN_SERVED: Final = 3  # older versions are advertised, and refused
 FIRST_ZSTD: Final = 7  # Produce version from which clients that cannot read zstd are out of the game
+FIRST_JOINING: Final = (
+    12  # Produce version from which a batch has its partition take part in its transaction (KIP-890)
+)
 ZSTD: Final = 4
 OWN_PRODUCER_IDS: Final = 1 << 61  # ids from here on are for the native client's tables and jobs
 TIMEOUT_S_MAX: Final = 300.0
@@ -152,7 +155,8 @@ class ProduceHandler:
         asking = None
         if outside.producer is not None:
             name_of_id = request.transactional_id or ""
-            asking = self._asker.before_append(name_of_id, outside.producer, shard.shard_id)
+            joins = header.version >= FIRST_JOINING
+            asking = self._asker.before_append(name_of_id, outside.producer, shard.shard_id, joins=joins)
         if asking is not None:
             work = self._append_part(asking, shard.shard_id, batch.records or b"", timeout_s)
             return asyncio.ensure_future(work)

@@ -1,4 +1,4 @@
-"""DescribeQuorum, told of `__cluster`, and UpdateFeatures, of which there is one with one level.
+"""DescribeQuorum, told of `__cluster`, and UpdateFeatures (`kafka.features`).
 
 The leader of `__cluster` knows how far each voter is. Other nodes know who leads and what is committed, a voter also its own
 end; the rest is -1, Kafka's value for what is not known.
@@ -9,14 +9,13 @@ from typing import Final
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.handlers.metadata import CONDITIONAL_APPEND_FEATURE
+from antiphon.kafka.features import FEATURES
 from antiphon.kafka.messages import described as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 
 QUORUM_TOPIC: Final = "__cluster_metadata"  # Kafka's name for it
-LEVEL: Final = 1
 _NOT_KNOWN: Final = -1
 
 
@@ -94,11 +93,12 @@ class QuorumHandler:
 
 
 def _feature_outcome(wanted: m.FeatureUpdate) -> m.FeatureOutcome:
-    if wanted.feature == CONDITIONAL_APPEND_FEATURE and wanted.max_version_level == LEVEL:
+    known = FEATURES.get(wanted.feature)
+    if known is not None and wanted.max_version_level == known.level:
         return m.FeatureOutcome(feature=wanted.feature)
-    reason = f"{wanted.feature!r} is no feature here: there is {CONDITIONAL_APPEND_FEATURE}"
-    if wanted.feature == CONDITIONAL_APPEND_FEATURE:
-        reason = f"{wanted.feature} has level {LEVEL}, and cannot get level {wanted.max_version_level}"
+    reason = f"{wanted.feature!r} is no feature here: there are {', '.join(FEATURES)}"
+    if known is not None:
+        reason = f"{wanted.feature} has level {known.level}, and cannot get level {wanted.max_version_level}"
     return m.FeatureOutcome(
         feature=wanted.feature, error_code=code.INVALID_UPDATE_VERSION, error_message=reason
     )

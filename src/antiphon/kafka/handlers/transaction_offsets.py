@@ -1,5 +1,7 @@
 """TxnOffsetCommit: offsets that become a group's with a transaction."""
 
+from typing import Final
+
 from antiphon.coordination.transactions import Producer
 from antiphon.errors import AntiphonError
 from antiphon.kafka import error_codes as code
@@ -14,6 +16,8 @@ from antiphon.model.access import Operation, Resource
 from antiphon.transactions.asking import TransactionAsker
 from antiphon.transactions.group_offsets import OffsetAt
 from antiphon.transactions.pending_offsets import PendingOffsets
+
+FIRST_JOINING: Final = 5  # version from which offsets have their group take part in the transaction (KIP-890)
 
 
 class TransactionOffsetsHandler:
@@ -39,7 +43,7 @@ class TransactionOffsetsHandler:
             request.topics, await self._refusal(request, context), context.rights
         )
         if offsets:
-            failed = await self._add(request, offsets)
+            failed = await self._add(request, offsets, joins=context.version >= FIRST_JOINING)
             for topic in outcomes:
                 for partition in topic.partitions:
                     partition.error_code = partition.error_code or failed
@@ -65,10 +69,12 @@ class TransactionOffsetsHandler:
         except AntiphonError as error:
             return code.coordinator_code_of(error)
 
-    async def _add(self, request: m.TxnOffsetCommitRequest, offsets: list[OffsetAt]) -> int:
+    async def _add(self, request: m.TxnOffsetCommitRequest, offsets: list[OffsetAt], *, joins: bool) -> int:
         group, producer = request.group_id, Producer(request.producer_id, request.producer_epoch)
         try:
-            number, refused = await self._asker.number_of(request.transactional_id, producer, group=group)
+            number, refused = await self._asker.number_of(
+                request.transactional_id, producer, group=group, joins=joins
+            )
             if refused is None:
                 refused = await self._pending.add(group, producer, number, offsets)
         except AntiphonError as error:

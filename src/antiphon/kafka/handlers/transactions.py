@@ -24,6 +24,7 @@ INIT_KNOWS_FENCED: Final = 4  # versions from which clients know PRODUCER_FENCED
 STEPS_KNOW_FENCED: Final = 2
 FIRST_OF_BROKERS: Final = 4  # AddPartitionsToTxn from which only a broker asks, for many clients
 FIRST_ABORTABLE: Final = 5
+FIRST_RAISING: Final = 5  # EndTxn from which the producer gets a new epoch
 
 _Asked = list[m.TxnTopic]
 
@@ -218,17 +219,25 @@ class TransactionHandler:
         return m.AddOffsetsToTxnResponse(error_code=code_of_refusal(refused, knows_fenced=knows))
 
     async def end(self, request: m.EndTxnRequest, context: RequestContext) -> m.EndTxnResponse:
-        """EndTxn: decided when it is answered."""
+        """EndTxn: decided when it is answered. From version 5 on the producer has a new epoch then (KIP-890)."""
         name = request.transactional_id
         if not is_transactional_id(name):
             return m.EndTxnResponse(error_code=code.INVALID_REQUEST)
         if not may_transact(context.rights, name):
             return m.EndTxnResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         producer = Producer(request.producer_id, request.producer_epoch)
+        now: Producer | None = None
         try:
-            refused = await self._coordinator.end(name, producer, commit=request.committed)
+            if context.version >= FIRST_RAISING:
+                refused, now = await self._coordinator.end_and_raise(name, producer, commit=request.committed)
+            else:
+                refused = await self._coordinator.end(name, producer, commit=request.committed)
         except AntiphonError as error:
             return m.EndTxnResponse(error_code=code.coordinator_code_of(error))
+        if refused is None and now is not None:
+            return m.EndTxnResponse(
+                producer_id=now.producer_id, producer_epoch=now.epoch, error_code=code.NONE
+            )
         knows = context.version >= STEPS_KNOW_FENCED
         return m.EndTxnResponse(error_code=code_of_refusal(refused, knows_fenced=knows))
 

@@ -31,6 +31,14 @@ class SupportedFeature(Message, kw_only=True):
     max_version: I16
 
 
+class FinalizedFeature(Message, kw_only=True):
+    """The levels of a feature that clients may use."""
+
+    name: str
+    max_version_level: I16
+    min_version_level: I16
+
+
 class ApiVersionsResponse(Message, kw_only=True):
     """Its header is always of version 0, and a request of an unknown version is answered in version 0."""
 
@@ -38,6 +46,8 @@ class ApiVersionsResponse(Message, kw_only=True):
     api_keys: list[ApiVersionRange]
     throttle_time_ms: Annotated[I32, V(1)] = 0
     supported_features: Annotated[list[SupportedFeature], V(3, tag=0)] = []
+    finalized_features_epoch: Annotated[I64, V(3, tag=1)] = -1
+    finalized_features: Annotated[list[FinalizedFeature], V(3, tag=2)] = []
 
 
 class MetadataRequestTopic(Message, kw_only=True):

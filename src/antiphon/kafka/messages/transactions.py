@@ -88,10 +88,48 @@ class EndTxnRequest(Message, kw_only=True):
 
 
 class EndTxnResponse(Message, kw_only=True):
-    """Outcome."""
+    """Outcome, and what the producer is from now on."""
 
     throttle_time_ms: I32 = 0
     error_code: I16
+    producer_id: Annotated[I64, V(5)] = -1
+    producer_epoch: Annotated[I16, V(5)] = -1
+
+
+class TxnMarkerTopic(Message, kw_only=True):
+    """Partitions of one topic that get a marker."""
+
+    name: str
+    partition_indexes: list[I32]
+
+
+class TxnMarker(Message, kw_only=True):
+    """The end of a producer's transaction. The coordinator's epoch is Kafka's."""
+
+    producer_id: I64
+    producer_epoch: I16
+    committed: bool
+    topics: list[TxnMarkerTopic]
+    coordinator_epoch: I32
+
+
+class WriteTxnMarkersRequest(Message, kw_only=True):
+    """End transactions in partitions."""
+
+    markers: list[TxnMarker]
+
+
+class WrittenTxnMarker(Message, kw_only=True):
+    """Outcomes for one producer."""
+
+    producer_id: I64
+    topics: list[TxnTopicResult]
+
+
+class WriteTxnMarkersResponse(Message, kw_only=True):
+    """Outcomes in the order of the request."""
+
+    markers: list[WrittenTxnMarker]
 
 
 class TxnOffsetCommitPartition(Message, kw_only=True):

@@ -55,6 +55,25 @@ TRANSACTION_PLANTS: Final = (
         options={**CALM, **_WORK},
     ),
     ClusterPlant(
+        "transactions-epoch-stays-at-end",
+        "a producer of the second version of Kafka's transactions keeps its epoch when its transaction ends",
+        (Edit(transactions, "end_and_raise", "epoch=row.epoch + 1", "epoch=row.epoch"),),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
+        "transactions-join-replaces",
+        "a partition that takes part by a batch puts those out that took part before",
+        (
+            Edit(
+                transactions,
+                "join",
+                "every_shard = tuple(sorted({*had.shards, *shards}))",
+                "every_shard = tuple(sorted(shards or had.shards))",
+            ),
+        ),
+        options={**CALM, **_WORK},
+    ),
+    ClusterPlant(
         "transactions-no-time-out",
         "a transaction whose producer is gone is never aborted",
         (Edit(TransactionCoordinator, "_abort_overdue", "deadline_ms <= now_ms", "deadline_ms < 0"),),

@@ -1,6 +1,12 @@
-"""One transactional producer of the simulator: it commits, aborts, abandons, and goes on as a zombie now and then."""
+"""One transactional producer of the simulator: it commits, aborts, abandons, and goes on as a zombie now and then.
+
+With each producer id that it gets it speaks the first or the second version of Kafka's transactions (KIP-890). The second
+one adds nothing to a transaction beforehand, and has a new epoch after each end; what comes late of the old one must be
+refused.
+"""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,13 +83,24 @@ class _FailedError(Exception):
 
 
 class _Producer:
-    """What InitProducerId gave."""
+    """What InitProducerId, or the end of a transaction, gave; `is_second`: it speaks the second version."""
 
-    def __init__(self, name: str, producer_id: int, epoch: int) -> None:
+    def __init__(self, name: str, producer_id: int, epoch: int, *, is_second: bool) -> None:
         self.name = name
         self.producer_id = producer_id
         self.epoch = epoch
+        self.is_second = is_second
         self.sequences: dict[int, int] = {}
+
+    @property
+    def end_version(self) -> int:
+        return 5 if self.is_second else 3
+
+    def after(self, told: m.EndTxnResponse) -> "_Producer":
+        """What it is when a transaction has ended."""
+        if not self.is_second:
+            return self
+        return _Producer(self.name, told.producer_id, told.producer_epoch, is_second=True)
 
 
 class Transactor:
@@ -143,7 +160,8 @@ class Transactor:
     async def _write(self, producer: _Producer, asked: Asked) -> None:
         partitions = sorted(self._workload.shard_ids)
         chosen = self._draw.sample(partitions, self._draw.randint(1, len(partitions)))
-        await self._add(producer, chosen)
+        if not producer.is_second:
+            await self._add(producer, chosen)
         for serial in range(self._draw.randint(1, 3)):
             for partition in chosen:
                 await self._send(producer, asked, partition, f"{asked.text}:{partition}:{serial}")
@@ -153,13 +171,15 @@ class Transactor:
     async def _ask_once(self, producer: _Producer, asked: Asked) -> None:
         """Ask for the commit once, and vanish if no answer says that it stands."""
         try:
-            told = await self._asked(END, 3, producer.name, self._end_request(producer, commit=True))
+            request = self._end_request(producer, commit=True)
+            told = await self._asked(END, producer.end_version, producer.name, request)
         except NoAnswerError:
             self._vanish()
             return
         if told.error_code:
             self._vanish()
             return
+        self._producer = producer.after(told)
         asked.outcome = "committed"
 
     def _abandon(self, asked: Asked) -> None:
@@ -182,19 +202,35 @@ class Transactor:
         try:
             if self._draw.random() < 0.5:
                 await self._send(old, late, min(asked.acknowledged), f"{late.text}:late")
-            await self._step(END, old.name, self._end_request(old, commit=True))
+            await self._step(END, old.name, self._end_request(old, commit=True), version=old.end_version)
         except _FailedError:
             return
 
     async def _end(self, producer: _Producer, asked: Asked, *, commit: bool) -> None:
+        request = self._end_request(producer, commit=commit)
         try:
-            await self._step(END, producer.name, self._end_request(producer, commit=commit))
+            told = await self._step(END, producer.name, request, version=producer.end_version)
         except _FailedError as failed:
             if not commit or not failed.unknown:
                 asked.outcome = "not"
             raise
         asked.outcome = "committed" if commit else "not"
         self._book.outcomes["transactions_committed" if commit else "transactions_aborted"] += 1
+        self._producer = producer.after(told)
+        if producer.is_second and asked.acknowledged and self._draw.random() < 0.2:
+            await self._late(producer, min(asked.acknowledged))
+
+    async def _late(self, ended: _Producer, partition: int) -> None:
+        """A batch of the transaction that has ended comes late: it must be no part of the next one.
+
+        As long as the partition has not heard of the end, the batch is a part of its own transaction, as it should be.
+        """
+        if not await self._is_at_rest(ended.name):
+            return
+        late = self._new(ended.name)
+        late.outcome, late.broken = "not", "zombie"
+        with contextlib.suppress(_FailedError):
+            await self._send(ended, late, partition, f"{late.text}:late")
 
     async def rest(self) -> None:
         """Wait until all that was begun here is over."""
@@ -235,7 +271,7 @@ class Transactor:
             transactional_id=name, transaction_timeout_ms=self._draw.choice(TIMEOUT_MS)
         )
         told = await self._step(INIT, name, request, version=4, tries=200)
-        return _Producer(name, told.producer_id, told.producer_epoch)
+        return _Producer(name, told.producer_id, told.producer_epoch, is_second=self._draw.random() < 0.5)
 
     async def _add(self, producer: _Producer, partitions: list[int]) -> None:
         request = m.AddPartitionsToTxnRequest(
@@ -255,13 +291,14 @@ class Transactor:
         )
 
     async def _offset(self, producer: _Producer, asked: Asked) -> None:
-        request = m.AddOffsetsToTxnRequest(
-            transactional_id=producer.name,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            group_id=self._group,
-        )
-        await self._step(ADD_OFFSETS, producer.name, request)
+        if not producer.is_second:
+            request = m.AddOffsetsToTxnRequest(
+                transactional_id=producer.name,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                group_id=self._group,
+            )
+            await self._step(ADD_OFFSETS, producer.name, request)
         partition = m.TxnOffsetCommitPartition(
             partition_index=0, committed_offset=self._count, committed_metadata=asked.text
         )
@@ -272,7 +309,8 @@ class Transactor:
             producer_epoch=producer.epoch,
             topics=[m.TxnOffsetCommitTopic(name=self._workload.topic, partitions=[partition])],
         )
-        await self._step(OFFSETS, self._group, commit, key_type=GROUP_KEY)
+        version = 5 if producer.is_second else 3
+        await self._step(OFFSETS, self._group, commit, version=version, key_type=GROUP_KEY)
         asked.offset = self._count
         await self._look_at_offset(asked)
 
@@ -322,7 +360,7 @@ class Transactor:
         for _ in range(TRIES):
             address, _epoch = await self._client.leader(topic, partition)
             try:
-                told = await self._client.ask(address, PRODUCE, 9, request)
+                told = await self._client.ask(address, PRODUCE, 12 if producer.is_second else 9, request)
                 error = told.topics[0].partitions[0].error_code
             except NoAnswerError:
                 unknown, error = True, code.REQUEST_TIMED_OUT

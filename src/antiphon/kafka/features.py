@@ -1,0 +1,48 @@
+"""Features that ApiVersions tells of: what a client may use beyond the versions of APIs.
+
+The levels come with the version of the nodes, so UpdateFeatures takes only the level that a feature has.
+"""
+
+from typing import Final, NamedTuple
+
+from antiphon.kafka.messages import cluster as m
+
+FIRST_FROM_ZERO: Final = (
+    4  # ApiVersions that may tell of a feature from level 0 on: older clients cannot read that
+)
+
+
+class Feature(NamedTuple):
+    """A feature's levels: those that nodes can have, and the one that clients may use; None: told of as supported only."""
+
+    min_level: int
+    max_level: int
+    finalized: int | None = None
+
+    @property
+    def level(self) -> int:
+        """The one that it has."""
+        return self.max_level if self.finalized is None else self.finalized
+
+
+CONDITIONAL_APPEND: Final = "antiphon.conditional_append"  # KIP-27
+TRANSACTIONS: Final = "transaction.version"  # KIP-890: level 2 ends each transaction with a new epoch
+FEATURES: Final = {CONDITIONAL_APPEND: Feature(1, 1), TRANSACTIONS: Feature(0, 2, finalized=2)}
+
+
+def supported(version: int) -> list[m.SupportedFeature]:
+    """What ApiVersions of this version says of levels that nodes can have."""
+    return [
+        m.SupportedFeature(name=name, min_version=one.min_level, max_version=one.max_level)
+        for name, one in FEATURES.items()
+        if one.min_level or version >= FIRST_FROM_ZERO
+    ]
+
+
+def finalized() -> list[m.FinalizedFeature]:
+    """What it says of levels that clients may use."""
+    return [
+        m.FinalizedFeature(name=name, max_version_level=one.finalized, min_version_level=one.finalized)
+        for name, one in FEATURES.items()
+        if one.finalized is not None
+    ]
