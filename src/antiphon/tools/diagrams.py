@@ -27,6 +27,12 @@ from antiphon.replication.replica_state import (
     Role,
     State,
 )
+from antiphon.simulation.cluster.tables import (
+    measured_in,
+    table_of_faults,
+    table_of_plants,
+    table_of_workloads,
+)
 
 
 def state_diagram(table: Mapping[tuple[State, Happening], State], *starts: State) -> str:
@@ -107,6 +113,11 @@ def lake_formats(_root: Path) -> str:
     return table_of_formats()
 
 
+def simulated_plants(root: Path) -> str:
+    """The planted bugs, from their rows; what a run of all of them found stays as the page has it (`make plants-table`)."""
+    return table_of_plants(measured_in((root / "docs" / "simulation.md").read_text(encoding="utf-8")))
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
     "lake formats": lake_formats,
     "lake targets": lake_targets,
@@ -116,6 +127,9 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "leader phases": lambda _: state_diagram(LEADER_PHASES, LeaderPhase.STARTING),
     "log conditions": lambda _: state_diagram(LOG_CONDITIONS, *LogCondition),
     "requirements": requirement_table,
+    "simulated faults": lambda _: table_of_faults(),
+    "simulated workloads": lambda _: table_of_workloads(),
+    "simulated plants": simulated_plants,
 }
 
 
