@@ -15,6 +15,7 @@ from pathlib import Path
 from antiphon.kafka.apis import APIS
 from antiphon.lake.targets.kinds import table_of_kinds
 from antiphon.lake.values.formats import table_of_formats
+from antiphon.replication.commit_rule import table_of_rules
 from antiphon.replication.replica_state import (
     CANDIDACIES,
     LEADER_PHASES,
@@ -119,6 +120,7 @@ def simulated_plants(root: Path) -> str:
 
 
 PARTS: dict[str, Callable[[Path], str]] = {
+    "commit rules": lambda _: table_of_rules(),
     "lake formats": lake_formats,
     "lake targets": lake_targets,
     "kafka apis": kafka_apis,
