@@ -34,6 +34,7 @@ from antiphon.simulation.cluster.tables import (
     table_of_plants,
     table_of_workloads,
 )
+from antiphon.spark.jobs import table_of_jobs
 
 
 def state_diagram(table: Mapping[tuple[State, Happening], State], *starts: State) -> str:
@@ -128,6 +129,7 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "candidacies": lambda _: state_diagram(CANDIDACIES, Candidacy.NONE),
     "leader phases": lambda _: state_diagram(LEADER_PHASES, LeaderPhase.STARTING),
     "log conditions": lambda _: state_diagram(LOG_CONDITIONS, *LogCondition),
+    "jobs": lambda _: table_of_jobs(),
     "requirements": requirement_table,
     "simulated faults": lambda _: table_of_faults(),
     "simulated workloads": lambda _: table_of_workloads(),
