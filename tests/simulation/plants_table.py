@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.simulation.cluster.plants import ALL_PLANTS
+from antiphon.simulation.cluster.tables import table_of_plants
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+MADE, END_MADE = "<!-- made: simulated plants -->", "<!-- end: simulated plants -->"
 BEGIN, END = "<!-- plants: begin -->\n", "<!-- plants: end -->\n"
 
 
@@ -32,14 +34,15 @@ def table(run: dict[str, Any]) -> str:
         f"In one run of all {len(took)} every one was caught: {first} by the first seed, {soon} within 25, the last by seed",
         f"number {took[-1]}. It took {minutes} minutes in {where}.",
         "",
-        "| plant | profile | seeds | caught by |",
-        "|---|---|---|---|",
+        MADE,
+        table_of_plants({name: _cells(one) for name, one in found.items()}),
+        END_MADE,
     ]
-    for name, plant in ALL_PLANTS.items():
-        one = found[name]
-        seeds = "its script" if one.get("script") else one["seeds"]
-        lines.append(f"| `{name}`: {plant.description} | {plant.profile} | {seeds} | `{one['invariant']}` |")
     return "\n".join(lines) + "\n"
+
+
+def _cells(one: dict[str, Any]) -> tuple[str, str]:
+    return "its script" if one.get("script") else str(one["seeds"]), f"`{one['invariant']}`"
 
 
 def put(page: str, made: str) -> str:

@@ -21,69 +21,7 @@ from tests.simulation.plants_table import BEGIN, END, put, table
 from tests.simulation.told import seeds_from
 
 QUICK_SEEDS = 8
-# Where the search begins; the other seeds follow.
-FIRST_SEED = {
-    "cluster-log-counts-as-whole": 4,
-    "compaction-swaps-without-a-word": 12,
-    "cut-on-every-append": 3,
-    "few-are-enough": 2,
-    "node-answers-trims-at-once": 4,
-    "node-believes-data": 3,
-    "node-believes-names": 6,
-    "node-recovery-forgets-producers": 3,
-    "table-judges-by-store": 2,
-}
-QUICK = [
-    "compacts-open-transactions",
-    "compaction-drops-tombstones-at-once",
-    "compaction-forgets-producers",
-    "compaction-swaps-without-a-word",
-    "scrub-skips-checksums",
-    "scrub-finds-and-does-not-tell",
-    "scrub-skips-stores",
-    "cluster-log-without-coordinator",
-    "cluster-log-counts-as-whole",
-    "one-step-change",
-    "marker-of-everything",
-    "few-are-enough",
-    "node-believes-names",
-    "node-believes-data",
-    "node-promises-unsynced",
-    "node-writes-no-vote",
-    "node-acknowledges-before-sync",
-    "node-segment-without-name",
-    "node-all-staged-is-durable",
-    "node-acknowledges-unpromised-term",
-    "node-answers-inside-the-step",
-    "node-answers-before-applying",
-    "node-answers-repeats-at-once",
-    "node-cut-keeps-producers",
-    "node-recovery-forgets-producers",
-    "client-repeats-as-new",
-    "client-renumbers-writes",
-    "h1-wrong-median",
-    "h5-unclipped-commit",
-    "ready-at-once",
-    "majority-will-do",
-    "table-judges-by-store",
-    "cut-on-every-append",
-    "repaired-too-early",
-    "forgotten-term",
-    "node-trims-uncommitted",
-    "node-answers-trims-at-once",
-    "node-trims-all-that-is-settled",
-    "node-takes-older-metadata",
-    "node-wakes-watchers-before-applying",
-    "multi-ack-before-sync",
-    "multi-duplicates-taken",
-    "multi-gaps-taken",
-    "table-rows-after-offset",
-    "table-applies-again",
-    "node-opens-from-its-store",
-    "node-full-disk-gives-place-twice",
-    "listener-forgets-commits-at-move",
-    "store-iteration-ends-at-damage",
-]
+QUICK = [name for name, plant in CLUSTER_PLANTS.items() if plant.quick]
 
 
 @pytest.mark.parametrize("plant", CLUSTER_PLANTS.values(), ids=CLUSTER_PLANTS)
@@ -102,7 +40,8 @@ def test_what_a_plant_replaces_is_there_and_comes_back(plant: ClusterPlant) -> N
 )
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name: str) -> None:
-    caught = seeds_to_catch(CLUSTER_PLANTS[name], seeds_from(FIRST_SEED.get(name, 1), QUICK_SEEDS))
+    plant = CLUSTER_PLANTS[name]
+    caught = seeds_to_catch(plant, seeds_from(plant.first_seed, QUICK_SEEDS))
     assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
     del caught
     gc.collect()  # here, and not in somebody else's test

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,9 +31,9 @@ def no_node_is_paused_twice() -> Iterator[None]:
         if fault.nodes[0] in paused:
             raise ValueError(f"node {fault.nodes[0]} was paused twice")
         paused.add(fault.nodes[0])
-        pause(faults, fault, draw)
+        pause.effect(faults, fault, draw)
 
-    KINDS["pause"] = judged
+    KINDS["pause"] = replace(pause, effect=judged)
     try:
         yield
     finally:

@@ -33,8 +33,8 @@ FEW_CLIENTS = {
 
 def _world(seed: int, profile: str, **weights: int) -> ClusterOptions:
     """A short world in which only these things go wrong."""
-    others: dict[str, Any] = {f"{kind}_weight": 0 for kind in KINDS}
-    wanted = {f"{kind}_weight": weight for kind, weight in weights.items()}
+    others: dict[str, Any] = {kind.option: 0 for kind in KINDS.values()}
+    wanted = {KINDS[kind].option: weight for kind, weight in weights.items()}
     return draw_options(
         seed,
         profile,
@@ -86,8 +86,13 @@ def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobod
 
 @pytest.mark.parametrize(("profile", "seed"), [("oxia", 8), ("raft", 10)])
 def test_a_watch_that_is_behind_what_was_trimmed_goes_on_behind_it(profile: str, seed: int) -> None:
-    world = dataclasses.replace(_world(seed, profile, trim=2), watches=True, slow_watchers=True)
-    result = run_cluster(dataclasses.replace(world, fault_every_ms=50, operations_per_s=200))
+    changes: dict[str, Any] = {
+        "watches": True,
+        "slow_watchers": True,
+        "fault_every_ms": 50,
+        "operations_per_s": 200,
+    }
+    result = run_cluster(dataclasses.replace(_world(seed, profile, trim=2), **changes))
     assert result.failure is None, words(result)
     assert result.events["watch-passes-over"] > 0
 

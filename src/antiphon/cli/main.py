@@ -1,13 +1,12 @@
 """`antiphon`: one command line for a cluster, its logs and tables, and the tools that prove them right."""
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from antiphon.cli import (
     access_commands,
-    archive_commands,
-    audit_commands,
     bench,
     cluster_commands,
     data_commands,
@@ -15,9 +14,7 @@ from antiphon.cli import (
     judge,
     kv_commands,
     membership_commands,
-    pipeline_commands,
     quota_commands,
-    replay_commands,
     scrub_command,
     simulate,
     spark_support,
@@ -27,6 +24,7 @@ from antiphon.cli import (
     verify,
 )
 from antiphon.cli.top import command as top_command
+from antiphon.spark.jobs import JOBS
 
 app = typer.Typer(
     name="antiphon",
@@ -70,10 +68,8 @@ judge.mount(app)
 verify.mount(app)
 scrub_command.mount(app)
 transaction_commands.mount(app)
-archive_commands.mount(app)
-audit_commands.mount(app)
-replay_commands.mount(app)
-pipeline_commands.mount(app)
+for module in dict.fromkeys(job.mounted_by for job in JOBS):
+    import_module(f"antiphon.cli.{module}").mount(app)
 spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 

@@ -7,6 +7,7 @@ import typer
 from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
 from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.model.metadata import TopicMeta
+from antiphon.replication.commit_rule import spellings_and_meanings
 
 ProfileOption = Annotated[
     str,
@@ -14,10 +15,7 @@ ProfileOption = Annotated[
 ]
 CommitOption = Annotated[
     str | None,
-    typer.Option(
-        help="When an entry is committed: quorum (a majority has it), live (every live replica has it), "
-        "local (the leader has it), at_least(K)."
-    ),
+    typer.Option(help=f"When an entry is committed: {spellings_and_meanings()}."),
 ]
 ElectionOption = Annotated[
     str | None,

@@ -12,7 +12,7 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import Kind, TopicMeta
-from antiphon.replication.commit_rule import CommitRule
+from antiphon.replication.commit_rule import CommitRule, spellings
 
 ELECTIONS: Final = ("coordinator", "raft", "manual")
 WRITERS: Final = ("single", "multi")
@@ -26,6 +26,9 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
     "fluvio": {"commit": "live", "isolation": "uncommitted"},
     "tarantool": {"election": "raft", "commit.marker": "record", "on.not.leader": "forward"},
 }
+COMMIT_RULES: Final = spellings()
+"""How the values of `commit` are written, for people."""
+
 DEFAULTS: Final[dict[str, str]] = {
     "commit": "quorum",
     "election": "coordinator",

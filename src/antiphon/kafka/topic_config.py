@@ -7,6 +7,7 @@ its proper code, and Kafka's rules for a topic's name, so that a client is told 
 import re
 from typing import Final, NamedTuple
 
+from antiphon.coordination.profiles import COMMIT_RULES
 from antiphon.model import internal
 
 GROUPS_TABLE: Final = internal.GROUPS_TABLE
@@ -55,7 +56,7 @@ _SETTINGS: Final = (
     TopicSetting("ack.every", "1", INT, "Entries after which a follower acknowledges."),
     TopicSetting("bulk.bytes.per.second", "-1", LONG, "Bytes of bulk writes that a shard takes a second; -1: no limit."),
     TopicSetting("cleanup.policy", "delete", LIST, "delete: by retention; compact: newest of each key; or both."),
-    TopicSetting("commit", "quorum", STRING, "When an append is acknowledged: quorum, live, local or at_least(k)."),
+    TopicSetting("commit", "quorum", STRING, f"When an append is acknowledged: {COMMIT_RULES}."),
     TopicSetting("commit.marker", "piggyback", STRING, "record: a commit is a record of the log as well."),
     TopicSetting("compression.type", "producer", STRING, "Batches are kept as they were sent."),
     TopicSetting("conflict", "last-writer-wins", STRING, "How tables with several writers are merged."),

@@ -23,12 +23,13 @@ Only this file looks at the kind of a rule; everybody else asks the rule:
 | what does an append wait for? | `copies`, `waits_for` |
 | can it be kept at all? | `can_be_kept` |
 | what may be lost? | `may_lose` |
+| what do people read of it? | `DESCRIBED`: help, Kafka's documentation of the setting, refusals and docs/modes.md |
 """
 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.quorum import majority
@@ -41,6 +42,92 @@ class CommitKind(StrEnum):
     LIVE = "live"
     LOCAL = "local"
     AT_LEAST = "at_least"
+
+
+class Described(NamedTuple):
+    """How a rule is written, and what it gives and costs, in words. `n` is the number of replicas.
+
+    Attributes:
+        spelling: as `parse` takes it, for a number k.
+        who: has an entry that is committed, in a few words; empty where the spelling says it.
+        when: for which k this row is.
+        on_disk_at: where an entry is when it is acknowledged.
+        goes_on_with: what has to be alive.
+        survives: how many replicas may be lost for good without losing an acknowledged entry.
+        slow_replica: what a slow replica delays.
+    """
+
+    spelling: str
+    who: str
+    when: str
+    on_disk_at: str
+    goes_on_with: str
+    survives: str
+    slow_replica: str
+
+
+DESCRIBED: Final = (
+    Described(
+        "quorum",
+        "a majority has it",
+        "",
+        "a majority",
+        "a majority alive",
+        "n \u2212 majority",
+        "delays nobody",
+    ),
+    Described(
+        "live",
+        "every live replica has it",
+        "",
+        "every live replica",
+        "one live replica (and `min.live` to write)",
+        "all but one of the live set",
+        "delays every write until it is removed from the live set",
+    ),
+    Described(
+        "local",
+        "the leader has it",
+        "",
+        "the leader only",
+        "a majority to elect",
+        "none: see the loss window",
+        "delays nobody",
+    ),
+    Described(
+        "at_least(k)",
+        "",
+        ", k above n/2",
+        "k replicas",
+        "a majority to elect, k to write",
+        "k \u2212 1, at least n \u2212 majority",
+        "delays writes once fewer than k replicas are fast",
+    ),
+)
+
+
+def spellings() -> str:
+    """How the rules are written, as a list for people."""
+    *others, last = (rule.spelling for rule in DESCRIBED)
+    return f"{', '.join(others)} or {last}"
+
+
+def spellings_and_meanings() -> str:
+    """The same with who has what is committed, as help has it: there a placeholder is in capitals."""
+    written = [(rule.spelling.replace("(k)", "(K)"), rule.who) for rule in DESCRIBED]
+    return ", ".join(f"{spelling} ({who})" if who else spelling for spelling, who in written)
+
+
+def table_of_rules() -> str:
+    """What each rule gives and costs, for the docs."""
+    lines = [
+        "| commit | acknowledged when on disk at | goes on with | survives | a slow replica |",
+        "|---|---|---|---|---|",
+    ]
+    for one in DESCRIBED:
+        cells = (one.on_disk_at, one.goes_on_with, one.survives, one.slow_replica)
+        lines.append(f"| `{one.spelling}`{one.when} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 _AT_LEAST: Final = re.compile(r"at_least\(\s*([0-9]{1,3})\s*\)")
@@ -56,13 +143,11 @@ class CommitRule:
     @classmethod
     def parse(cls, text: str) -> "CommitRule":
         """`quorum`, `live`, `local` or `at_least(3)`; InvalidRequestError for anything else."""
-        if text in {CommitKind.QUORUM, CommitKind.LIVE, CommitKind.LOCAL}:
+        if text in {kind.value for kind in CommitKind} - {CommitKind.AT_LEAST}:
             return cls(CommitKind(text))
         found = _AT_LEAST.fullmatch(text)
         if found is None or not int(found[1]):
-            raise InvalidRequestError(
-                f"commit={text!r} is no commit rule: use quorum, live, local or at_least(k) with k from 1"
-            )
+            raise InvalidRequestError(f"commit={text!r} is no commit rule: use {spellings()} with k from 1")
         return cls(CommitKind.AT_LEAST, int(found[1]))
 
     @property

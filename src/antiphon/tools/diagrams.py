@@ -15,6 +15,7 @@ from pathlib import Path
 from antiphon.kafka.apis import APIS
 from antiphon.lake.targets.kinds import table_of_kinds
 from antiphon.lake.values.formats import table_of_formats
+from antiphon.replication.commit_rule import table_of_rules
 from antiphon.replication.replica_state import (
     CANDIDACIES,
     LEADER_PHASES,
@@ -27,6 +28,13 @@ from antiphon.replication.replica_state import (
     Role,
     State,
 )
+from antiphon.simulation.cluster.tables import (
+    measured_in,
+    table_of_faults,
+    table_of_plants,
+    table_of_workloads,
+)
+from antiphon.spark.jobs import table_of_jobs
 
 
 def state_diagram(table: Mapping[tuple[State, Happening], State], *starts: State) -> str:
@@ -107,7 +115,13 @@ def lake_formats(_root: Path) -> str:
     return table_of_formats()
 
 
+def simulated_plants(root: Path) -> str:
+    """The planted bugs, from their rows; what a run of all of them found stays as the page has it (`make plants-table`)."""
+    return table_of_plants(measured_in((root / "docs" / "simulation.md").read_text(encoding="utf-8")))
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
+    "commit rules": lambda _: table_of_rules(),
     "lake formats": lake_formats,
     "lake targets": lake_targets,
     "kafka apis": kafka_apis,
@@ -115,7 +129,11 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "candidacies": lambda _: state_diagram(CANDIDACIES, Candidacy.NONE),
     "leader phases": lambda _: state_diagram(LEADER_PHASES, LeaderPhase.STARTING),
     "log conditions": lambda _: state_diagram(LOG_CONDITIONS, *LogCondition),
+    "jobs": lambda _: table_of_jobs(),
     "requirements": requirement_table,
+    "simulated faults": lambda _: table_of_faults(),
+    "simulated workloads": lambda _: table_of_workloads(),
+    "simulated plants": simulated_plants,
 }
 
 

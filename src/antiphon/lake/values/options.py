@@ -15,7 +15,7 @@ from antiphon.lake.values.ddl import parse_columns
 class ValueOptions:
     """What a job is told of its values.
 
-    `format`: raw, text, json, avro or protobuf. `schema`: of JSON columns as DDL (`id bigint, name string`), a StructType or
+    `format`: one of `formats.FORMATS`. `schema`: of JSON columns as DDL (`id bigint, name string`), a StructType or
     an Arrow schema, or None to learn them from a sample; of Avro the schema's JSON or a file of it; of Protobuf a file that
     `protoc --include_imports --descriptor_set_out` made, or its bytes. `message`: the Protobuf message's full name.
     `framing`: `confluent` where values begin with a schema id; `container` where each is an Avro file of one record, which

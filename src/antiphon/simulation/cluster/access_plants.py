@@ -63,6 +63,7 @@ ACCESS_PLANTS: Final = (
             "fault_every_ms": 1_500,
             "power_all_weight": 1,
         },
+        first_seed=2,
     ),
     ClusterPlant(
         "access-native-asks-nobody",

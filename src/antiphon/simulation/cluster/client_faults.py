@@ -7,6 +7,7 @@ of its workload are told (`Workload.died`). After a while a new client with a nu
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register
 
 if TYPE_CHECKING:
@@ -26,8 +27,14 @@ def _clients(faults: Faults) -> "list[tuple[Workload, Client]]":
     ]
 
 
-@register("client_kill")
+@register(
+    "client_kill",
+    10,
+    Drawn(one_of(0, 0, 2), "clients", 0),
+    then="its workload is told (`Workload.died`), and after a while another client takes its place",
+)
 def _client_kill(faults: Faults, fault: Fault, draw: Random) -> None:
+    """A client ends in the middle of a request; in three of ten cases its machine goes down, and nobody is told."""
     found = [(workload, client) for workload, client in _clients(faults) if client.work is not None]
     if not found:
         return
@@ -37,8 +44,13 @@ def _client_kill(faults: Faults, fault: Fault, draw: Random) -> None:
     faults.later(fault.lasts_ms / 1000, workload.succeed)
 
 
-@register("client_pause")
+@register(
+    "client_pause",
+    11,
+    Drawn(one_of(0, 0, 2), "clients", 1),
+)
 def _client_pause(faults: Faults, fault: Fault, draw: Random) -> None:
+    """A client stands still for a while."""
     found = [client for workload, client in _clients(faults) if workload.may_pause]
     if not found:
         return
@@ -48,7 +60,11 @@ def _client_pause(faults: Faults, fault: Fault, draw: Random) -> None:
     faults.later(fault.lasts_ms / 1000, process.resume)
 
 
-@register("client_stall")
+@register(
+    "client_stall",
+    12,
+    Drawn(one_of(0, 0, 2), "clients", 2),
+)
 def _client_stall(faults: Faults, fault: Fault, draw: Random) -> None:
     """Some clients do not read from some of their connections for a while: what nodes write there waits."""
     nodes = {machine.host for machine in faults.cluster.machines}

@@ -24,6 +24,7 @@ CLIENT_PLANTS: Final = (
             ),
         ),
         options=RESETS,
+        quick=True,
     ),
     ClusterPlant(
         "client-sends-no-sequence",
@@ -47,6 +48,7 @@ CLIENT_PLANTS: Final = (
             ),
         ),
         options={**RESETS, "putters": 4, "appenders": 0},
+        quick=True,
     ),
     ClusterPlant(
         "client-ledger-takes-others-for-own",

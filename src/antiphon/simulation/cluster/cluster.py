@@ -11,13 +11,13 @@ from antiphon.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.operator import Operator
-    from antiphon.simulation.cluster.options import ClusterOptions
+    from antiphon.simulation.cluster.world_options import WorldOptions
 
 
 class SimulatedCluster(World):
     """See the module's text. Make it, `start`, let it run (`loop.run_until`), `close`."""
 
-    def __init__(self, options: "ClusterOptions") -> None:
+    def __init__(self, options: "WorldOptions") -> None:
         super().__init__(options)
         self.evidence = Evidence()
         self.machines: list[Machine] = []

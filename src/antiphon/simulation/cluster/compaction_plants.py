@@ -30,6 +30,7 @@ COMPACTION_PLANTS: Final = (
             ),
         ),
         options=_CALM,
+        quick=True,
     ),
     ClusterPlant(
         "compacts-what-is-not-committed",
@@ -61,6 +62,7 @@ COMPACTION_PLANTS: Final = (
         "a tombstone goes with the first pass after the one that removed what it deletes",
         (Edit(CompactionPass, "__init__", "clean.since_end if is_old else 0", "clean.since_end"),),
         options=_CALM,
+        quick=True,
     ),
     ClusterPlant(
         "compaction-forgets-producers",
@@ -74,6 +76,7 @@ COMPACTION_PLANTS: Final = (
             ),
         ),
         options=_CALM,
+        quick=True,
     ),
     ClusterPlant(
         "compaction-removes-markers",
@@ -93,6 +96,8 @@ COMPACTION_PLANTS: Final = (
             ),
         ),
         options={**_CRASHES, "swap_weight": 8},
+        quick=True,
+        first_seed=12,
     ),
     ClusterPlant(
         "compaction-swaps-what-is-not-synced",

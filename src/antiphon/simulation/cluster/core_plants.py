@@ -125,6 +125,8 @@ _FOLLOWING: Final = (
         mutations.CUT_ON_EVERY_APPEND,
         profile="raft",
         options=_LATE,
+        quick=True,
+        first_seed=3,
     ),
     ClusterPlant(
         "repaired-too-early",
@@ -132,6 +134,7 @@ _FOLLOWING: Final = (
         election_mutations.REPAIRED_TOO_EARLY,
         profile="raft",
         options=_BIG_LOSSES,
+        quick=True,
     ),
 )
 
@@ -181,6 +184,7 @@ _STARTS: Final = (
         ),
         profile="raft",
         options=_KILLS,
+        quick=True,
     ),
     ClusterPlant(
         "torn-entry-kept",

@@ -25,6 +25,7 @@ _PROMISES: Final = (
         ),
         profile="raft",
         options=CALM,
+        quick=True,
     ),
     ClusterPlant(
         "node-writes-no-vote",
@@ -39,6 +40,7 @@ _PROMISES: Final = (
         ),
         profile="raft",
         options=CALM,
+        quick=True,
     ),
 )
 
@@ -55,12 +57,14 @@ _WRITES: Final = (
             ),
         ),
         options=CALM,
+        quick=True,
     ),
     ClusterPlant(
         "node-segment-without-name",
         "a new segment's name is not synced in its directory",
         (Edit(layout, "create_segment", "    disk.fsync_dir(directory)\n", ""),),
         options=CALM,
+        quick=True,
     ),
     ClusterPlant(
         "node-closes-segments-short",
@@ -87,6 +91,7 @@ _WRITES: Final = (
         (Edit(ShardLog, "truncate", "if not self.producers.truncate(to_offset):", "if False:"),),
         profile="raft",
         options=LONG_CUTS,
+        quick=True,
     ),
 )
 
@@ -96,6 +101,8 @@ _STARTS: Final = (
         "recovery reads the log's batches and does not learn their producers' sequences",
         (Edit(_Recovery, "_take", "self.producers.learn(header, batch)", "None"),),
         options={**CRASHES, "kill_weight": 6, "reset_weight": 4},
+        quick=True,
+        first_seed=3,
     ),
 )
 

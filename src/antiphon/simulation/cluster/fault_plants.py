@@ -74,6 +74,7 @@ _ROOM: Final = (
         "the place where a write found the disk full is given to the write after it once more",
         ((GroupCommitter, "_write", _write_there_again),),
         options={**_DISKS, "disk_full_weight": 4, "power_weight": 2, "kill_weight": 2},
+        quick=True,
     ),
 )
 

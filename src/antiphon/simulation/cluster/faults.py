@@ -6,6 +6,7 @@ comes from a source of its own.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ import msgspec
 from antiphon.invariants import invariant
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.replica_state import Role
+from antiphon.simulation.cluster.drawing import Drawn
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -40,19 +42,68 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Effect = Callable[["Faults", Fault, Random], None]
-KINDS: Final[dict[str, Effect]] = {}
-"""By kind; `register` adds one. The option `<kind>_weight` says how often it is drawn."""
+NEVER: Final = None
+"""Of a kind that no seed draws: only worlds that ask for it have it."""
 
 
-def register(kind: str) -> Callable[[Effect], Effect]:
-    """Make a function the effect of a kind of fault."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of fault. Its effect's docstring says in the docs what happens.
+
+    Attributes:
+        name: the option `<name>_weight` says how often it is drawn, as against others.
+        number: the place among all kinds when a fault is drawn. Seeds depend on it, so that a new kind takes the next one.
+        drawn: how a seed draws the weight.
+        effect: carries it out.
+        then: what the simulator does about it, for the docs.
+        told: the sentence of a story about it; empty where what it does is told, None for a plain one.
+        renews: may a replica begin anew from another one's log because of it?
+        needs: the switch without which nobody finds what it does.
+    """
+
+    name: str
+    number: int
+    drawn: Drawn | None
+    effect: Effect
+    then: str
+    told: str | None
+    renews: bool
+    needs: str
+
+    @property
+    def option(self) -> str:
+        """See `name`."""
+        return f"{self.name}_weight"
+
+
+KINDS: Final[dict[str, Kind]] = {}
+"""By name; `register` adds one. Complete once `options` is loaded, which loads all modules `..._faults`."""
+
+
+def register(
+    name: str,
+    number: int,
+    drawn: Drawn | None,
+    *,
+    then: str = "",
+    told: str | None = None,
+    renews: bool = False,
+    needs: str = "",
+) -> Callable[[Effect], Effect]:
+    """Make a function the effect of a kind of fault: see `Kind`. All else follows from this."""
 
     def add(effect: Effect) -> Effect:
-        invariant(kind not in KINDS, f"there are two faults of kind {kind}")
-        KINDS[kind] = effect
+        invariant(name not in KINDS, f"there are two faults of kind {name}")
+        invariant(all(number != kind.number for kind in KINDS.values()), f"two faults have number {number}")
+        KINDS[name] = Kind(name, number, drawn, effect, then, told, renews, needs)
         return effect
 
     return add
+
+
+def kinds_in_order() -> list[Kind]:
+    """All kinds, as seeds number them."""
+    return sorted(KINDS.values(), key=lambda kind: kind.number)
 
 
 class Faults:
@@ -66,7 +117,7 @@ class Faults:
         self._schedule = schedule
         self._stopped = False
         self._began_s = 0.0
-        weights = {kind: getattr(cluster.options, f"{kind}_weight") for kind in KINDS}
+        weights = {kind.name: getattr(cluster.options, kind.option) for kind in kinds_in_order()}
         self._menu = [(kind, weight) for kind, weight in weights.items() if weight]
 
     def begin(self) -> None:
@@ -125,7 +176,7 @@ class Faults:
             return
         self.happened.append(fault)
         self.cluster.tell("fault", fault.kind, tuple(dict.fromkeys(fault.nodes)), fault.lasts_ms)
-        KINDS[fault.kind](self, fault, Random(fault.seed))
+        KINDS[fault.kind].effect(self, fault, Random(fault.seed))
 
     @property
     def stopped(self) -> bool:
@@ -156,100 +207,3 @@ def restart_later(faults: Faults, machine: "Machine", after_ms: int) -> None:
             machine.start()
 
     faults.later(after_ms / 1000, start)
-
-
-@register("kill")
-def _kill(faults: Faults, fault: Fault, _draw: Random) -> None:
-    machine = faults.machine(fault)
-    machine.kill()
-    restart_later(faults, machine, fault.lasts_ms)
-
-
-@register("power")
-def _power(faults: Faults, fault: Fault, draw: Random) -> None:
-    """The machine goes down, at once or in the middle of one of its next calls to the disk."""
-    machine = faults.machine(fault)
-    if draw.random() < 0.5:
-        machine.power_off()
-    else:
-        machine.disk.crash_after = machine.disk.calls + draw.randrange(40)
-        faults.later(0.5, machine.power_off_if, machine.process)
-    restart_later(faults, machine, fault.lasts_ms + 500)
-
-
-@register("power_all")
-def _power_all(faults: Faults, fault: Fault, draw: Random) -> None:
-    for machine in faults.cluster.machines:
-        machine.power_off()
-        restart_later(faults, machine, draw.randint(1, fault.lasts_ms))
-
-
-@register("pause")
-def _pause(faults: Faults, fault: Fault, _draw: Random) -> None:
-    process = faults.machine(fault).process
-    if process is not None:
-        process.pause()
-        faults.later(fault.lasts_ms / 1000, process.resume)
-
-
-def _cut(faults: Faults, links: list[tuple[str, str]], lasts_ms: int) -> None:
-    network = faults.cluster.network
-    for source, target in links:
-        network.cut(source, target)
-        faults.later(lasts_ms / 1000, network.heal, source, target)
-
-
-@register("cut")
-def _partition(faults: Faults, fault: Fault, draw: Random) -> None:
-    """The first node, or the first two, see none of the others; clients see all."""
-    hosts = [faults.cluster.machines[node].host for node in dict.fromkeys(fault.nodes)]
-    size = draw.choice((1, 1, 2))
-    inside, outside = hosts[:size], hosts[size:]
-    faults.cluster.tell_only("cut-off", inside, outside, fault.lasts_ms)
-    _cut(faults, [pair for a in inside for b in outside for pair in ((a, b), (b, a))], fault.lasts_ms)
-
-
-@register("one_way")
-def _one_way(faults: Faults, fault: Fault, draw: Random) -> None:
-    """Nothing gets from the first node to the others, or the other way round."""
-    first, *others = [faults.cluster.machines[node].host for node in dict.fromkeys(fault.nodes)]
-    outward = draw.random() < 0.5
-    faults.cluster.tell_only("one-way", *((first, others) if outward else (others, first)), fault.lasts_ms)
-    _cut(faults, [(first, other) if outward else (other, first) for other in others], fault.lasts_ms)
-
-
-@register("reset")
-def _reset(faults: Faults, _fault: Fault, draw: Random) -> None:
-    """Some connections break, in the middle of what is under way on them."""
-    for transport in faults.cluster.network.transports():
-        if draw.random() < 0.3:
-            transport.reset()
-
-
-@register("late")
-def _late(faults: Faults, _fault: Fault, draw: Random) -> None:
-    """Nodes take connections for broken and make others; what was under way on the old ones arrives after that."""
-    for transport in faults.cluster.network.transports():
-        if (
-            all(end.local[0].startswith("node-") for end in (transport, transport.other))
-            and draw.random() < 0.3
-        ):
-            draw.choice((transport, transport.other)).break_off(draw.choice((0.01, 0.05, 0.5)))
-
-
-@register("slow")
-def _slow(faults: Faults, fault: Fault, draw: Random) -> None:
-    """A node's disk, or its links, become slow."""
-    machine = faults.machine(fault)
-    if draw.random() < 0.5:
-        machine.slow_s = draw.choice((0.005, 0.05, 0.3))
-        faults.cluster.tell_only("slow-disk", machine.node_id, machine.slow_s, fault.lasts_ms)
-        faults.later(fault.lasts_ms / 1000, machine.fast_again)
-        return
-    network = faults.cluster.network
-    faults.cluster.tell_only("slow-links", machine.node_id, fault.lasts_ms)
-    for other in faults.cluster.machines:
-        for link in (network.link(machine.host, other.host), network.link(other.host, machine.host)):
-            link.delay_s = (0.02, 0.2)
-            link.pieces = True
-            faults.later(fault.lasts_ms / 1000, link.usual, network.delay_s)

@@ -19,6 +19,7 @@ _ACTIONS: Final = (
         "when a group is durable, the replica is told that all it has staged by then is",
         (Edit(ReplicaDriver, "_tell_written", "writer.written_id)", "state.replica.log.write_id)"),),
         options=CALM,
+        quick=True,
     ),
     ClusterPlant(
         "node-acknowledges-unpromised-term",
@@ -26,6 +27,7 @@ _ACTIONS: Final = (
         (Edit(FollowerSide, "acknowledge", "not log.is_term_durable or ", ""),),
         profile="raft",
         options=LONG_CUTS,
+        quick=True,
     ),
     ClusterPlant(
         "node-answers-inside-the-step",
@@ -46,6 +48,7 @@ _ACTIONS: Final = (
         ),
         profile="tarantool",
         options={**MOVES, "bulk_writers": 3, "store_flush_every": 500, "fault_ms": 3_000},
+        quick=True,
     ),
 )
 
@@ -68,6 +71,7 @@ _ANSWERS: Final = (
             ),
         ),
         options=CALM,
+        quick=True,
     ),
     ClusterPlant(
         "node-keeps-clients-when-deposed",
@@ -101,6 +105,7 @@ _ANSWERS: Final = (
             ),
         ),
         options=RESETS,
+        quick=True,
     ),
     ClusterPlant(
         "table-refuses-at-once",

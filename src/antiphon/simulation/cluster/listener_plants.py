@@ -62,6 +62,7 @@ LISTENER_PLANTS: Final = (
         "a producer's batch is recognised only when it is the last one, though five may be in flight",
         (Edit(producer_state, "_check_normal", "batches[-NORMAL_WINDOW:]", "batches[-1:]"),),
         options={**_PRODUCERS, "fault_every_ms": 60, "fault_ms": 4_000},
+        first_seed=6,
     ),
     ClusterPlant(
         "listener-takes-garbage",
@@ -121,6 +122,7 @@ LISTENER_PLANTS: Final = (
             (GroupOffsets, "fetch", _fetch_remembered),
         ),
         options={**CALM, **_GROUP, "fault_every_ms": 800, "internal_elect_weight": 1},
+        quick=True,
     ),
     ClusterPlant(
         "listener-takes-old-generations",

@@ -10,6 +10,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 
 if TYPE_CHECKING:
@@ -31,13 +32,27 @@ def _power(machine: "Machine", draw: Random) -> None:
     machine.power_off(sent_arrives=draw.random() < 0.5)
 
 
-@register("kill_midway")
+@register(
+    "kill_midway",
+    34,
+    Drawn(one_of(0, 2, 6), "midway", 0),
+    then="the machine is started again; one process in four then ends again at one of its first calls",
+    told="",
+)
 def _kill_midway(faults: Faults, fault: Fault, draw: Random) -> None:
-    """Kill -9 after so many more steps, or calls to the disk. What the process has said by then arrives."""
+    """`kill -9` after up to 4, 40 or 400 more steps, or at one of the next 8 or 80 calls to the disk. What it has said
+    arrives.
+    """
     _plan(faults, fault, draw, _kill)
 
 
-@register("power_midway")
+@register(
+    "power_midway",
+    35,
+    Drawn(one_of(0, 2, 6), "midway", 1),
+    then="the machine is started again; one process in four then ends again at one of its first calls",
+    told="",
+)
 def _power_midway(faults: Faults, fault: Fault, draw: Random) -> None:
     """The same with the power of the machine. What it has said by then arrives or not."""
     _plan(faults, fault, draw, _power)

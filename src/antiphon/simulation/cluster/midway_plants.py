@@ -35,11 +35,15 @@ MIDWAY_PLANTS: Final = (
         ),
         profile="raft",
         options=_KILLS,
+        quick=True,
+        first_seed=6,
     ),
     ClusterPlant(
         "node-believes-data",
         "recovery takes what it reads for durable, and does not sync what a killed process had only written",
         (Edit(_Recovery, "_mend", "data.fdatasync()", "pass"),),
         options=_KILLS,
+        quick=True,
+        first_seed=3,
     ),
 )

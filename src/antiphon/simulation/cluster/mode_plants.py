@@ -135,6 +135,8 @@ _SETS: Final = (
         wrong.FEW_ARE_ENOUGH,
         "fluvio",
         {**_LIVE, "topic_config": "min.live=3"},
+        quick=True,
+        first_seed=2,
     ),
 )
 
@@ -152,6 +154,7 @@ _MEMBERS: Final = (
         wrong.ONE_STEP,
         "raft",
         _MOVING,
+        quick=True,
     ),
     ClusterPlant(
         "two-changes-at-once",
@@ -230,6 +233,7 @@ _RULES: Final = (
         ),
         "tarantool",
         CALM,
+        quick=True,
     ),
     ClusterPlant(
         "silent-loss",

@@ -54,9 +54,9 @@ def _plant(
     description: str,
     *patches: tuple[Any, str, Any] | Edit,
     options: dict[str, Any],
-    rare: bool = False,
+    **more: Any,
 ) -> ClusterPlant:
-    return ClusterPlant(name, description, patches, profile="multi", options=options, rare=rare)
+    return ClusterPlant(name, description, patches, profile="multi", options=options, **more)
 
 
 _SYNCS: Final = (
@@ -72,6 +72,7 @@ _SYNCS: Final = (
             "    self._marks.note(1)\n",
         ),
         options=_CALM,
+        quick=True,
     ),
     _plant(
         "multi-relay-before-sync",
@@ -100,6 +101,7 @@ _ORDER: Final = (
         (IntakeSide, "_choose", _take_everything),
         _NO_ORDER,
         options={**RESETS, **_WRITERS},
+        quick=True,
     ),
     _plant(
         "multi-gaps-taken",
@@ -108,6 +110,7 @@ _ORDER: Final = (
         Edit(IntakeSide, "_choose", "if chain != agreed:", "if False:"),
         _NO_ORDER,
         options={**RESETS, **_WRITERS, "disk_full_weight": 2, "fault_lasts_ms": 200},
+        quick=True,
     ),
     _plant(
         "multi-lsn-reused",

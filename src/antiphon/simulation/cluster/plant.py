@@ -63,7 +63,9 @@ class ClusterPlant:
         patches: what is replaced.
         profile: of the worlds.
         options: `ClusterOptions` that make the bug's conditions arise, in the place of those that are drawn.
-        rare: it takes many seeds, or long ones, so the quick tests leave it out.
+        rare: it takes many seeds, or long ones, so the tests that look for all of a kind leave it out.
+        quick: the quick tests look for it; those of sessions, logins and the like look for all of theirs anyhow.
+        first_seed: where tests begin to look; most often it shows the bug.
         script: the scenario that shows it, where no world does.
     """
 
@@ -73,6 +75,8 @@ class ClusterPlant:
     profile: str = "oxia"
     options: dict[str, Any] = field(default_factory=dict)
     rare: bool = False
+    quick: bool = False
+    first_seed: int = 1
     script: str = ""
 
     @property

@@ -13,6 +13,7 @@ PROTOCOL_PLANTS: Final = (
         mutations.WRONG_MEDIAN,
         profile="raft",
         options={**TROUBLE, "nodes": 4, "replicas": 4},
+        quick=True,
     ),
     ClusterPlant(
         "h2-over-counted-ack",
@@ -34,6 +35,7 @@ PROTOCOL_PLANTS: Final = (
         mutations.UNCLIPPED_COMMIT,
         profile="raft",
         options=CRASHES,
+        quick=True,
     ),
     ClusterPlant(
         "ack-before-sync",
@@ -55,6 +57,7 @@ PROTOCOL_PLANTS: Final = (
         mutations.READY_AT_ONCE,
         profile="raft",
         options=TROUBLE,
+        quick=True,
     ),
     ClusterPlant(
         "vote-for-anyone",
@@ -111,6 +114,7 @@ PROTOCOL_PLANTS: Final = (
         mode_mutations.MAJORITY_WILL_DO,
         profile="oxia",
         options={**TROUBLE, "commit": "at_least(3)"},
+        quick=True,
     ),
     ClusterPlant(
         "acknowledged-is-settled",

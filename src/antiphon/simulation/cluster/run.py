@@ -9,16 +9,8 @@ from typing import Any, Final
 
 import structlog
 
-import antiphon.simulation.cluster.client_faults
-import antiphon.simulation.cluster.disk_faults
-import antiphon.simulation.cluster.disk_trims
-import antiphon.simulation.cluster.shell_faults
-import antiphon.simulation.cluster.store_faults
-import antiphon.simulation.cluster.swap_faults
-import antiphon.simulation.cluster.unseen_rot  # noqa: F401 - all register their kinds of faults; their order is the seeds'
 from antiphon.client.aio import AsyncClient
 from antiphon.invariants import InvariantError
-from antiphon.simulation.cluster import midway_faults  # noqa: F401 - it too, as the last one
 from antiphon.simulation.cluster.cluster import SimulatedCluster
 from antiphon.simulation.cluster.faults import Fault, Faults
 from antiphon.simulation.cluster.operator import Operator

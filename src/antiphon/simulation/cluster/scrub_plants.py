@@ -95,18 +95,21 @@ SCRUB_PLANTS: Final = (
             ),
         ),
         options=_ROT,
+        quick=True,
     ),
     ClusterPlant(
         "scrub-finds-and-does-not-tell",
         "the scrub counts what is damaged, and tells nobody who would have it mended",
         (Edit(Scrub, "_read", "self._mending.found(host, damage)", "pass"),),
         options=_ROT,
+        quick=True,
     ),
     ClusterPlant(
         "scrub-skips-stores",
         "the scrub reads the logs of tables, and not their stores",
         (Edit(Scrub, "_read", "damage = await self._read_store(host, table)", "pass"),),
         options=_ROT_IN_STORES,
+        quick=True,
     ),
     ClusterPlant(
         "cluster-log-stays-closed",
@@ -126,6 +129,7 @@ SCRUB_PLANTS: Final = (
             ),
         ),
         options=_ROT_IN_CLUSTER,
+        quick=True,
     ),
     ClusterPlant(
         "cluster-log-counts-as-whole",
@@ -139,6 +143,8 @@ SCRUB_PLANTS: Final = (
             ),
         ),
         options=_ROT_IN_CLUSTER,
+        quick=True,
+        first_seed=4,
     ),
     ClusterPlant(
         "scrub-skips-what-was-trimmed",

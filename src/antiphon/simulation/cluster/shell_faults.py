@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.partition.table_files import INSTALL_SUFFIX
+from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of, seldom
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 
 if TYPE_CHECKING:
@@ -37,9 +38,15 @@ class Waiting(DiskFault):
         return False
 
 
-@register("install")
+@register(
+    "install",
+    25,
+    Drawn(seldom(0.15), "seldom", 2),
+    then="the machine is started again",
+    renews=True,
+)
 def _install(faults: Faults, fault: Fault, draw: Random) -> None:
-    """The next snapshot that is put in place on this machine is interrupted."""
+    """The power fails at one of the next 25 calls after a snapshot begins to replace a replica."""
     machine = faults.machine(fault)
     interrupt(faults, fault, Waiting(after=draw.randrange(CALLS_MAX), machine=machine), machine)
 
@@ -64,7 +71,11 @@ def interrupt(faults: Faults, fault: Fault, waiting: Waiting, machine: "Machine"
     faults.later(ARMED_S, over)
 
 
-@register("internal_elect")
+@register(
+    "internal_elect",
+    26,
+    Drawn(seldom(0.1), "seldom", 4),
+)
 def _internal_elect(faults: Faults, _fault: Fault, draw: Random) -> None:
     """An operator has the shards of the cluster's own tables led by some node."""
     operator = faults.cluster.operator
@@ -72,8 +83,15 @@ def _internal_elect(faults: Faults, _fault: Fault, draw: Random) -> None:
         operator.process.run(operator.elect_internal(draw))
 
 
-@register("operator")
+@register(
+    "operator",
+    27,
+    Drawn(one_of(0, 2, 4), MAIN, 30),
+    told="",
+    renews=True,
+)
 def _operator(faults: Faults, _fault: Fault, draw: Random) -> None:
+    """An operator gives one of its commands (`operator.py`)."""
     operator = faults.cluster.operator
     if operator is not None:
         operator.order(draw)

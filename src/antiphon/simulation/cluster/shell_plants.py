@@ -70,6 +70,7 @@ _METADATA: Final = (
         "a node takes metadata that is older than what it knows",
         (Edit(MetadataView, "apply", "or delta.version < self.version", ""),),
         options={**TROUBLE, "fault_every_ms": 200, "operator_weight": 20, "operations_per_s": 100},
+        quick=True,
     ),
 )
 
@@ -155,6 +156,7 @@ _READERS: Final = (
             ),
         ),
         options={**CALM, "watches": True},
+        quick=True,
     ),
 )
 

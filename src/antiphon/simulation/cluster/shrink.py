@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from antiphon.simulation.cluster.faults import Fault
+from antiphon.simulation.cluster.faults import KINDS, Fault
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.delta import Shrinker, Shrunk
@@ -74,7 +74,7 @@ class _ClusterShrinker(Shrinker[ClusterResult]):
                 if getattr(self.best.options, name) == fewer:
                     break
         # Nobody but the scrub finds rot: without it a run would fail for another reason.
-        kept = {"scrub"} if any(fault.kind.endswith("rot") for fault in self.best.schedule) else set()
+        kept = {KINDS[fault.kind].needs for fault in self.best.schedule}
         yield from ({name: False} for name in SWITCHES if name not in kept)
         yield from _PLAINER
 

@@ -146,6 +146,7 @@ _OPENED: Final = (
             ),
         ),
         options=_SLOW_AND_FLUSHED,
+        quick=True,
     ),
 )
 
@@ -194,18 +195,22 @@ _TRIMMED: Final = (
             Edit(trimming, "_limit", "min(fed, host.mode.settled, ", "min(fed, "),
         ),
         options=SNAPSHOTS,
+        quick=True,
     ),
     ClusterPlant(
         "node-answers-trims-at-once",
         "where a log begins is answered before the disk has it",
         (Edit(trimming, "_trim", "error = await trimmed", "error = None"),),
         options=_DELETES,
+        quick=True,
+        first_seed=4,
     ),
     ClusterPlant(
         "node-trims-all-that-is-settled",
         "a log is trimmed as far as it is committed, whatever was asked for",
         (Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.mode.settled, "),),
         options=_DELETES,
+        quick=True,
     ),
 )
 

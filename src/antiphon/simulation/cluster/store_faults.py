@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind
-from antiphon.simulation.cluster.disk_faults import TABLES, hurt, may_be_hurt, shards_on
-from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.hurt_machines import TABLES, hurt, may_be_hurt, shards_on
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 ROWS_IN: Final = (".sst", ".run")  # of RocksDB, and of the store in memory
 
 
-@register("row_flip")
+@register(
+    "row_flip",
+    28,
+    NEVER,
+    then="the machine is *hurt*",
+)
 def _row_flip(faults: Faults, fault: Fault, draw: Random) -> None:
-    """The node is killed, and starts again with one bit flipped in a file of rows, of a table that clients read."""
+    """As `bit_flip`, always in a file of rows, of a table that clients read."""
     machine = faults.machine(fault)
     if not machine.is_up or not may_be_hurt(faults.cluster, machine):
         return

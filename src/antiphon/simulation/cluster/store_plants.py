@@ -42,6 +42,7 @@ _DAMAGE: Final = (
             ),
         ),
         options=_ROTTEN,
+        quick=True,
     ),
     ClusterPlant(
         "store-cursor-ends-at-damage",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from textwrap import shorten
 from typing import Any, Final
 
+from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.run import ClusterResult
 from antiphon.simulation.cluster.shrink import CLIENTS, SWITCHES
@@ -156,30 +157,11 @@ def _hosts(hosts: Any) -> str:
 
 def _fault(kind: str, nodes: Facts, lasts_ms: int) -> str:
     first = nodes[0] if nodes else -1
-    if kind in TOLD_BY_EVENTS:
-        return ""
-    if kind in FAULTS:
-        return FAULTS[kind](first, lasts_ms)
-    return f"a fault of kind {kind.replace('_', ' ')} befell node {first}, {lasts_ms} ms"
+    told = KINDS[kind].told
+    if told is None:
+        return f"a fault of kind {kind.replace('_', ' ')} befell node {first}, {lasts_ms} ms"
+    return told.format(node=first, ms=lasts_ms)
 
-
-TOLD_BY_EVENTS: Final = frozenset(
-    {"kill", "power", "cut", "one_way", "slow", "operator", "kill_midway", "power_midway"}
-)
-"""Faults that have sentences when they happen, as other events."""
-
-FAULTS: Final[dict[str, Callable[[int, int], str]]] = {
-    "power_all": lambda _node, _ms: "all machines lost power",
-    "pause": lambda node, ms: f"node {node} was stopped for {ms} ms",
-    "reset": lambda _node, _ms: "some connections broke",
-    "disk_full": lambda node, ms: f"the disk of node {node} was full for {ms} ms",
-    "disk_error": lambda node, _ms: f"the disk of node {node} refused a call",
-    "fsync": lambda node, _ms: f"a sync of the disk of node {node} failed",
-    "descriptors": lambda node, ms: f"node {node} had no file descriptors left for {ms} ms",
-    "lost_files": lambda node, _ms: f"node {node} lost files",
-    "bit_flip": lambda node, _ms: f"a bit flipped on the disk of node {node}",
-    "trim": lambda node, _ms: f"node {node} was to cut the head of its logs",
-}
 
 SENTENCES: Final[dict[str, Callable[[Facts], str]]] = {
     "start": lambda facts: f"node {facts[0]} started",

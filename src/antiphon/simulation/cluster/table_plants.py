@@ -48,6 +48,7 @@ _WHILE_RUNNING: Final = (
         "a follower notes how far its table goes before the rows are there, which come once its log has nothing more",
         ((TableShard, "catch_up", _rows_after_offset),),
         options=_BUSY,
+        quick=True,
     ),
     ClusterPlant(
         "table-applies-again",
@@ -61,6 +62,7 @@ _WHILE_RUNNING: Final = (
             ),
         ),
         options={**_BUSY, "delay_us": (2_000, 20_000)},
+        quick=True,
     ),
 )
 """What goes wrong is put right by what clients write next, so that nothing of it is left in the end."""
@@ -72,6 +74,8 @@ TABLE_PLANTS: Final = (
         "conditions are held against what is committed, and not against what is appended",
         ((TableEvaluator, "_view", _committed_only),),
         options={**TROUBLE, "conditional_ppm": 600_000, "putters": 4},
+        quick=True,
+        first_seed=2,
     ),
     ClusterPlant(
         "table-refuses-uncommitted",

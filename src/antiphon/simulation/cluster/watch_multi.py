@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from antiphon.replication.origin_history import Mark
     from antiphon.simulation.cluster.evidence import Evidence
     from antiphon.simulation.cluster.machine import Machine
-    from antiphon.simulation.cluster.options import ClusterOptions
+    from antiphon.simulation.cluster.world_options import WorldOptions
 
 SAYS: Final = (Relay, RelayAck, OriginAnswer)
 
@@ -125,7 +125,7 @@ class MultiWatch:
     def __init__(
         self,
         evidence: "Evidence",
-        options: "ClusterOptions",
+        options: "WorldOptions",
         judge: Callable[..., None],
         look_at_failed: "Callable[[Machine, MultiWriterPartition], None]",
     ) -> None:

@@ -18,7 +18,7 @@ from antiphon.simulation.runtime.pipe import End
 from antiphon.simulation.runtime.process import Process
 
 if TYPE_CHECKING:
-    from antiphon.simulation.cluster.options import ClusterOptions
+    from antiphon.simulation.cluster.world_options import WorldOptions
 
 NATIVE_PORT, KAFKA_PORT, HTTP_PORT, PEER_PORT = 7400, 9092, 8080, 7500
 CLUSTER_ID: Final = "simulated"
@@ -31,7 +31,7 @@ Event = tuple[float, str, tuple[Any, ...]]  # time by the loop's clock, kind, fa
 class World:
     """See the module's text."""
 
-    def __init__(self, options: "ClusterOptions") -> None:
+    def __init__(self, options: "WorldOptions") -> None:
         self.options = options
         self.loop = VirtualLoop(self.stream("loop"))
         self.loop.thread_lag_s = options.thread_lag_us / 1e6

@@ -25,9 +25,11 @@ from antiphon.security.client_login import ClientLogin
 from antiphon.security.passwords import SHA_256
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.accounts import credential_of, password_of
+from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment, allowed
 from antiphon.simulation.cluster.workloads.http import get_page
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.cluster.world import KAFKA_PORT, NATIVE_PORT
 from antiphon.simulation.violation import require
@@ -53,8 +55,18 @@ PASSED: Final = {code.NONE, code.NOT_LEADER_OR_FOLLOWER}
 PAGES: Final = ("/topics", "/status", "/metrics", "/")
 
 
+@workload("principals", 21, Drawn(seldom(0.08, 2)))
 class AccessWorkload(Workload):
-    """See the module's text. How much a client gets in a second is measured: none of them stands still."""
+    """Users and entries of access control lists come and go; clients of several users write and read at every node through
+    the native and the Kafka listener, and ask for pages without a login; one user has a quota, and a client that does not
+    wait; some worlds without other Kafka and HTTP clients have it, and then all clients log in.
+
+    Checked: by what `__cluster` says in some version that the node may have gone by (`access_history.py`), each login and
+    request is rightly taken or rightly refused; no page is shown; no connection gets more through than the quota; at the
+    end all nodes know the same users and entries.
+
+    How much a client gets in a second is measured: none of them stands still.
+    """
 
     may_pause = False
 

@@ -8,7 +8,9 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import KeyRanges, TopicMeta
 from antiphon.model.requests import Put, TableOp, TableWrite
+from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of
 from antiphon.simulation.cluster.settle import folded
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import require
 
@@ -21,8 +23,14 @@ VALUE_BYTES: Final = (10, 2_000)
 IN_FLIGHT: Final = 3  # requests of one writer
 
 
+@workload("bulk_writers", 9, Drawn(one_of(0, 0, 2), MAIN, 14))
 class BulkWorkload(Workload):
-    """See the module's text. It writes to a table that another workload has made."""
+    """Bulk writes of rows.
+
+    Checked: each acknowledged row is in the table's logs.
+
+    It writes to a table that another workload has made.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", table: str = "rows") -> None:
         super().__init__(cluster, f"bulk-{table}")

@@ -21,9 +21,11 @@ from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.compaction_judge import CompactionJudge
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_consume import RETRIABLE
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import insist
 from antiphon.simulation.violation import require
 
@@ -41,8 +43,18 @@ CODECS: Final = ("none", "none", "gzip")
 FETCH_VERSIONS: Final = (5, 11, 12)  # by name, with the log's start in the answer
 
 
+@workload("compacted_writers", 24, Drawn(one_of(0, 0, 0, 1, 2), "compaction", 0), logs_in=False)
 class CompactedWorkload(KafkaWorkload):
-    """See the module's text."""
+    """Producers write few keys of a compacted topic over and over, compressed and not, with tombstones, transactions that
+    commit and abort, and records without a key; readers build their state from it, others fetch at any offset. Segments
+    are small, passes are a tenth of a second apart, some worlds have room for five keys a pass.
+
+    Checked: each segment before it takes its place, and all disks in the end, by `compaction_judge.py`: offsets, terms and
+    control batches are as committed; no record that was not committed; a record is gone only if it was aborted, a newer
+    one of its key is committed, or it is a tombstone that is old enough; each producer's last batch is known. A reader
+    gets each key's newest record, or a newer one, unless it was written again meanwhile; a record without a key is
+    refused.
+    """
 
     topic = TOPIC
     partitions = 1

@@ -16,9 +16,11 @@ import msgspec
 
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.consumer_history import Found, History
 from antiphon.simulation.cluster.workloads.consumer_member import GROUP, TOPIC, ConsumerMember
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import Committed, shard_of_group
@@ -32,8 +34,14 @@ AWAY_S: Final = 0.5
 Row = tuple[str, str, bytes | None]  # kind, name, value
 
 
+@workload("consumer_members", 22, Drawn(one_of(0, 0, 0, 0, 2), "consumers"), logs_in=False)
 class ConsumerGroupWorkload(KafkaWorkload):
-    """See the module's text."""
+    """Members of a group of Kafka's consumer protocol come, go and fall silent while coordinators do.
+
+    Checked: no partition is given to a member while another one has it or may think so; a member that was answered within
+    its session is known to every coordinator; in the log no two members hold a partition, and each commit is of a member
+    in its epoch of then; committed offsets stay; in the end everything is owned.
+    """
 
     topic = TOPIC
     partitions = 5

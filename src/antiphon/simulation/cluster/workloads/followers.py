@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError
 from antiphon.records.batch import read_header
 from antiphon.records.decode import Record, decode_records
+from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.following import FollowingWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
 from antiphon.simulation.violation import require
@@ -71,8 +73,15 @@ class _Committed:
         return self._truth.latest_start if reader.next < 0 else reader.next
 
 
+@workload("followers", 4, Drawn(sometimes(0.4), "loads", 5), reads="topic", switch=True)
 class FollowerWorkload(FollowingWorkload):
-    """See the module's text. `writers` append to the topic that is followed."""
+    """`read(follow=True)`, committed, uncommitted and by the topic's default.
+
+    Checked: committed reads return what is committed there, without gaps, from an offset where some log began; other
+    reads: offsets rise, and a client has sent each record.
+
+    `writers` append to the topic that is followed.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", writers: TopicWorkload) -> None:
         super().__init__(cluster, "followers", writers)

@@ -24,6 +24,8 @@ from antiphon.model.requests import (
     TableWritten,
     Version,
 )
+from antiphon.simulation.cluster.drawing import Drawn, one_of
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.world import NATIVE_PORT
 from antiphon.simulation.violation import require
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 
+@workload("forwarded_clients", 7, Drawn(one_of(0, 0, 0, 0, 2, 3), "more loads", 2))
 class ForwardedWorkload(TableWorkload):
-    """See the module's text."""
+    """Put, delete and get at any node of a table with `on.not.leader=forward`, without ever repeating.
+
+    Checked: each key's history is linearizable.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "anywhere") -> None:
         super().__init__(cluster, name)

@@ -5,6 +5,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
+from antiphon.simulation.cluster.drawing import Drawn, with_listeners
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import Workload
 from antiphon.simulation.cluster.world import HTTP_PORT
 from antiphon.simulation.violation import require
@@ -20,8 +22,12 @@ PAUSE_S: Final = 0.3
 OK, NOT_FOUND, NOT_WELL = 200, 404, 503
 
 
+@workload("http_clients", 16, Drawn(with_listeners(0, 1), "doors", 4), logs_in=False)
 class HttpWorkload(Workload):
-    """See the module's text."""
+    """A monitor asks for `/healthz`, `/metrics`, `/topics`, `/status`, `/`.
+
+    Checked: status 200 (`/healthz` also 503), and a well-formed page.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "monitor") -> None:
         super().__init__(cluster, name)

@@ -12,6 +12,8 @@ from antiphon.errors import AntiphonError
 from antiphon.model.peer_handshake import PeerChallenge, PeerHello, PeerProof
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
 from antiphon.security.peer_key import NONCE_BYTES, PeerKey, Terms
+from antiphon.simulation.cluster.drawing import Drawn
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.cluster.world import CLUSTER_ID, NATIVE_PORT, PEER_PORT
 from antiphon.simulation.violation import require
@@ -29,8 +31,15 @@ OTHER_KEY: Final = PeerKey(b"a key that no node of the cluster has")
 _decode: Final = MessageDecoder(PeerChallenge | HelloReply | Failure)
 
 
+@workload(
+    "impostors", 18, Drawn(lambda draw, world: int(world["peer_key"] and draw.random() < 0.5), "proofs", 1)
+)
 class ImpostorWorkload(Workload):
-    """See the module's text."""
+    """Say that they are a node, at both ports, without the key of the nodes; their proofs are made up, their own, or of
+    another key.
+
+    Checked: nobody takes them for a node.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "impostors") -> None:
         super().__init__(cluster, name)

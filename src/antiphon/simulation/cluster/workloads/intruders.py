@@ -33,7 +33,9 @@ from antiphon.model.requests import (
 from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from antiphon.records.builder import build_batch, seal
 from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.cluster.world import KAFKA_PORT, NATIVE_PORT
 from antiphon.simulation.runtime.process import calling_process
@@ -52,8 +54,13 @@ _LENGTH: Final = struct.Struct(">i")
 _LENGTH_AT: Final = 8
 
 
+@workload("intruders", 17, Drawn(one_of(0, 0, 0, 0, 1)), logs_in=False)
 class IntruderWorkload(Workload):
-    """See the module's text."""
+    """Write garbage to `__cluster` and to the internal tables and topics, through both listeners; trim, alter and delete
+    them.
+
+    Checked: all of it is refused, nothing of it is in their logs.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "intruders") -> None:
         super().__init__(cluster, name)

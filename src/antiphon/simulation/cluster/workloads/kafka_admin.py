@@ -12,8 +12,10 @@ from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import groups as gm
 from antiphon.kafka.messages import reassignments as rm
 from antiphon.kafka.primitives import ZERO_UUID
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -41,8 +43,14 @@ class _Topic:
     gone: bool = False  # its deletion was acknowledged
 
 
+@workload("kafka_admins", 15, Drawn(one_of(0, 0, 0, 1), "more loads", 3), logs_in=False)
 class AdminWorkload(KafkaWorkload):
-    """See the module's text."""
+    """CreateTopics, DeleteTopics, DescribeConfigs, ListGroups at any node; AlterPartitionReassignments begins moves and
+    takes them back.
+
+    Checked: at the end every node knows each topic whose creation was acknowledged, and none whose deletion was; a topic
+    is described with the settings that it was given; a move is listed with nodes that come or go.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "admin") -> None:
         super().__init__(cluster, name)

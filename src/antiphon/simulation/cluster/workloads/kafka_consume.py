@@ -15,8 +15,10 @@ from antiphon.kafka.api import FETCH
 from antiphon.kafka.messages import offsets as om
 from antiphon.records.batch import iter_batches, validate_batch
 from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.drawing import Drawn, with_listeners
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.racks import RACKS, rack_of
 from antiphon.simulation.violation import ViolationError, require
 
@@ -42,8 +44,13 @@ RETRIABLE: Final = frozenset({
 })  # fmt: skip
 
 
+@workload("kafka_consumers", 11, Drawn(with_listeners(0, 1, 1), "doors", 2), logs_in=False)
 class ConsumerWorkload(KafkaWorkload):
-    """See the module's text."""
+    """Fetch from offset 0 on, in old and new versions.
+
+    Checked: batches equal the committed ones byte for byte, none above the high watermark; a position that was reached
+    stays in range.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "consumer") -> None:
         super().__init__(cluster, name)

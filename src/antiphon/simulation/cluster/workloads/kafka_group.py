@@ -17,9 +17,11 @@ import msgspec
 
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
+from antiphon.simulation.cluster.drawing import Drawn, with_listeners
 from antiphon.simulation.cluster.workloads.kafka_history import Found, History, Round
 from antiphon.simulation.cluster.workloads.kafka_member import GROUP, Membership
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import Committed, shard_of_group
@@ -32,8 +34,13 @@ if TYPE_CHECKING:
 AWAY_S: Final = 0.5
 
 
+@workload("kafka_members", 12, Drawn(with_listeners(0, 2, 3), "doors", 3), logs_in=False)
 class GroupWorkload(KafkaWorkload):
-    """See the module's text."""
+    """Members of a consumer group join and leave, commit, and sometimes commit under an old generation.
+
+    Checked: acknowledged commits are kept and found by later fetches of offsets; old generations commit nothing; a
+    partition has one owner in a generation.
+    """
 
     group = GROUP
 

@@ -16,11 +16,13 @@ from antiphon.kafka.api import PRODUCE
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.drawing import Drawn, with_listeners
 from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.described_producers import describe_producers
 from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.kafka_damage import send_damaged
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -54,8 +56,17 @@ class _Sent:
     answer: "asyncio.Task[Any]"
 
 
+@workload("kafka_producers", 10, Drawn(with_listeners(0, 1, 2), "doors", 1), logs_in=False)
 class ProducerWorkload(KafkaWorkload):
-    """See the module's text."""
+    """Idempotent producers over Kafka's protocol, five batches in flight, half of them compressed (gzip), retries under the
+    same sequences; a third of the topics give records the time of their append. Beside each producer (`kafka_damage.py`):
+    batches with right checksums that nobody can read: garbage, a lie about the count, a record cut short. Half of the topics
+    have `record.validation=full`.
+
+    Checked: each record is there once, at the acknowledged offset; those of one producer have no gap and are in order; no
+    producer whose earlier batches are all acknowledged is refused; the answered time of an append is the batch's; in the
+    end leaders name each producer's last sequence (DescribeProducers). No damaged batch is taken, and the producer goes on.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "producer") -> None:
         super().__init__(cluster, name)

@@ -26,9 +26,11 @@ from antiphon.records.batch import HEADER_BYTES, iter_batches, read_header
 from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import effects_of
 from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Asked, Book, Transactor
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.native_transactor import NativeTransactor
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import Committed, shard_of_group
 
@@ -40,8 +42,15 @@ if TYPE_CHECKING:
 TOPIC: Final = "transacted"
 
 
+@workload("kafka_transactors", 20, Drawn(one_of(0, 0, 0, 1, 2, 3), "transactors"), logs_in=False)
 class TransactionalWorkload(KafkaWorkload):
-    """See the module's text."""
+    """Transactional producers, Kafka's and Python clients, with ids that others take over: commits, aborts, abandoned
+    transactions, offsets of a group, zombies.
+
+    Checked: a transaction is committed in all of its partitions or in none, in order and once, as its client was told;
+    offsets come with it and not before; a fenced producer commits nothing; none stays open; who reads committed records
+    gets those and no others.
+    """
 
     topic = TOPIC
 

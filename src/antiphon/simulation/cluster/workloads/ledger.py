@@ -11,6 +11,8 @@ from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
 from antiphon.errors import AntiphonError, OffsetMismatchError, TimedOutError
 from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster.drawing import Drawn, one_of
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.violation import require
 
@@ -50,8 +52,14 @@ class Told(NamedTuple):
     ended: int
 
 
+@workload("ledger_keepers", 6, Drawn(one_of(0, 0, 0, 0, 2, 3), "more loads", 1))
 class LedgerWorkload(Workload):
-    """See the module's text."""
+    """Several log-backed stores (`LogBackedStore`) on one shard: deposits and withdrawals, re-evaluated or not, and
+    balances.
+
+    Checked: the committed log is a legal history; an acknowledged operation is in it with the state that the client was
+    told; a refused one is nowhere and had a valid reason; balances are linearizable.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "ledger") -> None:
         super().__init__(cluster, name)

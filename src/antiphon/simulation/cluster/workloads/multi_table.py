@@ -12,7 +12,9 @@ from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, Ta
 from antiphon.partition.multi_batches import identity
 from antiphon.records.batch import read_header
 from antiphon.records.changes import VERSION, effects_of
+from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.settle_multi import Identity, entries_of
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.cluster.world import NATIVE_PORT
 from antiphon.simulation.violation import require
@@ -43,8 +45,17 @@ def identity_of(version_id: int) -> Identity:
     return origin, lsn
 
 
+@workload(
+    "multi_tables",
+    8,
+    Drawn(lambda draw, world: world["profile"] == "multi" and draw.random() < 0.7, "loads", 6),
+    switch=True,
+)
 class MultiTableWorkload(Workload):
-    """See the module's text."""
+    """Writes and reads at any node of a table with `writers=multi`.
+
+    Checked: acknowledged changes are in every log; a node shows nothing older than what it had acknowledged.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "carts") -> None:
         super().__init__(cluster, name)

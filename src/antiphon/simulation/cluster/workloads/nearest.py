@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableGet
+from antiphon.simulation.cluster.drawing import Drawn, one_of
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
 from antiphon.simulation.cluster.workloads.table import KEYS, TableWorkload
 from antiphon.simulation.cluster.workloads.table_history import Seen, TableHistory, positions
@@ -26,8 +28,14 @@ LAST: Final = b"\xff"
 ANSWERS_MAX: Final = 50_000
 
 
+@workload("finders", 23, Drawn(one_of(0, 0, 0, 0, 0, 1)), reads="table")
 class NearestWorkload(Workload):
-    """See the module's text. `writers` change the table."""
+    """Ask for the row next to a key (floor, ceiling, lower, higher) in one shard.
+
+    Checked: the row was there at some moment between request and answer, and none that is nearer.
+
+    `writers` change the table.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", writers: TableWorkload) -> None:
         super().__init__(cluster, "nearest")

@@ -6,6 +6,8 @@ Nothing else removes keys of this table, so each removal in the committed logs i
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError
+from antiphon.simulation.cluster.drawing import Drawn, sometimes
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
 from antiphon.simulation.cluster.workloads.table_history import (
     Positions,
@@ -40,8 +42,13 @@ class RangeDelete(NamedTuple):
         return self.start <= key and (not self.end or key < self.end)
 
 
+@workload("range_deletes", 5, Drawn(sometimes(0.2), "more loads", 0), switch=True)
 class RangeWorkload(Workload):
-    """See the module's text."""
+    """Puts, `delete_range` and scans of a table of their own.
+
+    Checked: each key of an acknowledged range was absent at some moment in that time, those of a shard at the same moment;
+    no other key was removed.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "ranges") -> None:
         super().__init__(cluster, name)

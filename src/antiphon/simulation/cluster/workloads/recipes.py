@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError, InvalidRequestError, SessionNotFoundError, VersionMismatchError
 from antiphon.recipes import AsyncCounter, AsyncLeaderElection, AsyncLock, AsyncQueue
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kept_session import KeptSession
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.session_history import SessionHistory, ShardSessions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
@@ -83,8 +85,14 @@ class RecipesHistory(SessionHistory):
         return ShardRecipes(shard_id, is_child=is_child)
 
 
+@workload("recipe_clients", 26, Drawn(one_of(0, 0, 0, 0, 3, 5), "sessions", 1))
 class RecipeWorkload(Workload):
-    """See the module's text."""
+    """Locks, elections, counters and queues (`antiphon.recipes`), whose clients fall silent and stand still.
+
+    Checked: no two holders have one token, and nobody gets a lock while its holder's session is kept and the holder has
+    not taken it for lost by its own clock; a guarded write stands in the log while the lock has its token; each addition
+    counts once; each item is done once.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "recipes") -> None:
         super().__init__(cluster, name)

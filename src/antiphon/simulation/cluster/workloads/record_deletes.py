@@ -19,9 +19,12 @@ from antiphon.log.snapshot import START_NAME, decode_start
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.drawing import Drawn, seldom
+from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_consume import RETRIABLE
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -36,22 +39,22 @@ FETCH_VERSIONS: Final = (5, 11, 12)  # by name, with the log's start in the answ
 RECORDS_MAX: Final = 3
 END: Final = -1
 UNTOUCHED: Final = frozenset({code.NOT_LEADER_OR_FOLLOWER, code.UNKNOWN_TOPIC_OR_PARTITION})
-LOSSES: Final = (
-    "fsync_weight", "disk_error_weight", "lost_files_weight", "bit_flip_weight", "old_shard_weight", "new_disk_weight",
-    "old_disk_weight", "install_weight", "operator_weight",
-)  # fmt: skip
-"""Options by which a replica may begin anew from another one's log."""
 
 
+@workload("record_deleters", 19, Drawn(seldom(0.1, 2), "deletes"), logs_in=False)
 class RecordDeletes(KafkaWorkload):
-    """See the module's text."""
+    """DeleteRecords of Kafka's protocol, with and without an offset, while others append and fetch; one world in ten has it.
+
+    Checked: no log begins above the requested offset; the answered offset is the beginning of a batch and is on the
+    leader's disk; a replica that had it on disk never begins before it again, and reads below it are out of range.
+    """
 
     topic = TOPIC
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "deletes") -> None:
         super().__init__(cluster, name)
         self.outcomes = {"records-deleted": 0, "deletes-refused": 0, "pruned-read": 0, "read-below": 0}
-        self._keeps = not any(getattr(cluster.options, weight) for weight in LOSSES)
+        self._keeps = not any(getattr(cluster.options, one.option) for one in KINDS.values() if one.renews)
         self._asked: dict[int, int] = {}  # by partition: the highest offset before which records were to go
         self._open_ended: dict[int, int] = {}  # by partition: requests for all whose outcome is not known
         self._floors: dict[

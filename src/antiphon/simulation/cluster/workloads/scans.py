@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.table_scan import SCAN_ROWS
 from antiphon.errors import AntiphonError
+from antiphon.simulation.cluster.drawing import Drawn, sometimes
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.table import KEYS, TableWorkload
 from antiphon.simulation.cluster.workloads.table_history import Positions, Seen, TableHistory, positions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
@@ -45,8 +47,15 @@ class Read(NamedTuple):
         return sorted(key for key in {*history.by_key, *self.rows} if self.keys[0] <= key <= self.keys[-1])
 
 
+@workload("scans", 1, Drawn(sometimes(0.4), "loads", 2), reads="table", switch=True)
 class ScanWorkload(Workload):
-    """See the module's text. `writers` change the table; their keys are read."""
+    """`scan`, `list`, `get_many`.
+
+    Checked: by the committed logs, each row (or its absence) was true at some moment between request and answer; a shard's
+    rows of one page are from one moment.
+
+    `writers` change the table; their keys are read.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", writers: TableWorkload) -> None:
         super().__init__(cluster, "scans")

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.session import AsyncSession
 from antiphon.errors import AntiphonError, SessionNotFoundError, VersionMismatchError
+from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kept_session import KeptSession
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.session_history import SessionHistory
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
@@ -45,8 +47,16 @@ class Life(KeptSession):
         self.own: list[str] = []
 
 
+@workload("session_clients", 25, Drawn(one_of(0, 0, 0, 0, 2, 3), "sessions", 0))
 class SessionWorkload(Workload):
-    """See the module's text."""
+    """Clients with sessions come, put rows, fall silent, stand still, close; others overwrite and look.
+
+    Checked: a row of a session that is kept is there, by the fastest clock that a node may have, whoever leads; no shard
+    calls such a session ended; a client that hears nothing takes it for lost when the time-out is over by its own clock,
+    and not before; in the logs (`session_history.py`) each end removes the rows that belong to the session then, all of
+    them and no others, and nothing is put after it; a shard that was split off took the sessions over; in the end all that
+    are silent have ended.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "leases") -> None:
         super().__init__(cluster, name)

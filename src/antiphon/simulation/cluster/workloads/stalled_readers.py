@@ -19,8 +19,10 @@ from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
+from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.world import HTTP_PORT, KAFKA_PORT
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
@@ -73,8 +75,14 @@ class _Pages(asyncio.Protocol):
         self.closed = True
 
 
+@workload("stalled_readers", 13, Drawn(seldom(0.1, 2), "seldom", 5), logs_in=False)
 class StalledReaders(KafkaWorkload):
-    """See the module's text."""
+    """Ask one node for 40 fetches, or 30 pages, on one connection, do not read for up to 4 s, and then read all; some at the
+    end do not read until they are hung up on. Nodes have 256 KiB for Kafka clients and 64 KiB for HTTP then.
+
+    Checked: what waits at a node to be sent is bounded ([limits.md](limits.md)); who reads nothing for longer than a node
+    waits is hung up on; late answers are whole, in order, and as committed.
+    """
 
     topic = TOPIC
     partitions = 1

@@ -9,8 +9,10 @@ each other. Most members end without a word.
 
 from typing import TYPE_CHECKING, Final
 
+from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.workloads.kafka_group import AWAY_S, GroupWorkload
 from antiphon.simulation.cluster.workloads.kafka_member import Membership
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -20,8 +22,14 @@ if TYPE_CHECKING:
 PLACES: Final = 2
 
 
+@workload("static_members", 14, Drawn(seldom(0.15, 3), "seldom", 6), logs_in=False)
 class StaticGroupWorkload(GroupWorkload):
-    """See the module's text."""
+    """A group of static members: who comes back under an instance id takes the place of who had it; two clients share each
+    id, so they fence each other.
+
+    Checked: commits as in `kafka_group.py`; when a member has committed, none that had its instance id before commits any
+    more.
+    """
 
     group = "standing"
 

@@ -21,7 +21,10 @@ TICKS_PER_S: Final = 1_000_000
 
 
 class TableWorkload(Workload):
-    """See the module's text."""
+    """Put, delete, get, with and without expected versions.
+
+    Checked: each key's history is linearizable.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "rows") -> None:
         super().__init__(cluster, name)

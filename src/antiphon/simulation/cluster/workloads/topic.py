@@ -40,7 +40,14 @@ class _Guesses:
 
 
 class TopicWorkload(Workload):
-    """See the module's text. `losses_allowed`: the commit rule may lose what it acknowledged."""
+    """Append, with and without an expected offset.
+
+    Checked: acknowledged records are committed, once, at their offsets; those of one client are in order. A conditional
+    append is at its offset or nowhere, and was refused only if the log ended elsewhere at some moment between request and
+    answer.
+
+    `losses_allowed`: the commit rule may lose what it acknowledged.
+    """
 
     def __init__(
         self, cluster: "SimulatedCluster", name: str = "log", *, losses_allowed: bool = False

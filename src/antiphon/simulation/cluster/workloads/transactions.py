@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.errors import AntiphonError, InvalidRequestError, KeyNotFoundError, VersionMismatchError
 from antiphon.model.metadata import KeyRanges
 from antiphon.model.requests import Check, Delete, Put, TableOp
+from antiphon.simulation.cluster.drawing import Drawn, sometimes
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
 from antiphon.simulation.cluster.workloads.table_history import Positions, Seen, TableHistory, positions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
@@ -45,8 +47,13 @@ class Transaction(NamedTuple):
     ended: Positions
 
 
+@workload("transactions", 2, Drawn(sometimes(0.4), "loads", 3), switch=True)
 class TransactionWorkload(Workload):
-    """See the module's text."""
+    """`table.write` of all keys of a group, with and without conditions, some sure to be refused.
+
+    Checked: each entry changes a whole group, once; a refused transaction is nowhere and had a valid reason; a scan sees
+    no half of a transaction.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "groups") -> None:
         super().__init__(cluster, name)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.client.watch import Change
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError
 from antiphon.model.metadata import ShardMeta
+from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.following import FollowingWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.table_history import (
     Positions,
@@ -65,8 +67,16 @@ class Watcher:
         return any(offset in gone for gone in self.missed.get(shard_id, ()))
 
 
+@workload("watches", 3, Drawn(sometimes(0.4), "loads", 4), reads="table", switch=True)
 class WatchWorkload(FollowingWorkload):
-    """See the module's text. `writers` change the table that is watched."""
+    """`watch` from now on or from the beginning, interrupted and started again.
+
+    Checked: every committed change since the start arrives once, in the order of its log; a key's changes are in order
+    over a split that the watch saw. Some watchers are slow; one that is behind a trim continues where it is told to, and
+    misses nothing else.
+
+    `writers` change the table that is watched.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", writers: TableWorkload) -> None:
         super().__init__(cluster, "watches", writers)

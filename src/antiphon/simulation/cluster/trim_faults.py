@@ -7,8 +7,9 @@ from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.node import trimming
 from antiphon.partition.multi_writer import MultiWriterPartition
-from antiphon.simulation.cluster.disk_faults import shards_on
+from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of
 from antiphon.simulation.cluster.faults import Fault, Faults, register
+from antiphon.simulation.cluster.hurt_machines import shards_on
 
 if TYPE_CHECKING:
     from antiphon.node.node import Node
@@ -23,11 +24,17 @@ TRIMMED: Final = (
 )  # whoever reads them by offsets goes on behind what is gone
 
 
-@register("trim")
+@register(
+    "trim",
+    24,
+    Drawn(one_of(0, 0, 1), MAIN, 31),
+    told="node {node} was to cut the head of its logs",
+)
 def _trim(faults: Faults, fault: Fault, draw: Random) -> None:
-    """Somebody wants the logs of a node's replicas to begin later: who needs what is gone needs a snapshot.
+    """The logs of a node's replicas are asked to begin later, also above what is committed; they do so as far as that is
+    allowed.
 
-    What is asked for may be above what is committed: then as much goes as may.
+    With `writers=multi` the node runs its retention check. Who needs what is gone needs a snapshot.
     """
     machine = faults.machine(fault)
     node, process = machine.node, machine.process

@@ -1,7 +1,7 @@
 """What is on a disk decays while the node that wrote it runs, and nobody reads it: for the scrub to find.
 
-The machine is *hurt* from then on (`disk_faults`). Nothing is ever put back: a run in which the rot is not found and mended
-by the end breaks `liveness`.
+The machine is *hurt* from then on (`hurt_machines`). Nothing is ever put back: a run in which the rot is not found and
+mended by the end breaks `liveness`.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,10 @@ from antiphon.log.segment import (
 from antiphon.log.snapshot import Snapshot, decode_snapshot
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.records.batch import iter_batches
-from antiphon.simulation.cluster.disk_faults import hurt, may_be_hurt
 from antiphon.simulation.cluster.disk_view import shard_path
-from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.drawing import Drawn
+from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.hurt_machines import hurt, may_be_hurt
 
 if TYPE_CHECKING:
     from antiphon.partition.partition import Partition
@@ -34,26 +35,48 @@ OF_CLUSTER: Final = 0.25  # of all rot; it has few files
 TERM_AT: Final = 12  # bytes from a batch's beginning
 
 
-@register("rot")
+@register(
+    "rot",
+    30,
+    Drawn(lambda draw, world: 2 * int(world["scrub"] and draw.random() < 0.5), "rot", 2),
+    then=(
+        "the machine is *hurt*. Nothing is flipped back: before the end of the run the scrub has to find it, "
+        "and have it mended. A store that has written the rows of a rotten run anew, from memory, has mended it "
+        "too. The index of a log is synced with the flip, as for `bit_flip`"
+    ),
+    needs="scrub",
+)
 def _rot(faults: Faults, fault: Fault, draw: Random) -> None:
-    """A bit flips in a closed segment, its index, a table's store, or in the first half of the cluster's own log."""
+    """While a node runs and scrubs, a bit flips in a closed segment, its index, a table's store or the cluster's log."""
     machine = faults.machine(fault)
     if _may_decay(faults, machine):
         is_of_cluster = draw.random() < OF_CLUSTER and not machine.cluster_log_decayed
         _decay(faults, machine, draw, _files(machine, is_of_cluster=is_of_cluster))
 
 
-@register("cluster_rot")
+@register(
+    "cluster_rot",
+    31,
+    NEVER,
+    then="the machine is *hurt*",
+    needs="scrub",
+)
 def _cluster_rot(faults: Faults, fault: Fault, draw: Random) -> None:
-    """The same, in the cluster's own log."""
+    """As `rot`, always in the cluster's own log."""
     machine = faults.machine(fault)
     if _may_decay(faults, machine) and not machine.cluster_log_decayed:
         _decay(faults, machine, draw, _files(machine, is_of_cluster=True))
 
 
-@register("aborted_rot")
+@register(
+    "aborted_rot",
+    32,
+    Drawn(lambda draw, world: int(world["scrub"] and draw.random() < 0.5), "rot", 3),
+    then="the machine is *hurt*; the node makes the index anew by itself",
+    needs="scrub",
+)
 def _aborted_rot(faults: Faults, fault: Fault, draw: Random) -> None:
-    """The same, in an index of aborted transactions that the newest snapshot counts on."""
+    """As `rot`, in an index of aborted transactions that the newest snapshot counts on."""
     machine = faults.machine(fault)
     if _may_decay(faults, machine):
         _decay(
@@ -61,9 +84,18 @@ def _aborted_rot(faults: Faults, fault: Fault, draw: Random) -> None:
         )
 
 
-@register("term_rot")
+@register(
+    "term_rot",
+    33,
+    NEVER,
+    then="the machine is *hurt*",
+    needs="scrub",
+)
 def _term_rot(faults: Faults, fault: Fault, draw: Random) -> None:
-    """A bit flips in the term of a batch, and the power fails before the index entry that would show it is durable."""
+    """A bit flips in the term of a durable batch, and the power fails before the batch's index entry is durable.
+
+    The term becomes one that nobody can have promised.
+    """
     machine = faults.machine(fault)
     found = [*_unproven_terms(machine)] if _may_decay(faults, machine) else []
     if not found:
