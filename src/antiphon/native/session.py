@@ -297,13 +297,11 @@ class NativeSession:
 
     def greet(self, request_id: int, node_id: int | None) -> None:
         """Answer who has said, and proved where that is wanted, that it is a client (None) or a node."""
-        gateway = self.exchange.gateway
+        gateway, session = self.exchange.gateway, self.exchange.session
         self.greeted = True
         self._trust()
-        mechanisms = self.exchange.session.mechanisms
-        self.exchange.reply(
-            request_id, HelloReply(PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id, mechanisms)
-        )
+        who = PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id
+        self.exchange.reply(request_id, HelloReply(*who, session.mechanisms, session.identity is not None))
         if node_id is not None:
             self._belongs_to(node_id)
         self._owner.greeted(self)
