@@ -25,7 +25,7 @@ from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.placement import NODES_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, OPS_MAX
 from antiphon.native import exchange
-from antiphon.native.cluster_requests import NEWS_MAX
+from antiphon.native.cluster_requests import NEWS_MAX, REPLICA_BYTES
 from antiphon.native.exchange import NativeLimits
 from antiphon.native.session import STRANGER_BYTES
 from antiphon.native.table_requests import KEY_BYTES
@@ -80,6 +80,7 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f" {produce.OPEN_MAX} batches at most that wait for their commit" in PAGE
     assert f"operations of one table write | {GET_KEYS_MAX:,}; {FIND_KEYS_MAX:,}; {OPS_MAX:,} |" in PAGE
     assert f"reads {READ_BYTES >> 20} MiB for answers to native clients" in PAGE
+    assert f"a status is taken to have {REPLICA_BYTES} bytes for each replica" in PAGE
     assert f"looks for {READ_BYTES // KEY_BYTES:,} keys" in PAGE
     assert f"to a table of more than {OPERATIONS:,} operations" in PAGE
     assert f"one write hold at most {RANGE_KEYS_MAX:,} keys together" in PAGE

@@ -305,6 +305,9 @@ def test_quotas(shell: Shell) -> None:
     assert shell.ok("quota", "list") == "user * client-id reports: request_percentage 12.5\n"
     shell.ok("quota", "remove", *entity)
     assert shell.ok("quota", "list") == ""
+    assert shell.ok("quota", "set", "--user", "bob", "--connections", "50") == "user bob: connections 50\n"
+    shell.ok("quota", "remove", "--user", "bob", "--limit", "connections")
+    assert shell.ok("quota", "list") == ""
 
 
 def test_a_shard_is_split(shell: Shell) -> None:

@@ -132,10 +132,13 @@ def test_records_of_access_are_written_as_documented() -> None:
             "acl/71df7ad00c263961e5f1ead9ee4090bd",
             "97aa557365723a616c696365a5746f706963a76f72646572732da472656164a87072656669786564a464656e79a12a",
         ),
-        ("quota/73505fb8add1bff4011da8ca86ea6abf", "98a5616c696365a0c0c0cb4090000000000000c0c0c0"),
+        ("quota/73505fb8add1bff4011da8ca86ea6abf", "99a5616c696365a0c0c0cb4090000000000000c0c0c0c0"),
     ]
     state = ClusterState()
-    state.apply(written, 1)
+    before = (b"quota/" + quota.key.encode(), bytes.fromhex("98a5616c696365a0c0c0cb4090000000000000c0c0c0"))
+    state.apply([*written[:2], before], 1)
+    assert state.access.quotas == {quota.key: quota}, "an earlier version did not know `connections`"
+    state.apply(written, 2)
     assert (state.access.users, state.access.acls, state.access.quotas) == (
         {"alice": user},
         {acl.key: acl},

@@ -244,8 +244,12 @@ async def test_quotas_are_altered_and_described() -> None:
         assert (await described(client, ("user", 2, None))).keys() == {of_alice, pair, of_all}
         assert (await described(client, ("ip", 0, "192.0.2.1"))).keys() == {of_ip}
         assert (await described(client, ("client-id", 0, "app"), ("user", 2, None))).keys() == {pair}
+        assert await altered(client, [part("user", "bob")], to("connections", 5)) == 0
+        assert await altered(client, [alice, app], to("connections", 5)) == code.INVALID_REQUEST
+        assert await described(client, ("user", 0, "bob")) == {(("user", "bob"),): {"connections": 5.0}}
+        await eventually(lambda: len(running.first.gateway.access.quotas) == 5)
         assert await altered(client, [alice], m.QuotaOp(key="producer_byte_rate", value=0, remove=True)) == 0
-        await eventually(lambda: len(running.first.gateway.access.quotas) == 3)
+        await eventually(lambda: len(running.first.gateway.access.quotas) == 4)
 
 
 @in_virtual_time

@@ -8,9 +8,10 @@ import pytest
 
 from antiphon.errors import InvalidRequestError
 from antiphon.gateway import quotas as module
-from antiphon.gateway.quotas import Payer, Quotas, Steps, Use, payer_of
+from antiphon.gateway.quotas import Payer, Place, Quotas, Steps, Use, payer_of
 from antiphon.model.access import AccessBook
 from antiphon.model.quotas import DEFAULT, Quota, check_quota
+from antiphon.security.authorizer import EVERYTHING, Authorizer, Rights
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 from tests.clock import Clock
 
@@ -161,6 +162,47 @@ def test_connections_of_an_address(clock: Clock) -> None:
     assert quotas.waits[Use.CONNECTION] == 40 + 50 + 30 + 47
 
 
+class Counters:
+    denied = 0
+
+
+def rights_of(name: str) -> Rights:
+    authorizer = Authorizer(AccessBook(), ["User:root"], Counters())
+    return Rights(authorizer, NODE if name == NODE.name else Principal("User", name))
+
+
+def test_open_connections_of_a_user(clock: Clock) -> None:
+    """Those that were open before the quota count, and stay. Nodes and super users are never refused."""
+    book = book_of()
+    quotas = Quotas(book)
+
+    def opened(name: str, count: int) -> list[Place]:
+        places = [quotas.place() for _ in range(count)]
+        return [place for place in places if place.take(rights_of(name), "x:1") is None]
+
+    early = opened("alice", 3)
+    for quota in (Quota("alice", connections=2.0), Quota(DEFAULT, connections=1.0)):
+        book.put("quota", quota.key, quota)
+    assert not opened("alice", 5)
+    assert early[0].take(rights_of("alice"), "x:1") is None, "who has a place keeps it"
+    assert len(opened("bob", 5)) == len(opened("eve", 5)) == 1, "everybody has the limit for himself"
+    assert len(opened("root", 5)) == len(opened(NODE.name, 5)) == 5
+    assert quotas.waits[Use.OPEN_CONNECTION] == 5 + 4 + 4
+    early[0].leave()
+    early[0].leave()
+    assert not opened("alice", 1), "two are left, as many as there may be"
+    early[1].leave()
+    (late,) = opened("alice", 5)
+    refusal = late.take(rights_of("bob"), "x:1")
+    assert refusal is not None
+    assert refusal.retriable
+    assert "'bob' has 1 connections open at this node, and may have 1" in refusal.message
+    assert len(opened("alice", 2)) == 1, "it was taken over by somebody else, and is alice's no more"
+    anonymous = quotas.place()
+    assert anonymous.take(EVERYTHING, "x:1") is None
+    assert quotas.place().take(EVERYTHING, "x:1") is not None
+
+
 def test_nodes_never_wait(clock: Clock) -> None:
     quotas = Quotas(
         book_of(Quota(DEFAULT, producer_byte_rate=1.0), Quota(None, DEFAULT, producer_byte_rate=1.0))
@@ -264,6 +306,10 @@ def test_steps_count_own_time_only(clock: Clock) -> None:
         (Quota(ip="example.org", connection_creation_rate=1.0), ()),
         (Quota(ip="192.0.2.1", producer_byte_rate=1.0), ()),
         (Quota("alice", connection_creation_rate=1.0), ()),
+        (Quota("alice", "app", connections=1.0), ()),
+        (Quota(None, "app", connections=1.0), ()),
+        (Quota(ip="192.0.2.1", connections=1.0), ()),
+        (Quota("alice", connections=1.5), ()),
         (Quota("alice", producer_byte_rate=0.0), ()),
         (Quota("alice", producer_byte_rate=1.5), ()),
         (Quota("alice", request_percentage=float("nan")), ()),

@@ -15,9 +15,16 @@ import antiphon.aio
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.connection import parse_address
 from antiphon.client.tls import tls_of, trusting_text
-from antiphon.errors import AntiphonError, InvalidRequestError, UnauthenticatedError, UnreachableError
-from antiphon.model.requests import AppendBatch, Appended, Fetch, Fetched
-from antiphon.security.settings import Tls
+from antiphon.errors import (
+    AccessDeniedError,
+    AntiphonError,
+    InvalidRequestError,
+    UnauthenticatedError,
+    UnreachableError,
+)
+from antiphon.model.requests import AlterUser, AppendBatch, Appended, Fetch, Fetched
+from antiphon.security.passwords import credentials
+from antiphon.security.settings import Security, Tls
 from antiphon.security.tls import nodes_client_context
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.spark.staging import housekeeper
@@ -273,3 +280,28 @@ def test_a_certificate_to_show_that_is_none_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidRequestError, match=said):
             tls_of((certificate, *files))
+
+
+def test_a_certificate_is_a_login(tmp_path: Path) -> None:
+    """Where somebody asks who is there, its subject is the answer; a user who is given as well is another one."""
+    tls = server_files(tmp_path / "node-0", "required")
+    secure = Secure(
+        tmp_path, security=Security(tls=tls, authentication=True, super_users=["User:CN=alice", "User:bob"])
+    )
+    mine = (secure.authority, *client_files(tmp_path))
+    try:
+        with antiphon.connect(secure.native, tls=mine) as db:
+            db.run(db.aio.administer(AlterUser("bob", credentials("of bob"))))
+            assert db.create_topic("t").name == "t"
+        with Cluster([parse_address(secure.native)], 5000, tls=tls_of(mine)) as cluster:
+            assert cluster.metadata().topics
+        stranger = (secure.authority, *client_files(tmp_path, "eve"))
+        with (
+            antiphon.connect(secure.native, tls=stranger) as db,
+            pytest.raises(AccessDeniedError, match="CN=eve"),
+        ):
+            db.create_topic("u")
+        with antiphon.connect(secure.native, tls=stranger, user="bob", password="of bob") as db:
+            db.create_topic("u")
+    finally:
+        secure.stop()

@@ -13,6 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families as families_of
 
 from antiphon.cli.main import app
+from antiphon.log.producer_state import JOB_ID_MIN, JOBS_MAX
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import AppendBatch, CreateTopic, ListOffset, Put, TableWrite
 from antiphon.node.config import Ports
@@ -87,6 +88,29 @@ def test_the_figures_are_those_of_what_happened() -> None:
             assert lag[str(away),] >= nodes.nodes[leader].hosts[shard_id].log.log_end - before >= 5
             await eventually(lambda: shown(nodes.servers[leader])["antiphon_nodes_alive"][()] == 2)
             assert shown(coordinator)["antiphon_elections_begun_total"]["member_lost",] >= 1
+
+    run(test())
+
+
+def test_the_shard_that_remembers_most_jobs_is_told_of() -> None:
+    """A shard forgets none of them: somebody has to hear of it before it takes no more."""
+
+    async def test() -> None:
+        async with cluster_of(1) as nodes, connected(f"node-0:{NATIVE_PORT}") as client:
+            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=2, replicas=1))
+            for number in range(3):
+                for shard in topic.shards[: 2 if number else 1]:
+                    batch = build_batch(
+                        [(None, b"x", [], 1)],
+                        producer_id=JOB_ID_MIN + number,
+                        producer_epoch=0,
+                        base_sequence=0,
+                    )
+                    await client.request(AppendBatch(shard.shard_id), [bytes(batch)])
+            told = shown(nodes.servers[0])
+            assert told["antiphon_producer_jobs"][()] == 5
+            assert told["antiphon_producer_jobs_max"][()] == 3
+            assert told["antiphon_producer_jobs_limit"][()] == JOBS_MAX
 
     run(test())
 

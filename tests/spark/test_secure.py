@@ -24,8 +24,8 @@ from antiphon.spark.jobs.replay_cut import Cut
 from antiphon.spark.jobs.replay_frames import source_frame
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.read.options import parse_read
-from antiphon.spark.servers import Servers, options_of
-from tests.security.certificates import server_files
+from antiphon.spark.servers import Servers, access_in, options_of
+from tests.security.certificates import client_files, server_files
 from tests.security.test_secure_listeners import Secure
 
 pytestmark = pytest.mark.spark
@@ -157,6 +157,50 @@ def test_upserts_of_foreach_batch_get_in(
         assert {row.key: row.value for row in db.table("counts").scan()} == {b"a": b"2", b"b": b"1"}
 
 
+@pytest.fixture(scope="module")
+def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    """One node that turns away who shows no certificate; alice's is that of a super user."""
+    directory = tmp_path_factory.mktemp("mutual")
+    tls = server_files(directory / "node-0", "required")
+    supers = ["User:CN=alice", "User:CN=node"]
+    made = Secure(directory, security=Security(tls=tls, authentication=True, super_users=supers))
+    certificate, key = client_files(directory)
+    with antiphon.connect(made.native, tls=(made.authority, certificate, key)) as db:
+        db.create_topic("shown")
+    yield made
+    made.stop()
+
+
+def test_a_certificate_is_shown_by_options(
+    spark: Any, mutual: Secure, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Executors have no file and no environment: tasks show what the driver has read."""
+    assert not [name for name in os.environ if name.startswith("ANTIPHON_TLS")], "this is about options"
+    certificate, key = client_files(mutual.directory)
+    common = {"servers": mutual.native, "tls": str(mutual.authority), "topic": "shown", "timeoutMs": "15000"}
+    options = {**common, "tlsCertificate": str(certificate), "tlsKey": str(key)}
+    made = spark.range(0, 30, 1, 2).selectExpr("cast(id as string) as key", "cast(id * 2 as string) as value")
+    made.write.format("antiphon").mode("append").options(**options).save()
+    frame = spark.read.format("antiphon").options(**options).load()
+    frame._jdf.queryExecution().toRdd()  # for which the driver reads the files
+    key.rename(key.with_suffix(".moved"))
+    try:
+        assert len(frame.collect()) == 30
+    finally:
+        key.with_suffix(".moved").rename(key)
+    frame.explain(True)
+    place = servers(
+        mutual.native, tls=str(mutual.authority), tls_certificate=str(certificate), tls_key=str(key)
+    )
+    report = jobs.audit(spark, place, topics=["shown"], replica_timeout_s=30)
+    assert report.verdict == "agree", report
+    with pytest.raises(Exception, match="if it wants a certificate of the client"):
+        spark.read.format("antiphon").options(**{**common, "timeoutMs": "1000"}).load().count()
+    said = capfd.readouterr()
+    secret = key.read_text().splitlines()[2]
+    assert secret not in f"{frame._jdf.queryExecution().toString()} {place!r} {report} {said.out} {said.err}"
+
+
 def connect(secure: Secure) -> antiphon.Client:
     return antiphon.connect(secure.native, tls=secure.authority, user="spark", password=PASSWORD)
 
@@ -180,6 +224,30 @@ def test_options_are_parsed_once_and_travel(secure: Secure, options: dict[str, s
     assert options_of(place) == {"servers": "a:1", "user": "u", "password": "p"}
     assert access_with(parse_servers(place)) == Access(Account("u", "p"))
     assert repr(place) == "'a:1'"
+
+
+def test_a_certificate_travels_as_text(tmp_path: Path, secure: Secure) -> None:
+    certificate, key = client_files(tmp_path)
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    words = {"tls": str(secure.authority), "tlsCertificate": str(certificate), "TLSKEY": str(key)}
+    found = parse_read({"servers": "a:1", "topic": "t", **words}, streaming=False)
+    access = access_with(pickle.loads(pickle.dumps(found)).target.servers)
+    assert access is not None
+    assert access.shown is not None
+    assert access.shown[:2] == (certificate.read_text(), key.read_text())
+    for file in (certificate, key):
+        file.unlink()
+    context = access.dialing()("a", 1)  # type: ignore[misc]  # it says how to connect
+    assert context is not None
+    assert "PRIVATE" not in f"{found!r} {access!r} {access.shown!r}"
+    at_once = access_in({"tls": "on", "tlsCertificate": str(both)})
+    assert at_once is not None
+    assert at_once.authorities == ""
+    assert at_once.dialing() is not None
+    assert options_of(servers("a:1", tls="on", tls_certificate="c", tls_key="k")) == {
+        "servers": "a:1", "tls": "on", "tlsCertificate": "c", "tlsKey": "k",
+    }  # fmt: skip
 
 
 class Recorder:
@@ -217,6 +285,11 @@ def test_what_jobs_read_they_read_with_the_access() -> None:
         ({"user": "alice", "password": "p", "token": "t"}, "not both"),
         ({"tls": "/nowhere.pem"}, "cannot read /nowhere.pem"),
         ({"tls": __file__}, "holds no certificates"),
+        ({"tls": "on", "tls_certificate": "/nowhere.pem"}, "cannot read /nowhere.pem"),
+        ({"tls": "on", "tls_certificate": __file__}, f"{__file__} are not a client's certificate"),
+        ({"tls": "on", "tls_key": __file__}, "without the certificate"),
+        ({"tls": "off", "tls_certificate": __file__}, "shown with TLS"),
+        ({"tls_certificate": __file__}, "shown with TLS"),
     ],
 )
 def test_what_does_not_fit_is_refused(words: dict[str, str], why: str) -> None:
@@ -233,10 +306,13 @@ def test_words_for_tls() -> None:
 
 def test_a_pipeline_file_says_how_to_get_in(tmp_path: Path, secure: Secure) -> None:
     (tmp_path / "authority.pem").write_text(secure.authority.read_text())
+    certificate, key = client_files(tmp_path)
     (tmp_path / "word").write_text(PASSWORD + "\n")
     text = """
     servers = "a:1"
     tls = "authority.pem"
+    tls_certificate = "alice.pem"
+    tls_key = "alice.key"
     user = "spark"
     password_file = "word"
     [[job]]
@@ -255,6 +331,7 @@ def test_a_pipeline_file_says_how_to_get_in(tmp_path: Path, secure: Secure) -> N
     assert isinstance(first.servers, Servers)
     assert first.servers.access_options == {
         "tls": str(tmp_path / "authority.pem"), "user": "spark", "password": PASSWORD,
+        "tlsCertificate": str(certificate), "tlsKey": str(key),
     }  # fmt: skip
     assert access_with(parse_servers(second.servers)).account == Account("other", PASSWORD)  # type: ignore[union-attr]
     assert "user" not in second.options

@@ -40,6 +40,9 @@ def quota_set(
     connection_creation_rate: Annotated[
         float | None, typer.Option(help="New connections a second; of an address only.")
     ] = None,
+    connections: Annotated[
+        float | None, typer.Option(help="Connections that are open at the same time; of a user only.")
+    ] = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
@@ -52,6 +55,7 @@ def quota_set(
         request_percentage=request_percentage,
         controller_mutation_rate=controller_mutation_rate,
         connection_creation_rate=connection_creation_rate,
+        connections=connections,
     )
     check_quota(quota)
     if not quota.limits:

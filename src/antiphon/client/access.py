@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from antiphon.client.account import Account, account_of
-from antiphon.client.tls import OFF, ON, tls_of, trusting_text
+from antiphon.client.tls import OFF, ON, Shown, tls_of, trusting_text
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -23,40 +23,68 @@ Address = tuple[str, int]
 class Access(msgspec.Struct, frozen=True):
     """What a program says of TLS and of itself; what it leaves out is the environment's.
 
-    `tls`: None, or whether to speak it; `authorities`: whom to trust, as PEM; empty: whom the system trusts.
+    `tls`: None, or whether to speak it; `authorities`: whom to trust, as PEM; empty: whom the system trusts. `shown`: the
+    client's certificate and its key.
     """
 
     account: Account | None = None
     tls: bool | None = None
     authorities: str = ""
+    shown: Shown | None = None
 
     def __repr__(self) -> str:
         return "Access(...)"
 
     def dialing(self) -> "Dialing | None":
         """How to connect; None: as the environment says."""
-        return trusting_text(self.authorities) if self.authorities else tls_of(self.tls)
+        if self.authorities or self.shown is not None:
+            return trusting_text(self.authorities, shown=self.shown)
+        return tls_of(self.tls)
 
 
-def access_of(tls: str = "", user: str = "", password: str = "", token: str = "") -> Access | None:
+def access_of(
+    tls: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    tls_certificate: str = "",
+    tls_key: str = "",
+) -> Access | None:
     """What a program says in words, as the environment's variables say it; None: nothing.
 
-    A file of authorities is read here and now, so other machines need none. Raises InvalidRequestError.
+    Files (authorities, the client's certificate and its key) are read here and now, so other machines need none. Raises
+    InvalidRequestError.
     """
     account = account_of(user, password, token)
     word = tls.strip()
+    shown = _shown(tls_certificate.strip(), tls_key.strip())
+    if shown is not None and word.lower() in OFF:
+        raise InvalidRequestError("a client's certificate is shown with TLS: say with tls whom to trust")
     if not word and account is None:
         return None
-    if not word or word.lower() in ON or word.lower() in OFF:
+    if word.lower() in OFF or (word.lower() in ON and shown is None):
         return Access(account, (word.lower() in ON) if word else None)
+    text = "" if word.lower() in ON else _read(word)
+    trusting_text(text, word, shown)
+    return Access(account, True, text, shown)
+
+
+def _shown(certificate: str, key: str) -> Shown | None:
+    if key and not certificate:
+        raise InvalidRequestError("the key of a client's certificate is given without the certificate")
+    if not certificate:
+        return None
+    name = " and ".join(dict.fromkeys((certificate, key or certificate)))
+    return Shown(_read(certificate), _read(key or certificate), name)
+
+
+def _read(file: str) -> str:
     try:
-        text = Path(word).read_text()
+        return Path(file).read_text()
     except OSError as error:
-        raise InvalidRequestError(f"tls: cannot read {word}: {error.strerror}") from None
+        raise InvalidRequestError(f"tls: cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidRequestError(f"tls: {word} holds no certificates in PEM") from None
-    trusting_text(text, word)
-    return Access(account, True, text)
+        raise InvalidRequestError(f"tls: {file} is no PEM file") from None
 
 
 class Addresses(tuple[Address, ...]):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import InvalidRequestError, UnauthenticatedError
-from antiphon.model.requests import AuthenticateReply
+from antiphon.model.requests import AuthenticateReply, HelloReply
 from antiphon.security.account import NOBODY, Account
 
 if TYPE_CHECKING:
@@ -59,6 +59,14 @@ def account_of(user: str = "", password: str = "", token: str = "") -> Account |
     return Account(user, password, token) if user or token else None
 
 
+def account_for(hello: HelloReply, account: Account | None) -> Account | None:
+    """With what to log in at a node that answered like this; None: no login is needed. `account`: what a program says."""
+    if not hello.mechanisms:
+        return None
+    found = account or default_account()
+    return None if found.is_empty and hello.is_known else found
+
+
 def client_login(account: Account, mechanisms: Sequence[str], address: str) -> "ClientLogin":
     """Begin to log in; raises UnauthenticatedError when the account fits nothing that the node offers."""
     from antiphon.security.client_login import ClientLogin  # most clusters on one machine ask for no login
@@ -75,6 +83,7 @@ def check_logged_in(login: "ClientLogin", reply: Any, address: str) -> None:
 __all__ = [
     "NOBODY",
     "Account",
+    "account_for",
     "account_of",
     "check_logged_in",
     "client_login",

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from antiphon.client.account import check_logged_in, client_login, default_account
+from antiphon.client.account import account_for, check_logged_in, client_login
 from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
 from antiphon.errors import AntiphonError, ProtocolViolationError, from_wire
 from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, Failure, Hello, HelloReply
@@ -65,8 +65,9 @@ class Link:
                 raise ProtocolViolationError(
                     f"{address[0]}:{address[1]} answered the greeting with {hello.body!r}"
                 )
-            if hello.body.mechanisms:
-                self._log_in(account or default_account(), hello.body.mechanisms)
+            own = account_for(hello.body, account)
+            if own is not None:
+                self._log_in(own, hello.body.mechanisms)
         except BaseException:
             self.close()
             raise

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from antiphon.client.account import check_logged_in, client_login, default_account
+from antiphon.client.account import account_for, check_logged_in, client_login
 from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
 from antiphon.errors import (
     AntiphonError,
@@ -269,8 +269,9 @@ async def open_connection(
         await connection.close()
         raise ProtocolViolationError(f"{address} answered a hello with {type(reply).__name__}")
     connection.cluster_id = reply.cluster_id
-    if reply.mechanisms:
-        await _log_in(connection, account or default_account(), reply.mechanisms)
+    own = account_for(reply, account)
+    if own is not None:
+        await _log_in(connection, own, reply.mechanisms)
     return connection
 
 

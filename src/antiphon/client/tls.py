@@ -6,9 +6,12 @@ imported only where TLS is spoken: most clusters on one machine do without.
 """
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InvalidRequestError, UnauthenticatedError
 
@@ -115,20 +118,25 @@ def _own_files() -> tuple[str, ...]:
 
 
 def _showing(context: "ssl.SSLContext", *own: str) -> "ssl.SSLContext":
-    """Show this certificate to nodes that ask for one. Raises InvalidRequestError."""
-    import ssl
-
+    """Show the certificate of these files to nodes that ask for one. Raises InvalidRequestError."""
     if own:
         try:
-            context.load_cert_chain(own[0], own[-1], password=_no_passphrase)
-        except (ssl.SSLError, ValueError) as error:
-            reason = getattr(error, "reason", None) or str(error)
-            raise InvalidRequestError(
-                f"tls: {' and '.join(own)} are not a client's certificate and its key in PEM: {reason}"
-            ) from None
+            _load(context, own[0], own[-1], " and ".join(own))
         except OSError as error:
             raise InvalidRequestError(f"tls: cannot read {' or '.join(own)}: {error.strerror}") from None
     return context
+
+
+def _load(context: "ssl.SSLContext", certificate: str, key: str, name: str) -> None:
+    import ssl
+
+    try:
+        context.load_cert_chain(certificate, key, password=_no_passphrase)
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        raise InvalidRequestError(
+            f"tls: {name} are not a client's certificate and its key in PEM: {reason}"
+        ) from None
 
 
 def _no_passphrase() -> str:
@@ -136,16 +144,44 @@ def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase; give one without, for its owner only")
 
 
-def trusting_text(authorities: str, name: str = "what was given") -> "Dialing":
-    """Trust these authorities, given as PEM. Raises InvalidRequestError, which names `name`, when they are none."""
+class Shown(NamedTuple):
+    """A client's certificate and its key as PEM. `name`: where they are from, for errors."""
+
+    certificate: str
+    key: str
+    name: str = "what was given"
+
+    def __repr__(self) -> str:
+        return "Shown(...)"
+
+
+def trusting_text(authorities: str, name: str = "what was given", shown: Shown | None = None) -> "Dialing":
+    """Trust these authorities, given as PEM (empty: whom the system trusts), and show this certificate (None: what the
+    environment names). Raises InvalidRequestError, which names `name`, when they are none.
+    """
     import ssl
 
     try:
         context = ssl.create_default_context(cadata=authorities)
     except (ssl.SSLError, ValueError):
         raise InvalidRequestError(f"tls: {name} holds no certificates in PEM") from None
-    _showing(context, *_own_files())
+    if shown is None:
+        _showing(context, *_own_files())
+    else:
+        with _unnamed(shown.certificate) as certificate, _unnamed(shown.key) as key:
+            _load(context, certificate, key, shown.name)
     return lambda _host, _port: context
+
+
+@contextmanager
+def _unnamed(text: str) -> Iterator[str]:
+    """A path to this text. OpenSSL reads keys from files only; this one has no name in any folder, so nobody else can open
+    it, and nothing is left when the process is killed.
+    """
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.seek(0)
+        yield f"/dev/fd/{file.fileno()}"
 
 
 def _trusting(authorities: str | os.PathLike[str], *, shows: bool = True) -> "ssl.SSLContext":

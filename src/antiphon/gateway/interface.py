@@ -80,6 +80,7 @@ class Gateway(Protocol):
         rack: where this node stands, as its operator says; empty: nobody said.
         followers_with: given a shard and an offset, the nodes whose replicas have the log up to there, as the shard's
             leader here knows; the furthest first. Empty where this node does not lead the shard.
+        count_replicas: how many this node has open.
     """
 
     node_id: int
@@ -91,6 +92,7 @@ class Gateway(Protocol):
     events: Sequence[Event]
     rack: str
     followers_with: Callable[[int, int], list[int]]
+    count_replicas: Callable[[], int]
 
     @property
     def metadata(self) -> ClusterMeta:

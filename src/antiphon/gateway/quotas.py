@@ -8,20 +8,26 @@ Kafka's order decides which limit counts, for each kind of use by itself: that o
 with any client id, of the user; then the same of every user; then of the client id, of every client id. Who shares a limit
 shares its bucket: all clients of a user where the user has one. A limit of "everyone" is a bucket for each.
 
+How many connections a user may have open is no rate: each takes a place when it is known whose it is (`Place`).
+
 Nothing is looked up while the cluster has no quotas. What is kept is bounded (`TRACKED_MAX`): the bucket that was not used
 for the longest is forgotten first.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Generator
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
+import structlog
+
 from antiphon import system
+from antiphon.errors import OverloadedError
 from antiphon.model.access import AccessBook
 from antiphon.model.quotas import (
     CONNECTION_CREATION_RATE,
+    CONNECTIONS,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     DEFAULT,
@@ -30,6 +36,7 @@ from antiphon.model.quotas import (
     REQUEST_PERCENTAGE,
     address,
 )
+from antiphon.security.authorizer import Rights
 from antiphon.security.principal import NODE, Principal
 
 WINDOW_S: Final = 10.0  # of a limit, what may be used at once after a pause
@@ -37,6 +44,7 @@ WAIT_S_MAX: Final = 20.0  # one wait; clients give a request up after 30 s
 REQUEST_WAIT_S_MAX: Final = 1.0  # one wait for time of the event loop, as Kafka's
 DEBT_S_MAX: Final = 300.0
 TRACKED_MAX: Final = 10_000  # buckets, and decisions about which limit counts
+TELL_EVERY_S: Final = 5.0  # of connections that are refused
 
 
 class Use(StrEnum):
@@ -47,6 +55,7 @@ class Use(StrEnum):
     REQUEST = "request"
     MUTATION = "mutation"
     CONNECTION = "connection"
+    OPEN_CONNECTION = "open_connection"
 
 
 LIMIT_OF: Final = {
@@ -55,7 +64,9 @@ LIMIT_OF: Final = {
     Use.REQUEST: REQUEST_PERCENTAGE,
     Use.MUTATION: CONTROLLER_MUTATION_RATE,
     Use.CONNECTION: CONNECTION_CREATION_RATE,
+    Use.OPEN_CONNECTION: CONNECTIONS,
 }
+REFUSALS: Final = (Use.CONNECTION, Use.OPEN_CONNECTION)  # kinds of which nobody waits
 _Entity = tuple[str | None, str | None, str | None]
 
 
@@ -83,7 +94,7 @@ class Charged(Protocol):
 
 class _Limit(NamedTuple):
     bucket: tuple[Use, _Entity]
-    rate: float  # units a second
+    rate: float  # units a second; of open connections, how many
 
 
 class _Bucket:
@@ -125,6 +136,8 @@ class Quotas:
         self._decided: dict[tuple[Use, str, str], _Limit | None] = {}
         self._buckets: OrderedDict[tuple[Use, _Entity], _Bucket] = OrderedDict()
         self._mutes: dict[Mute, None] = {}
+        self._places: Counter[str] = Counter()  # user -> connections that are open
+        self._told_s = -TELL_EVERY_S
         self.waits = dict.fromkeys(Use, 0)
         self.waited_s = dict.fromkeys(Use, 0.0)
 
@@ -278,6 +291,52 @@ class Quotas:
             found.fill(limit.rate, now_s)
         return found
 
+    # -- open connections -----------------------------------------------------------------------------------------
+
+    def place(self) -> "Place":
+        """For a new connection, which takes it when it is known whose it is."""
+        return Place(self)
+
+    def occupy(self, user: str, rights: Rights, peer: str) -> OverloadedError | None:
+        """Count an open connection of a user; returns why there is no place for it, or None.
+
+        Each is counted, also without quotas: one that is set later has to know. Super users always have a place, as
+        somebody has to be able to change a quota.
+        """
+        limit = self._limit(Use.OPEN_CONNECTION, Payer(user, "")) if self._book.quotas else None
+        count = self._places[user]
+        if limit is None or count < limit.rate or rights.of_super_user:
+            self._places[user] = count + 1
+            return None
+        self._count(Use.OPEN_CONNECTION, 0.0)
+        self._tell(user, count, limit.rate, peer)
+        return OverloadedError(
+            f"user {user!r} has {count:,} connections open at this node, and may have {limit.rate:,.0f} (quota "
+            f"{CONNECTIONS}): close some, or have the quota raised",
+            user=user,
+            limit=CONNECTIONS,
+        )
+
+    def vacate(self, user: str) -> None:
+        """A connection of the user is gone."""
+        self._places[user] -= 1
+        if self._places[user] <= 0:
+            del self._places[user]
+
+    def _tell(self, user: str, count: int, most: float, peer: str) -> None:
+        now_s = system.monotonic_s()
+        if now_s - self._told_s >= TELL_EVERY_S:
+            self._told_s = now_s
+            refused = self.waits[Use.OPEN_CONNECTION]
+            structlog.get_logger().warning(
+                "too_many_connections_of_a_user",
+                user=user,
+                peer=peer,
+                open=count,
+                limit=most,
+                refused=refused,
+            )
+
     # -- who waits ------------------------------------------------------------------------------------------------
 
     def mute(self, go_on: Callable[[], None]) -> "Mute":
@@ -324,6 +383,36 @@ class Mute:
             self._timer = None
             self._all.pop(self, None)
             self._go_on()
+
+
+class Place:
+    """One open connection among those of its user. `leave()` when it is gone."""
+
+    __slots__ = ("_quotas", "_user")
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._user: str | None = None
+
+    def take(self, rights: Rights, peer: str) -> OverloadedError | None:
+        """The connection belongs to whom has these rights, from now on; returns why it has to go, or None.
+
+        Who has a place keeps it, whatever the quota has become since.
+        """
+        payer = payer_of(rights.principal, "")
+        user = None if payer is None else payer.user
+        if user == self._user:
+            return None
+        self.leave()
+        refusal = None if user is None else self._quotas.occupy(user, rights, peer)
+        self._user = user if refusal is None else None
+        return refusal
+
+    def leave(self) -> None:
+        """Free the place; harmless where there is none."""
+        user, self._user = self._user, None
+        if user is not None:
+            self._quotas.vacate(user)
 
 
 class Steps:

@@ -34,8 +34,9 @@ from antiphon.http.access import (
     path_of,
     refused,
 )
-from antiphon.http.board import PREFIX, Board
+from antiphon.http.board import Board
 from antiphon.http.bridge import WebAnswer, WebRequest
+from antiphon.http.heads import body_bytes, halves, is_for_board
 from antiphon.http.page import render
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
@@ -283,6 +284,7 @@ class _HttpConnection(asyncio.Protocol):
         self._is_queued = False
         self._page_making: asyncio.Task[None] | None = None  # of the dashboard; the next request waits for it
         self._retry_s = 0
+        self._place = listener.quotas.place()  # among the connections of the client's user
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
@@ -344,7 +346,7 @@ class _HttpConnection(asyncio.Protocol):
                 self._reply((431, TEXT, b"the request is too long\n"), keep=False, body=True)
             return
         lines = bytes(self._received[:end]).split(b"\r\n")
-        size_bytes = _body_bytes(lines)
+        size_bytes = body_bytes(lines)
         if end + size_bytes > REQUEST_BYTES_MAX:
             self._reply((413, TEXT, b"the form is too long\n"), keep=False, body=True)
             return
@@ -367,17 +369,24 @@ class _HttpConnection(asyncio.Protocol):
         self._queue()
 
     def _answer(self, lines: list[bytes], form: bytes) -> None:
-        plain = {name.strip().lower(): value.strip() for name, _, value in map(_halves, lines[1:])}
+        plain = {name.strip().lower(): value.strip() for name, _, value in map(halves, lines[1:])}
         headers = {name: value.lower() for name, value in plain.items()}
         session = session_of(self._listener.authenticator, self._transport)
         refusal = refused(session, path_of(lines[0]), plain.get(b"authorization", b""))
         if refusal is not None and refusal[0] == UNAUTHORIZED and b"authorization" in plain:
             self._refuse_later(refusal, body=not lines[0].startswith(b"HEAD "))
             return
+        if refusal is None and path_of(lines[0]) not in OPEN_PAGES:
+            crowd = self._place.take(session.rights, self.host)
+            if crowd is not None:
+                self._retry_s = 1
+                reply = (TOO_MANY, TEXT, f"{crowd.message}\n".encode())
+                self._reply(reply, keep=False, body=not lines[0].startswith(b"HEAD "))
+                return
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         keep = lines[0].endswith(b"1.1") and headers.get(b"connection") != b"close"
         keep = keep and (not has_body or bool(form))
-        if refusal is None and _is_for_board(lines[0]):
+        if refusal is None and is_for_board(lines[0]):
             request = WebRequest(
                 lines[0].split(b" ")[0].decode("latin-1"),
                 lines[0].split(b" ")[1].decode("latin-1"),
@@ -455,6 +464,7 @@ class _HttpConnection(asyncio.Protocol):
             self._page_making.cancel()
         self._transport = None
         self._account.close()
+        self._place.leave()
         self._listener.closed(self)
 
     def _time_is_up(self) -> None:
@@ -471,29 +481,6 @@ class _HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):
                 self._transport.close()
-
-
-def _is_for_board(request_line: bytes) -> bool:
-    """Does the dashboard answer such a request?"""
-    words = request_line.split(b" ")
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-        return False
-    path = path_of(request_line)
-    return Board.takes(path) and (words[0] in {b"GET", b"HEAD"} or (words[0], path[:4]) == (b"POST", PREFIX))
-
-
-def _body_bytes(lines: list[bytes]) -> int:
-    """How long the body is of a request whose body is read."""
-    if not lines[0].startswith(b"POST ") or not _is_for_board(lines[0]):
-        return 0
-    said = next(
-        (value for name, _, value in map(_halves, lines[1:]) if name.lower() == b"content-length"), b""
-    )
-    return int(said) if said.strip().isdigit() and len(said) < 12 else 0
-
-
-def _halves(line: bytes) -> tuple[bytes, bytes, bytes]:
-    return line.partition(b":")
 
 
 def _json(status: int, value: Any) -> Reply:

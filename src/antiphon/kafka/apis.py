@@ -294,7 +294,7 @@ _APIS: Final = (
     ServedApi(
         49, "AlterClientQuotas", 0, 1, 1,
         quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse,
-        lambda on: on.quotas.alter, Routing.ANY, "an `ip` is an address, no name of a host",
+        lambda on: on.quotas.alter, Routing.ANY, "an `ip` is an address, no name of a host; a user also has `connections`",
     ),
     ServedApi(
         50, "DescribeUserScramCredentials", 0, 0, 0,

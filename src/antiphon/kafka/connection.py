@@ -20,7 +20,7 @@ import structlog
 from antiphon import system
 from antiphon.errors import ProtocolViolationError
 from antiphon.gateway.budget import Account, Patience
-from antiphon.gateway.quotas import FREE, Mute
+from antiphon.gateway.quotas import FREE, Mute, Place
 from antiphon.kafka.framing import LENGTH_BYTES, frame_size
 from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.records.batch import Buffer
@@ -163,6 +163,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session = OPEN
         self.quotas = FREE
         self._mute: Mute | None = None
+        self._place: Place | None = None  # among the connections of the client's user
         self.requests = 0  # that came since the beginning
         self.refused_sequences = RefusedSequences()
         self.first = asyncio.Lock()  # the one request that waits for its turn, and for room
@@ -191,6 +192,8 @@ class Connection(asyncio.BufferedProtocol):
             task.cancel()
         if self._mute is not None:
             self._mute.end()
+        if self._place is not None:
+            self._place.leave()
         self._dispatcher.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
@@ -281,6 +284,14 @@ class Connection(asyncio.BufferedProtocol):
     def session_with(self, authenticator: Authenticator | None) -> Session:
         """Who the client is, before it has said so."""
         return session_of(authenticator, self._transport)
+
+    def has_place(self) -> bool:
+        """Count it as its user's, where it is known by now whose it is; False: it has to go, as that user has too many."""
+        if self.is_closed or not self.session.is_open:
+            return True
+        if self._place is None:
+            self._place = self.quotas.place()
+        return self._place.take(self.session.rights, self.client_host) is None
 
     def hold(self, answer: Answer) -> None:
         """Start no more requests before the one of this answer has begun, which takes several turns: `go_on`."""

@@ -245,6 +245,9 @@ class KafkaListener:
             return False
         connection.quotas = config.quotas
         connection.session = connection.session_with(config.authenticator)
+        if not connection.has_place():
+            self._addresses.leave(host)
+            return False
         self._connections[connection] = _Seen(asyncio.get_running_loop().time())
         return True
 
@@ -354,6 +357,9 @@ class KafkaListener:
             response = await work
         if isinstance(response, bytes) and len(response) > FLOOR_BYTES:
             await self._room(answer, len(response))  # it is shared until here
+        if isinstance(response, SaslAuthenticateResponse) and not answer.connection.has_place():
+            answer.connection.abort()  # as Kafka's brokers do above their limits: clients come again, after a while
+            return
         told = (header, response, answer.throttle_ms)
         if aside is None:
             frame = encoded(*told)
@@ -442,6 +448,9 @@ async def _bare(frame: memoryview, answer: Answer) -> None:
         return
     except NotReadyError as error:
         answer.connection.fail(error.message)
+        return
+    if not answer.connection.has_place():
+        answer.connection.abort()
         return
     answer.send(len(told).to_bytes(LENGTH_BYTES, "big") + told)
 

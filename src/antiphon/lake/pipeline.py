@@ -268,9 +268,11 @@ def _with_access(servers: str, places: list[Any], base: Path) -> Servers:
             said["password"] = (base / file).read_text().rstrip("\n")
         except OSError as error:
             raise InvalidRequestError(f"password_file: cannot read {base / file}: {error.strerror}") from None
+    files = ["tls_certificate", "tls_key"]
     if said.get("tls", "").lower() not in {"", *ON, *OFF}:
-        said["tls"] = str(base / said["tls"])
-    return Servers(servers, said)
+        files.append("tls")
+    said.update({name: str(base / said[name]) for name in files if name in said})
+    return Servers(servers, {SETTINGS[name]: value for name, value in said.items()})
 
 
 def _value(found: Mapping[str, Any], base: Path, *, is_table: bool) -> dict[str, Any]:

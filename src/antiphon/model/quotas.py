@@ -1,4 +1,5 @@
-"""Quotas: how much a user, a program (client id) or an address may ask of each node. The names and rules are Kafka's.
+"""Quotas: how much a user, a program (client id) or an address may ask of each node. The names and rules are Kafka's, but
+for `connections`, which Kafka does not have.
 
 An entity is a user, a client id, both together, or an IP address. The empty name stands for everyone of its type that
 has no quota of its own: each of those gets the limit for itself.
@@ -23,15 +24,19 @@ CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+CONNECTIONS: Final = "connections"
 OF_CLIENTS: Final = (
     PRODUCER_BYTE_RATE,
     CONSUMER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     CONTROLLER_MUTATION_RATE,
 )
+OF_USERS: Final = (*OF_CLIENTS, CONNECTIONS)  # whatever their programs call themselves
 OF_ADDRESSES: Final = (CONNECTION_CREATION_RATE,)
-LIMITS: Final = (*OF_CLIENTS, *OF_ADDRESSES)
-WHOLE: Final = frozenset({PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE})  # no fractions
+LIMITS: Final = (*OF_CLIENTS, *OF_ADDRESSES, CONNECTIONS)
+WHOLE: Final = frozenset(
+    {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE, CONNECTIONS}
+)  # no fractions
 
 
 class Quota(msgspec.Struct, frozen=True, array_like=True):
@@ -43,6 +48,7 @@ class Quota(msgspec.Struct, frozen=True, array_like=True):
         request_percentage: share of the time of the node's event loop, 100.0: all of it.
         controller_mutation_rate: partitions a second that are created and deleted.
         connection_creation_rate: connections a second, of addresses only.
+        connections: that are open at the same time, of users only.
     """
 
     user: str | None = None
@@ -53,6 +59,7 @@ class Quota(msgspec.Struct, frozen=True, array_like=True):
     request_percentage: float | None = None
     controller_mutation_rate: float | None = None
     connection_creation_rate: float | None = None
+    connections: float | None = None
 
     @property
     def entity(self) -> tuple[str | None, str | None, str | None]:
@@ -90,7 +97,7 @@ def check_quota(quota: Quota, gone: tuple[str, ...] = ()) -> None:
         raise InvalidRequestError(f"names of users do not begin with {RESERVED!r}")
     if ip and address(ip) != ip:
         raise InvalidRequestError(f"{ip!r} is no IP address (as 192.0.2.7 or 2001:db8::7)")
-    possible = OF_CLIENTS if ip is None else OF_ADDRESSES
+    possible = OF_ADDRESSES if ip is not None else OF_USERS if client_id is None else OF_CLIENTS
     for name in (*quota.limits, *gone):
         if name not in possible:
             raise InvalidRequestError(

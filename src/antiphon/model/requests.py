@@ -61,6 +61,7 @@ class HelloReply(Body, frozen=True, array_like=True, tag=True):
     cluster_id: str
     node_id: int
     mechanisms: tuple[str, ...] = ()
+    is_known: bool = False  # by a certificate: it may log in as somebody else, and need not
 
 
 class Authenticate(Body, frozen=True, array_like=True, tag=True):
@@ -470,10 +471,7 @@ class TableRows(Body, frozen=True, array_like=True, tag=True):
 
 
 class TableScan(Body, frozen=True, array_like=True, tag=True):
-    """Rows with start <= key < end (empty end: to the end) in byte order, at most `limit` rows and ~2 MiB a reply.
-
-    `hashes` as for `TableWrite`; only keys within are returned.
-    """
+    """Rows with start <= key < end (empty end: to the end) in byte order, at most `limit` rows and ~2 MiB a reply."""
 
     shard_id: int
     start: bytes
@@ -481,7 +479,7 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
     limit: int = 1000
     include_value: bool = True
     consistency: str = "linearizable"
-    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
+    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()  # as for `TableWrite`
 
 
 AdminRequest = (

@@ -10,7 +10,6 @@ from antiphon.model.events import TOLD_MAX
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
-    AccessReply,
     AdminRequest,
     AlterAcls,
     AlterQuota,
@@ -31,6 +30,7 @@ from antiphon.model.requests import (
     RemoveNode,
     SplitShard,
     StartScrub,
+    StatusReply,
 )
 from antiphon.model.transactions import (
     AbortTransaction,
@@ -49,6 +49,7 @@ SIGN_OF_LIFE: Final = 1 << 62  # no such version will be: the client wants to kn
 WAIT_MS_MAX: Final = 60_000
 NEWS_MAX: Final = 8  # requests of one connection that wait for newer metadata
 TRANSACTIONS_S: Final = 10.0
+REPLICA_BYTES: Final = 64  # of a node's status, about
 
 
 def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payload: memoryview) -> None:
@@ -91,14 +92,20 @@ def _tell(exchange: Exchange, request_id: int) -> None:
 
 
 def get_status(exchange: Exchange, request_id: int, body: GetStatus, _payload: memoryview) -> None:
-    """Answer with the state of this node and its replicas."""
+    """Answer with the state of this node and its replicas when there is room for it."""
     gateway = exchange.gateway
-    found = gateway.status(body.shards)
-    if body.events:
-        last = list(gateway.events)[-min(body.events, TOLD_MAX) :]
+
+    def now() -> StatusReply:
+        found = gateway.status(body.shards)
+        last = list(gateway.events)[-min(body.events, TOLD_MAX) :] if body.events else ()
         told = tuple((one.at_ms, str(one.kind), one.subject, one.what) for one in last)
-        found = msgspec.structs.replace(found, events=told)
-    exchange.reply(request_id, found)
+        return msgspec.structs.replace(found, events=told)
+
+    def size() -> int:
+        count = gateway.count_replicas()
+        return REPLICA_BYTES * (count if body.shards is None else min(count, len(body.shards)))
+
+    exchange.answer(request_id, now, size)
 
 
 def start_scrub(exchange: Exchange, request_id: int, body: StartScrub, _payload: memoryview) -> None:
@@ -116,13 +123,9 @@ def of_transactions(
 
 
 def get_access(exchange: Exchange, request_id: int, _body: GetAccess, _payload: memoryview) -> None:
-    """Answer with users, lists and quotas."""
-    book = exchange.gateway.access
-    users = tuple(
-        (name, tuple(one.mechanism for one in user.credentials)) for name, user in sorted(book.users.items())
-    )
-    quotas = tuple(book.quotas[name] for name in sorted(book.quotas))
-    exchange.reply(request_id, AccessReply(users, tuple(sorted(book.acls.values())), quotas))
+    """Answer with users, lists and quotas when there is room for them."""
+    now = exchange.metadata_answers.access
+    exchange.answer(request_id, now, lambda: len(memoryview(now())))
 
 
 def create_topic(exchange: Exchange, request_id: int, body: CreateTopic, _payload: memoryview) -> None:

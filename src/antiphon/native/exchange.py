@@ -19,12 +19,13 @@ from antiphon.errors import (
     FrameTooLargeError,
     InternalError,
     NotLeaderError,
+    OverloadedError,
     UnauthenticatedError,
 )
 from antiphon.gateway.access import check
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
-from antiphon.gateway.quotas import FREE, Mute, Payer, payer_of
+from antiphon.gateway.quotas import FREE, Mute, Payer, Place, payer_of
 from antiphon.gateway.turns import COUNTED_BYTES
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
@@ -74,6 +75,7 @@ class Exchange:
         self.is_peers = False  # does another node send these requests?
         self.session = OPEN
         self.quotas = FREE
+        self.place: Place | None = None  # among the connections of the client's user
         self.asker: TransactionAsker | None = None  # None: no parts of transactions are taken
         self.client_id = ""
         self.host = ""  # the address that the client comes from
@@ -117,6 +119,15 @@ class Exchange:
             self.connection.count_no_more()
         self._account.close()
 
+    def take_place(self) -> OverloadedError | None:
+        """Count the connection as its user's, as soon as it is known whose it is; returns why it has to go, or None."""
+        connection = self.connection
+        if connection is None or self.is_peers or not self.session.is_open:
+            return None
+        if self.place is None:
+            self.place = self.quotas.place()
+        return self.place.take(self.session.rights, connection.peer)
+
     def check(self, body: Any) -> None:
         """Raise UnauthenticatedError before a login, AccessDeniedError for what the client may not ask for.
 
@@ -137,6 +148,8 @@ class Exchange:
             task.cancel()
         if self.mute is not None:
             self.mute.end()
+        if self.place is not None:
+            self.place.leave()
         for key, shard_id in self.following.items():
             self.gateway.unfollow(shard_id, key)
         self.following.clear()

@@ -256,12 +256,19 @@ class NativeSession:
         except UnauthenticatedError as error:
             exchange.spawn(self._refuse(request_id, error))
             return
+        refusal = None if session.has_begun else exchange.take_place()
+        if refusal is not None:
+            self._turn_away(request_id, refusal)
+            return
         exchange.reply(request_id, AuthenticateReply(answer, done=not session.has_begun))
         self._trust()
 
     async def _refuse(self, request_id: int, error: UnauthenticatedError) -> None:
         """A login failed: who guesses passwords waits for the answer, and has to connect anew."""
         await asyncio.sleep(FAILED_DELAY_S)
+        self._turn_away(request_id, error)
+
+    def _turn_away(self, request_id: int, error: AntiphonError) -> None:
         self.exchange.fail(request_id, error)
         if self.connection is not None:
             self.connection.close(error)
@@ -269,8 +276,9 @@ class NativeSession:
     def _hello(self, request_id: int, body: Hello) -> None:
         exchange, gateway = self.exchange, self.exchange.gateway
         refusal = _refusal(self._owner.greets, body)
+        node_id = None if body.cluster_id is None else body.node_id
         if refusal is not None:
-            error: AntiphonError = UnprovenNodeError(refusal)
+            error: AntiphonError | None = UnprovenNodeError(refusal)
         elif body.version != PROTOCOL_VERSION:
             error = InvalidRequestError(
                 f"protocol version {body.version} is not spoken here, {PROTOCOL_VERSION} is: use matching versions"
@@ -281,21 +289,19 @@ class NativeSession:
             )
         else:
             exchange.client_id = client_id_of(body.who)
-            self.greet(request_id, None if body.cluster_id is None else body.node_id)
-            return
-        exchange.fail(request_id, error)
-        if self.connection is not None:
-            self.connection.close(error)
+            error = exchange.take_place() if node_id is None else None
+        if error is None:
+            self.greet(request_id, node_id)
+        else:
+            self._turn_away(request_id, error)
 
     def greet(self, request_id: int, node_id: int | None) -> None:
         """Answer who has said, and proved where that is wanted, that it is a client (None) or a node."""
-        gateway = self.exchange.gateway
+        gateway, session = self.exchange.gateway, self.exchange.session
         self.greeted = True
         self._trust()
-        mechanisms = self.exchange.session.mechanisms
-        self.exchange.reply(
-            request_id, HelloReply(PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id, mechanisms)
-        )
+        who = PROTOCOL_VERSION, gateway.cluster_id, gateway.node_id
+        self.exchange.reply(request_id, HelloReply(*who, session.mechanisms, session.identity is not None))
         if node_id is not None:
             self._belongs_to(node_id)
         self._owner.greeted(self)

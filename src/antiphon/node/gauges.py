@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from antiphon import system
+from antiphon.log.producer_state import JOBS_MAX
 from antiphon.model.findings import KINDS
 from antiphon.node.metrics import Labelled
 
@@ -24,6 +25,9 @@ def add_gauges(
 
     def live_sets() -> list[tuple[int, ...]]:
         return [host.mode.live for host in hosts.values()]
+
+    def jobs() -> list[int]:
+        return [host.state.log.producers.jobs_known for host in hosts.values()]
 
     gauges = metrics.gauges
     gauges["antiphon_replicas"] = ("Replicas on this node", lambda: len(hosts))
@@ -51,7 +55,15 @@ def add_gauges(
     gauges["antiphon_producers"] = ("Producers that replicas here remember", lambda: producers_known(hosts))
     gauges["antiphon_producer_jobs"] = (
         "Of those, Spark's jobs, which are never forgotten",
-        lambda: sum(host.state.log.producers.jobs_known for host in hosts.values()),
+        lambda: sum(jobs()),
+    )
+    gauges["antiphon_producer_jobs_max"] = (
+        "Spark's jobs that the replica here remembers which remembers most of them",
+        lambda: max(jobs(), default=0),
+    )
+    gauges["antiphon_producer_jobs_limit"] = (
+        "Above so many in one shard, its leader takes no new job",
+        lambda: JOBS_MAX,
     )
     gauges["antiphon_disk_full"] = ("1 while the disk has no room", lambda: float(wal.refuses_clients))
     gauges["antiphon_resident_bytes"] = ("Resident memory", system.resident_bytes)

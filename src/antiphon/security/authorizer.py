@@ -220,6 +220,11 @@ class Rights:
         """Does anybody decide at all?"""
         return self._authorizer is not None
 
+    @property
+    def of_super_user(self) -> bool:
+        """Are they those of a super user?"""
+        return self._authorizer is not None and self._authorizer.is_super(self.principal)
+
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         """The decision; a refusal is counted and logged."""
         authorizer = self._authorizer

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from antiphon.gateway.budget import Budget, Pool
-from antiphon.gateway.quotas import Quotas, Use
+from antiphon.gateway.quotas import REFUSALS, Quotas, Use
 from antiphon.gateway.turns import Turns
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import ShardStatus
@@ -31,12 +31,12 @@ def add_quota_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], quotas:
     )
     gauges["antiphon_quota_tracked"] = ("Limits whose use is kept track of", lambda: quotas.tracked)
     for use in Use:
-        what = "Connections refused" if use is Use.CONNECTION else "Requests that made their client wait"
+        what = "Connections refused" if use in REFUSALS else "Requests that made their client wait"
         gauges[f"antiphon_quota_{use}_throttled_total"] = (
             f"{what} because of quotas of kind {use}, since the start",
             lambda use=use: quotas.waits[use],  # type: ignore[misc]
         )
-        if use is not Use.CONNECTION:
+        if use not in REFUSALS:
             gauges[f"antiphon_quota_{use}_throttled_seconds_total"] = (
                 f"How long clients were made to wait because of quotas of kind {use}, since the start",
                 lambda use=use: quotas.waited_s[use],  # type: ignore[misc]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _QUERY_ID: Final = "sql.streaming.queryId"
-_OF_BOTH: Final = ("timeoutms", *SETTINGS)
+_OF_BOTH: Final = ("timeoutms", *(option.lower() for option in SETTINGS.values()))
 OUTPUT_MODES: Final = ("update", "complete", "append")
 
 

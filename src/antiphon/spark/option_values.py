@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from antiphon.client.access import Access, Addresses, access_of
+from antiphon.client.access import Access, Addresses
 from antiphon.errors import InvalidRequestError
-from antiphon.spark.servers import SETTINGS, access_options
+from antiphon.spark.servers import SETTINGS, access_in, access_options
 
-COMMON: Final = ("servers", "topic", "table", "timeoutMs", "tls", "user", "password", "token")
+COMMON: Final = ("servers", "topic", "table", "timeoutMs", *SETTINGS.values())
 READ: Final = (
     "topicPattern", "shards", "mode", "format", "encoding", "tombstones", "columns", "includeHeaders",
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
@@ -35,6 +35,7 @@ _HINTS: Final = {
     "kafka.security.protocol": "tls, user and password",
     "kafka.sasl.jaas.config": "user and password, or token",
     "kafka.ssl.truststore.location": "tls, a PEM file of authorities",
+    "kafka.ssl.keystore.location": "tlsCertificate and tlsKey, PEM files",
     "kafka.bootstrap.servers": "servers (native addresses, not the Kafka port)",
     "bootstrap.servers": "servers (native addresses, not the Kafka port)",
     "bootstrapservers": "servers (native addresses, not the Kafka port)",
@@ -193,7 +194,7 @@ class Options:
 
     def access(self) -> Access | None:
         """How to get into the cluster, where options say so. Raises InvalidRequestError without what they say."""
-        return access_of(*(self._raw.get(name, "") for name in SETTINGS))
+        return access_in(self._raw)
 
     def _pattern(self) -> str | None:
         pattern = self.text("topicPattern")
@@ -242,7 +243,7 @@ def parse_servers(text: str | None) -> Addresses:
         if not host or not port.isdigit() or not 0 < int(port) < 65_536:
             raise InvalidRequestError(f"option servers: {item.strip()!r} is not HOST:PORT")
         found.append((host.strip("[]"), int(port)))
-    return Addresses(found, access_of(**access_options(text)))
+    return Addresses(found, access_in(access_options(text)))
 
 
 def refuse(options: Options, use: str, names: tuple[str, ...]) -> None:

@@ -1,8 +1,19 @@
-"""Addresses of a cluster that asks who is there, for jobs and mirrors: one value for TLS, user and password."""
+"""Addresses of a cluster that asks who is there, for jobs and mirrors: one value for TLS, certificate, user and password."""
 
+from collections.abc import Mapping
 from typing import Final, Self
 
-SETTINGS: Final = ("tls", "user", "password", "token")
+from antiphon.client.access import Access, access_of
+
+SETTINGS: Final = {
+    "tls": "tls",
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "tls_certificate": "tlsCertificate",
+    "tls_key": "tlsKey",
+}
+"""What it takes to get in, by its name in Python and in pipeline files -> the option of the data source."""
 
 
 class Servers(str):
@@ -20,7 +31,16 @@ class Servers(str):
         return type(self), (str(self), self.access_options)
 
 
-def servers(addresses: str, *, tls: str = "", user: str = "", password: str = "", token: str = "") -> Servers:
+def servers(
+    addresses: str,
+    *,
+    tls: str = "",
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    tls_certificate: str = "",
+    tls_key: str = "",
+) -> Servers:
     """What jobs, mirrors and `upserts` take for `servers`, for a cluster with TLS or authentication.
 
         secure = antiphon.spark.servers("node-0:7400", tls="authority.pem", user="alice", password=password)
@@ -33,8 +53,10 @@ def servers(addresses: str, *, tls: str = "", user: str = "", password: str = ""
         user: who logs in; by default ANTIPHON_USER, and so on.
         password: of the user.
         token: a bearer token, in place of those.
+        tls_certificate: a PEM file with the certificate to show where nodes want one. Read in the driver, as its key is.
+        tls_key: a PEM file with its key; by default it is in the same file.
     """
-    given = zip(SETTINGS, (tls, user, password, token), strict=True)
+    given = zip(SETTINGS.values(), (tls, user, password, token, tls_certificate, tls_key), strict=True)
     return Servers(addresses, {name: value for name, value in given if value})
 
 
@@ -46,3 +68,12 @@ def options_of(addresses: str) -> dict[str, str]:
 def access_options(addresses: str) -> dict[str, str]:
     """Those of them that say how to get in."""
     return addresses.access_options if isinstance(addresses, Servers) else {}
+
+
+def access_in(options: Mapping[str, str]) -> Access | None:
+    """What options of the data source say of how to get in, however Spark has written their names; None: nothing.
+
+    Raises InvalidRequestError, without what they say.
+    """
+    said = {name.lower(): value for name, value in options.items()}
+    return access_of(**{name: said.get(option.lower(), "") for name, option in SETTINGS.items()})

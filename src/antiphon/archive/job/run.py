@@ -23,7 +23,7 @@ from antiphon.archive.files import OpenFile
 from antiphon.archive.format import ArchivedFile, archived_until, holder, reaching
 from antiphon.archive.job.plan import Limits, Place, ShardPlan, plan
 from antiphon.archive.job.tasks import ArchiveTask, run_task
-from antiphon.client.access import Addresses, access_of
+from antiphon.client.access import Addresses
 from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Address
 from antiphon.client.cluster import parse_servers
@@ -31,7 +31,7 @@ from antiphon.client.connection import parse_address
 from antiphon.errors import AntiphonError, ArchiveError
 from antiphon.model.metadata import ShardMeta, TopicMeta
 from antiphon.model.requests import Trimmed, TrimShard
-from antiphon.spark.servers import access_options
+from antiphon.spark.servers import access_in, access_options
 from antiphon.spark.spark_errors import our_error
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ArchiveReport(msgspec.Struct, kw_only=True):
 
 def addresses(servers: str | Iterable[str]) -> Addresses:
     """Native addresses, with the access that comes with them; raises InvalidRequestError."""
-    access = access_of(**access_options(servers)) if isinstance(servers, str) else None
+    access = access_in(access_options(servers)) if isinstance(servers, str) else None
     return Addresses((parse_address(text) for text in parse_servers(servers)), access)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from antiphon.client.access import Access, access_of
+from antiphon.client.access import Access
 from antiphon.errors import AntiphonError
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_locate import locate
@@ -44,7 +44,7 @@ from antiphon.spark.jobs.audit_source import (
     judge_logs,
 )
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.servers import access_options
+from antiphon.spark.servers import access_in, access_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,7 @@ def run_plan(
     results = _run(spark, plan, access, "logs", ["shard_id"], judge_logs) if plan.shards else []
     log_seconds = time.monotonic() - began_s
     tell("looking at differences again")
-    located = look_again(plan, results, access_of(**access)) + _never_judged(plan, results)
+    located = look_again(plan, results, access_in(access)) + _never_judged(plan, results)
     if any(shard.is_table and shard.replicas for shard in plan.shards):
         tell("comparing tables with their logs")
         results += _run(spark, plan, access, "tables", ["shard_id", "part"], judge_keys)

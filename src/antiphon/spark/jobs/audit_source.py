@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from antiphon.client.access import Access, access_of
+from antiphon.client.access import Access
 from antiphon.errors import AntiphonError
 from antiphon.spark.jobs.audit_blocks import BlockScanner, scan_replica
 from antiphon.spark.jobs.audit_judge import judge_shard
@@ -35,7 +35,7 @@ from antiphon.spark.jobs.audit_tables import (
     scan_store,
     store_problem,
 )
-from antiphon.spark.servers import SETTINGS
+from antiphon.spark.servers import access_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -237,7 +237,7 @@ class AuditReader(DataSourceReader):
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
-        self._access = access_of(*(options.get(name, "") for name in SETTINGS))
+        self._access = access_in(options)
 
     def partitions(self) -> list[InputPartition]:
         """One per task."""
