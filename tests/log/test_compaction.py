@@ -244,6 +244,22 @@ def test_batches_of_a_job_stay_whole_and_nothing_behind_them_is_clean(
     assert made.records() == [(1, b"b", b"1"), (2, b"a", None)]
 
 
+def test_a_job_is_silent_by_the_replicas_clock_and_not_by_what_its_rows_say() -> None:
+    """Rows of a job may be of any time, as they are when a table of last year is written."""
+    made, job = Fixture(), (1 << 62) + 5
+    made.now_ms = system.wall_ms() - compaction.JOB_RESENDS_MS // 2
+    made.append((b"a", b"1"), (b"b", b"1"), producer_id=job, producer_epoch=1, base_sequence=0)
+    before = next(made.batches()).tobytes()
+    made.append((b"a", b"2"))
+    made.roll()
+    made.compact()
+    assert next(made.batches()).tobytes() == before, "it came half a day ago"
+    made.now_ms = system.wall_ms() - 2 * compaction.JOB_RESENDS_MS
+    again = made.reopen()
+    again.compact()
+    assert again.records()[0] == (1, b"b", b"1")
+
+
 def test_aborted_records_go_and_markers_stay() -> None:
     made = Fixture()
     made.append((b"a", b"0"))

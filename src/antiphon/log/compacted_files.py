@@ -80,6 +80,10 @@ class Compacting:
         """The segments that grow no more, and end at `limit` at the latest, from the first on."""
         return self._segments.closed(limit)
 
+    def appended_before(self, limit_ms: int) -> int:
+        """Below this offset all was appended before that time."""
+        return self._segments.appended_before(limit_ms)
+
     def replace(self, old: list[Segment], new: SegmentSummary, files: tuple[File, File]) -> LogOp:
         """Let a segment, whose files are written and synced, take the place of neighbours, which it ends with.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
 
 PIECE_BYTES: Final = 64 * 1024  # of batches, where the first one is not larger
-JOB_RESENDS_MS: Final = 24 * 3_600_000  # for so long after its newest record a job may send a batch again
+JOB_RESENDS_MS: Final = 24 * 3_600_000  # for so long after its newest batch came a job may send one again
 BATCH_COST_BYTES: Final = 1024  # what a batch costs besides its bytes
 Piece = Callable[[], int]
 """Does some of the work, in any thread; returns what it cost, in bytes."""
@@ -91,7 +91,8 @@ class CompactionPass:
         ):  # what a trim has left of a segment may have what they delete
             is_old = False
         self._drop_before = log.compacting.clean.since_end if is_old else 0
-        self._needed = log.producers.needed(system.wall_ms() - JOB_RESENDS_MS)
+        silent_before = log.compacting.appended_before(system.wall_ms() - JOB_RESENDS_MS)
+        self._needed = log.producers.needed(silent_before)
         self._cleaner: Cleaner | None = None
         self._group: list[Segment] = []
         self._output: _Output | None = None

@@ -279,10 +279,10 @@ class ProducerState:
             UNKNOWN if opened is None else opened.first_offset,
         )
 
-    def needed(self, since_ms: int) -> Callable[[], Needed]:
+    def needed(self, silent_before: int) -> Callable[[], Needed]:
         """Which batches a compacted log has to keep for those who learn from it; to be called in any thread.
 
-        A job whose newest record is older than `since_ms` sends nothing again, so its batches need not stay whole.
+        A job whose newest batch ends at or below `silent_before` sends nothing again, so its batches need not stay whole.
         """
         producers, jobs = list(self._producers.items()), list(self._jobs.items())
 
@@ -292,7 +292,7 @@ class ProducerState:
             for _, batches in jobs:
                 known = batches[-JOB_WINDOW:]
                 headers.update(one.base_offset for one in known[-1:])
-                if known and known[-1].timestamp >= since_ms:
+                if known and known[-1].next_offset > silent_before:
                     whole.update(one.base_offset for one in known[_first_of_epoch(known) :])
             return Needed(frozenset(headers), frozenset(whole))
 

@@ -68,6 +68,14 @@ class Segments:
         """Those that grow no more, and end at `limit` at the latest, from the first on."""
         return [one for one in self.all[:-1] if one.next_offset <= limit]
 
+    def appended_before(self, limit_ms: int) -> int:
+        """Below this offset all was appended before that time, by this replica's clock and not by what records say.
+
+        A segment is made when those before it are full. One that was there at the start counts as made then.
+        """
+        found = (one.base_offset for one in reversed(self.all) if one.created_ms <= limit_ms)
+        return next(found, 0)
+
     def replace(self, old: list[Segment], new: Segment) -> None:
         """Let a new one take the place of neighbours."""
         at = self.all.index(old[0])
