@@ -86,11 +86,11 @@ damage: setup ## damage each kind of file in each way, start the node, record wh
 
 simulate-mutants: simulate-plants
 
-simulate-plants: setup ## plant every known bug, one after the other, and count the seeds it takes to find it
+simulate-plants: setup ## put in every known bug (mutant), one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
 
 plants-table: setup ## the same, 1,000 seeds each at most, and write the table of docs/simulation.md from it
-	$(BIN)/antiphon simulate --catch --seeds 1000 --json $(ARGS) > plants.json; $(BIN)/python -m tests.simulation.plants_table plants.json
+	$(BIN)/antiphon simulate --catch --seeds 1000 --json $(ARGS) > plants.json; $(BIN)/python -m tests.simulation.mutants_table plants.json
 
 prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"
 	$(BIN)/python -m tests.requirement_mutations.prove $(ARGS)

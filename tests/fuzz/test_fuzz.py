@@ -88,7 +88,7 @@ def hunted(name: str, inputs: int = 4000) -> list[str]:
 
 
 def test_a_bound_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant: the length of a field in a Kafka request is not held against what is left."""
+    """Mutant: the length of a field in a Kafka request is not held against what is left."""
 
     def take(self: primitives.Reader, size: int) -> memoryview:
         start, self.position = self.position, self.position + size
@@ -99,13 +99,13 @@ def test_a_bound_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_frame_that_depends_on_how_the_stream_is_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant: what comes of a frame that has begun to arrive is kept, and not counted."""
+    """Mutant: what comes of a frame that has begun to arrive is kept, and not counted."""
     monkeypatch.setattr(frames.FrameDecoder, "_join", lambda self, data: self._parts.append(data))
     assert hunted("native-messages")
 
 
 def test_memory_beyond_the_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant: lz4 and zstd take all that they may unpack to at once."""
+    """Mutant: lz4 and zstd take all that they may unpack to at once."""
     monkeypatch.setattr(compression, "_FIRST_READ_BYTES", 64 * 1024 * 1024)
     assert any(place.startswith("FindingError") for place in hunted("compressed", 40))
 

@@ -1,10 +1,10 @@
-"""Users, access control lists and quotas in the world of whole nodes: clean seeds, and judges that see planted mistakes."""
+"""Users, access control lists and quotas in the world of whole nodes: clean seeds, and judges that see mutants."""
 
 import pytest
 
 from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.workloads.access_history import Known, allowed
 from antiphon.simulation.runtime.escapes import no_escapes
@@ -21,7 +21,7 @@ WORLD = {
     "bulk_writers": 0,
 }
 QUICK_SEEDS = 3
-QUICK = [name for name in CLUSTER_PLANTS if name.startswith(("access-", "quota-"))]
+QUICK = [name for name in CLUSTER_MUTANTS if name.startswith(("access-", "quota-"))]
 
 
 def _words(result: ClusterResult) -> str:
@@ -51,9 +51,9 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_mistake_is_seen(name: str) -> None:
-    plant = CLUSTER_PLANTS[name]
-    caught = seeds_to_catch(plant, seeds_from(plant.first_seed, QUICK_SEEDS))
+def test_a_mutant_is_seen(name: str) -> None:
+    mutant = CLUSTER_MUTANTS[name]
+    caught = seeds_to_catch(mutant, seeds_from(mutant.first_seed, QUICK_SEEDS))
     assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
     assert caught[1].failure is not None
     assert caught[1].failure.invariant in {"access", "login", "page-denied", "quota"}

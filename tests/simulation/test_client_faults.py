@@ -3,8 +3,8 @@
 import pytest
 
 from antiphon.simulation.cluster.cluster import SimulatedCluster
+from antiphon.simulation.cluster.mutant_worlds import CALM
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
-from antiphon.simulation.cluster.plant_worlds import CALM
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload

@@ -11,12 +11,12 @@ from typer.testing import CliRunner, Result
 from antiphon.cli import simulate_runs
 from antiphon.cli.simulate import simulate
 from antiphon.simulation.cluster import shrink
-from antiphon.simulation.cluster.plants import ALL_PLANTS, CLUSTER_PLANTS
+from antiphon.simulation.cluster.mutants import ALL_MUTANTS, CLUSTER_MUTANTS
 
 app = typer.Typer()
 app.command()(simulate)
 
-NODE_PLANT = ("--plant", "node-acknowledges-before-sync", "--seeds", "5", "--seconds", "0.5", "--jobs", "1")
+NODE_MUTANT = ("--plant", "node-acknowledges-before-sync", "--seeds", "5", "--seconds", "0.5", "--jobs", "1")
 
 
 def call(*arguments: str) -> Result:
@@ -30,15 +30,15 @@ def broken(output: str) -> str:
     return found[1]
 
 
-def test_lists_plants_a_name_a_line() -> None:
+def test_lists_mutants_a_name_a_line() -> None:
     result = call("--plants")
     assert result.exit_code == 0
     names = result.stdout.splitlines()
-    assert names == list(ALL_PLANTS)
+    assert names == list(ALL_MUTANTS)
     assert len(set(names)) == len(names)
 
 
-def test_plants_are_known_by_their_names_of_before_too(
+def test_mutants_are_known_by_their_names_of_before_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the listeners were `door-...`: scripts that name them so, and runs that were saved, go on."""
@@ -73,8 +73,8 @@ def test_one_seed_prints_its_options_and_trace_hash() -> None:
     assert first.stdout.split("trace ")[1] == second.stdout.split("trace ")[1]
 
 
-def test_planted_bug_exits_one_with_seed_step_and_trace() -> None:
-    result = call(*NODE_PLANT, "--no-shrink")
+def test_mutant_exits_one_with_seed_step_and_trace() -> None:
+    result = call(*NODE_MUTANT, "--no-shrink")
     assert result.exit_code == 1
     assert f"\n{broken(result.stdout)}: " in result.stdout
     assert "options: seed=" in result.stdout
@@ -87,7 +87,7 @@ def test_planted_bug_exits_one_with_seed_step_and_trace() -> None:
 
 def test_failing_run_is_told_small_written_down_and_run_again(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    failed = call(*NODE_PLANT, "--save", str(path))
+    failed = call(*NODE_MUTANT, "--save", str(path))
     assert failed.exit_code == 1
     assert "made small in" in failed.stdout
     assert f"--replay {path}" in failed.stdout
@@ -102,7 +102,7 @@ def test_failing_run_is_told_small_written_down_and_run_again(tmp_path: Path) ->
 
 
 def test_json_of_a_failure_is_one_object() -> None:
-    bad = call(*NODE_PLANT, "--json")
+    bad = call(*NODE_MUTANT, "--json")
     assert bad.exit_code == 1
     failure = json.loads(bad.stdout)["failure"]
     assert failure["invariant"].startswith("durable-")
@@ -117,22 +117,22 @@ def test_words_for_profiles_of_before_are_taken(word: str, profile: str) -> None
     assert f"profile {profile}, trace" in result.stdout
 
 
-def test_a_plant_that_no_world_shows_runs_its_script() -> None:
+def test_a_mutant_that_no_world_shows_runs_its_script() -> None:
     result = call("--plant", "hasty-transfer")
     assert result.exit_code == 1
     assert "broke leader-completeness" in result.stdout.splitlines()[-1]
 
 
-def test_the_script_of_a_plant_holds_without_it() -> None:
+def test_the_script_of_a_mutant_holds_without_it() -> None:
     written = simulate_runs.script_of("hasty-transfer")
     assert written is not None
     assert simulate_runs.carry_out(written, None, lambda _: None).line == 0
 
 
-def test_plants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {name: CLUSTER_PLANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
-    few["hasty-transfer"] = ALL_PLANTS["hasty-transfer"]
-    monkeypatch.setattr(simulate_runs, "plants", lambda: few)
+def test_mutants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: CLUSTER_MUTANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
+    few["hasty-transfer"] = ALL_MUTANTS["hasty-transfer"]
+    monkeypatch.setattr(simulate_runs, "mutants", lambda: few)
     result = call("--catch", "--seeds", "3", "--jobs", "1", "--json")
     found = json.loads(result.stdout)
     assert [one["plant"] for one in found["plants"]] == list(few)

@@ -1,16 +1,18 @@
-"""Members of a group of Kafka's consumer protocol in the world of whole nodes: clean seeds, and planted mistakes seen."""
+"""Members of a group of Kafka's consumer protocol in the world of whole nodes: clean seeds, and mutants seen."""
 
 import pytest
 
+from antiphon.simulation.cluster.mutant_worlds import CRASHES, CUTS
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
 from antiphon.simulation.cluster.options import draw_options
-from antiphon.simulation.cluster.plant_worlds import CRASHES, CUTS
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
 from tests.simulation.told import words
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 200, "consumer_members": 3}
 QUICK_SEEDS = 8
-QUICK = [name for name, plant in CLUSTER_PLANTS.items() if name.startswith("consumers-") and not plant.rare]
+QUICK = [
+    name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("consumers-") and not mutant.rare
+]
 
 
 @pytest.mark.parametrize("world", [CRASHES, CUTS], ids=["crashes", "cuts"])
@@ -23,9 +25,9 @@ def test_promises_are_kept(profile: str, world: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_mistake_is_seen(name: str) -> None:
-    plant = CLUSTER_PLANTS[name]
-    caught = seeds_to_catch(plant, range(1, QUICK_SEEDS + 1))
+def test_a_mutant_is_seen(name: str) -> None:
+    mutant = CLUSTER_MUTANTS[name]
+    caught = seeds_to_catch(mutant, range(1, QUICK_SEEDS + 1))
     assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
-    sound = run_cluster(plant.world(caught[1].options.seed))
+    sound = run_cluster(mutant.world(caught[1].options.seed))
     assert sound.failure is None, words(sound)

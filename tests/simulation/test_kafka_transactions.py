@@ -1,18 +1,18 @@
-"""Transactional producers in the world of whole nodes: clean seeds, and judges that see planted mistakes."""
+"""Transactional producers in the world of whole nodes: clean seeds, and judges that see mutants."""
 
 from typing import Any
 
 import pytest
 
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
 from antiphon.simulation.cluster.options import draw_options
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, CUTS
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
 from tests.simulation.told import FOUND_BEFORE, words
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 400, "kafka_transactors": 3}
 QUICK_SEEDS = 8
-PLANTS = [name for name in CLUSTER_PLANTS if name.startswith("transactions-")]
+MUTANTS = [name for name in CLUSTER_MUTANTS if name.startswith("transactions-")]
 
 
 @pytest.mark.parametrize("world", [CALM, CRASHES, CUTS], ids=["calm", "crashes", "cuts"])
@@ -29,9 +29,9 @@ def test_promises_are_kept(world: dict[str, Any], seed: int) -> None:
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning"
 )
-@pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_mistake_is_seen(name: str) -> None:
-    caught = seeds_to_catch(CLUSTER_PLANTS[name], range(1, QUICK_SEEDS + 1))
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_seen(name: str) -> None:
+    caught = seeds_to_catch(CLUSTER_MUTANTS[name], range(1, QUICK_SEEDS + 1))
     assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
 
 

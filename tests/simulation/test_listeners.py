@@ -1,9 +1,9 @@
-"""Clients of Kafka's protocol and of HTTP in the world of whole nodes: clean seeds, and judges that see planted mistakes."""
+"""Clients of Kafka's protocol and of HTTP in the world of whole nodes: clean seeds, and judges that see mutants."""
 
 import pytest
 
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
 from antiphon.simulation.cluster.options import PROFILES, draw_options
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
 from tests.simulation.told import seeds_from, words
@@ -42,15 +42,15 @@ def test_deleted_records_stay_away_and_all_others_stay(profile: str) -> None:
 
 
 QUICK_SEEDS = 8
-QUICK = [name for name, plant in CLUSTER_PLANTS.items() if name.startswith("listener-") and not plant.rare]
+QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("listener-") and not mutant.rare]
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_mistake_is_seen(name: str) -> None:
-    plant = CLUSTER_PLANTS[name]
-    caught = seeds_to_catch(plant, seeds_from(plant.first_seed, QUICK_SEEDS))
+def test_a_mutant_is_seen(name: str) -> None:
+    mutant = CLUSTER_MUTANTS[name]
+    caught = seeds_to_catch(mutant, seeds_from(mutant.first_seed, QUICK_SEEDS))
     assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
-    sound = run_cluster(plant.world(caught[1].options.seed))
+    sound = run_cluster(mutant.world(caught[1].options.seed))
     assert sound.failure is None, words(sound)
 
 

@@ -9,8 +9,8 @@ import pytest
 from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.simulation.cluster.cluster import SimulatedCluster
 from antiphon.simulation.cluster.faults import Fault, Faults
+from antiphon.simulation.cluster.mutant_worlds import CALM
 from antiphon.simulation.cluster.options import draw_options
-from antiphon.simulation.cluster.plant_worlds import CALM
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network

@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.replication.members import Members
 from antiphon.replication.replica_state import LogCondition
 from antiphon.simulation import public_script_replica as taken
-from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
+from antiphon.simulation.cluster.mutants import OF_SCRIPTS, mutated
 from antiphon.simulation.public_script_language import change_text, changed, changes_between, read_stanzas
 from antiphon.simulation.public_script_run import ScriptRun
 from antiphon.simulation.public_scripts import judge_script
@@ -134,9 +134,9 @@ def test_without_the_liberties_what_they_are_for_fails_and_nothing_else() -> Non
 
 
 @needs_judged_cases
-@pytest.mark.parametrize("plant", ["no-prev-check", "h2-over-counted-ack", "h5-unclipped-commit"])
-def test_a_planted_bug_makes_figure_7_fail(plant: str) -> None:
-    with planted(OF_SCRIPTS[plant]):
+@pytest.mark.parametrize("mutant", ["no-prev-check", "h2-over-counted-ack", "h5-unclipped-commit"])
+def test_a_mutant_makes_figure_7_fail(mutant: str) -> None:
+    with mutated(OF_SCRIPTS[mutant]):
         judgement = judge_script(SCRIPTS / "probe_and_replicate.txt")
     assert judgement.wrong
     assert judgement.compared == COMPARED["probe_and_replicate"]
@@ -144,7 +144,7 @@ def test_a_planted_bug_makes_figure_7_fail(plant: str) -> None:
 
 @needs_judged_cases
 def test_after_a_broken_promise_no_stanza_passes() -> None:
-    with planted(OF_SCRIPTS["ack-before-sync"]):
+    with mutated(OF_SCRIPTS["ack-before-sync"]):
         judgement = judge_script(SCRIPTS / "lagging_commit.txt")
     assert (judgement.passed, judgement.compared) == (0, 2)
     assert "broke within-log" in judgement.wrong[0].found[0]
@@ -165,7 +165,7 @@ def test_scripts_of_our_own(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "name", "as_is"),
+    ("mutant", "name", "as_is"),
     [
         ("h1-wrong-median", "removed_leader", False),
         ("vote-before-sync", "doubted_leader", False),
@@ -179,9 +179,9 @@ def test_scripts_of_our_own(name: str) -> None:
         ("ack-before-sync", "slow_disks", False),
     ],
 )
-def test_a_planted_bug_makes_a_script_of_our_own_fail(plant: str, name: str, as_is: bool) -> None:
+def test_a_mutant_makes_a_script_of_our_own_fail(mutant: str, name: str, as_is: bool) -> None:
     right = judge_script(OWN / f"{name}.txt", as_is=as_is)
-    with planted(OF_SCRIPTS[plant]):
+    with mutated(OF_SCRIPTS[mutant]):
         judgement = judge_script(OWN / f"{name}.txt", as_is=as_is)
     assert judgement.wrong != right.wrong
 

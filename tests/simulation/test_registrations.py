@@ -2,7 +2,7 @@
 
 from antiphon.simulation.cluster.faults import KINDS, kinds_in_order
 from antiphon.simulation.cluster.options import draw_options
-from antiphon.simulation.cluster.tables import CHECKED, measured_in, table_of_plants
+from antiphon.simulation.cluster.tables import CHECKED, measured_in, table_of_mutants
 from antiphon.simulation.cluster.workloads.registry import workloads_in_order
 
 
@@ -26,8 +26,8 @@ def test_each_has_an_option_that_is_drawn_where_it_says_so() -> None:
         assert any(getattr(world, one.option) for world in worlds), one.option
 
 
-def test_what_was_measured_of_plants_stays_when_their_table_is_made_anew() -> None:
-    page = table_of_plants({"h1-wrong-median": ("3", "`durable-majority`")})
+def test_what_was_measured_of_mutants_stays_when_their_table_is_made_anew() -> None:
+    page = table_of_mutants({"h1-wrong-median": ("3", "`durable-majority`")})
     assert measured_in(page)["h1-wrong-median"] == ("3", "`durable-majority`")
     assert measured_in(page)["h2-over-counted-ack"] == ("not measured", "")
-    assert table_of_plants(measured_in(page)) == page
+    assert table_of_mutants(measured_in(page)) == page

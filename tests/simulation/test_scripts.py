@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from antiphon.cli.simulate import simulate
 from antiphon.errors import InvalidRequestError
-from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
+from antiphon.simulation.cluster.mutants import OF_SCRIPTS, mutated
 from antiphon.simulation.script import run_script
 from antiphon.simulation.script_language import COMMANDS, PROPERTIES, read_script
 
@@ -60,7 +60,7 @@ def test_the_scenarios_of_the_documents_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "plant", "found"),
+    ("name", "mutant", "found"),
     [
         ("even-ensemble", "h1-wrong-median", "line 7: broke durable-majority"),
         ("longer-and-newer", "h2-over-counted-ack", "broke ack-agrees"),
@@ -76,8 +76,8 @@ def test_the_scenarios_of_the_documents_are_there() -> None:
         ("five-cities", "ready-at-once", "expected athens ready no, found yes"),
     ],
 )
-def test_a_scenario_fails_when_its_hazard_is_put_back(name: str, plant: str, found: str) -> None:
-    result = call("--script", str(SCENARIOS / f"{name}.txt"), "--plant", plant)
+def test_a_scenario_fails_when_its_hazard_is_put_back(name: str, mutant: str, found: str) -> None:
+    result = call("--script", str(SCENARIOS / f"{name}.txt"), "--plant", mutant)
     assert result.exit_code == 1
     assert found in result.stdout.splitlines()[-1]
 
@@ -306,6 +306,6 @@ def test_the_same_script_goes_the_same_way_every_time() -> None:
     for lines in runs:
         run_script(SCENARIOS / "figure-8.txt", lines.append)
     assert runs[0] == runs[1]
-    with planted(OF_SCRIPTS["h4-older-term-by-counting"]):
+    with mutated(OF_SCRIPTS["h4-older-term-by-counting"]):
         assert run_script(SCENARIOS / "figure-8.txt").line
-    assert not run_script(SCENARIOS / "figure-8.txt").line, "a plant leaves nothing behind"
+    assert not run_script(SCENARIOS / "figure-8.txt").line, "a mutant leaves nothing behind"

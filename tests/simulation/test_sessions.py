@@ -9,8 +9,8 @@ import pytest
 from antiphon.client.session import SILENT, AsyncSession
 from antiphon.errors import SessionNotFoundError
 from antiphon.simulation.cluster.cluster import SimulatedCluster
+from antiphon.simulation.cluster.mutant_worlds import CALM, LONG_CUTS
 from antiphon.simulation.cluster.options import draw_options
-from antiphon.simulation.cluster.plant_worlds import CALM, LONG_CUTS
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.recipes import Holder
 from antiphon.simulation.cluster.workloads.sessions import Life, SessionWorkload

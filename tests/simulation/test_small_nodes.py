@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from antiphon.simulation.cluster.faults import KINDS, Fault, Faults
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, mutated
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, planted
 from antiphon.simulation.cluster.replay import replay, save
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.runner import ClusterJob, report, run_job
@@ -45,7 +45,7 @@ def _failing() -> ClusterResult:
     kinds = {"pause_weight": 2, "kill_weight": 2, "cut_weight": 2}
     often = {"fault_ms": 1_500, "fault_every_ms": 40, "operations_per_s": 50}
     options = draw_options(4, "raft", **{**plain, **kinds, **often, "nodes": 4})
-    failed = run_cluster(options, planted=no_node_is_paused_twice())
+    failed = run_cluster(options, mutated=no_node_is_paused_twice())
     assert failed.failure is not None
     return failed
 
@@ -76,8 +76,8 @@ def test_only_the_faults_that_break_the_promise_are_left(tmp_path: Path) -> None
 def _runs_again(path: Path, result: ClusterResult) -> None:
     save(path, result, None)
     with no_node_is_paused_twice():
-        again, plant = replay(path)
-    assert plant is None
+        again, mutant = replay(path)
+    assert mutant is None
     assert again.digest == result.digest
     assert again.failure == result.failure
 
@@ -92,15 +92,15 @@ def test_a_list_of_faults_repeats_the_run_that_drew_them() -> None:
     assert again.digest == drawn.digest
 
 
-def test_a_planted_bug_shows_again_from_a_file_that_names_it(tmp_path: Path) -> None:
+def test_a_mutant_shows_again_from_a_file_that_names_it(tmp_path: Path) -> None:
     failed = run_job(ClusterJob(1, None, ACKNOWLEDGES, 300))
     assert failed.failure is not None
     assert failed.failure.invariant in report(failed)
-    small = shrink(failed, lambda: planted(CLUSTER_PLANTS[ACKNOWLEDGES]), seconds_max=4).result
+    small = shrink(failed, lambda: mutated(CLUSTER_MUTANTS[ACKNOWLEDGES]), seconds_max=4).result
     path = tmp_path / "run.json"
     save(path, small, ACKNOWLEDGES)
-    again, plant = replay(path)
-    assert plant == ACKNOWLEDGES
+    again, mutant = replay(path)
+    assert mutant == ACKNOWLEDGES
     assert again.failure == small.failure
     assert run_cluster(small.options, schedule=small.schedule).failure is None
 

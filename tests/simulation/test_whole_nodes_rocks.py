@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.errors import StorageFailedError
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
 from antiphon.simulation.cluster.options import draw_options
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, seeds_to_catch
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.rocks_on_disk import RealFiles, RocksOnDisk, RocksOnDiskEngine
 from antiphon.simulation.runtime import escapes
@@ -42,10 +42,10 @@ def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profil
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning"
 )
-@pytest.mark.parametrize("name", [name for name in CLUSTER_PLANTS if name.startswith("store-")])
-def test_a_planted_bug_of_the_store_is_caught(name: str) -> None:
-    assert CLUSTER_PLANTS[name].world(1).rocks
-    assert seeds_to_catch(CLUSTER_PLANTS[name], range(1, 16)) is not None
+@pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("store-")])
+def test_a_mutant_of_the_store_is_caught(name: str) -> None:
+    assert CLUSTER_MUTANTS[name].world(1).rocks
+    assert seeds_to_catch(CLUSTER_MUTANTS[name], range(1, 16)) is not None
     gc.collect()
 
 

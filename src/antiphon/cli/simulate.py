@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SEEDS_DEFAULT = 100
 SEEDS_MAX = 100_000_000
-CATCH_SEEDS = 200  # within which a planted bug has to be found
+CATCH_SEEDS = 200  # within which a mutant has to be found
 SECONDS_LONGEST = 3_600
 
 SeedsOption = Annotated[
@@ -28,13 +28,13 @@ SeedsOption = Annotated[
         help=f"How many seeds to run [default: {SEEDS_DEFAULT}, 1 with --seed].", min=1, max=SEEDS_MAX
     ),
 ]
-PlantOption = Annotated[
+MutantOption = Annotated[
     str | None,
     typer.Option(
         "--mutant",
         "--plant",
         help="Put this bug into the product first: now a run has to fail.",
-        callback=runs.plant_name,
+        callback=runs.mutant_name,
     ),
 ]
 ProfileOption = Annotated[
@@ -62,13 +62,15 @@ def simulate(
     seeds: SeedsOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed to run, or to begin with.", min=0)] = None,
     profile: ProfileOption = None,
-    plant: PlantOption = None,
-    plants: Annotated[
+    mutant: MutantOption = None,
+    mutants: Annotated[
         bool, typer.Option("--mutants", "--plants", help="List the bugs that can be put in, a name a line.")
     ] = False,
     catch: Annotated[
         bool,
-        typer.Option("--catch", help="Plant every bug in turn and say how many seeds it takes to find it."),
+        typer.Option(
+            "--catch", help="Put in every mutant in turn and say how many seeds it takes to find it."
+        ),
     ] = False,
     seconds: SecondsOption = None,
     rocksdb: RocksOption = False,
@@ -93,8 +95,8 @@ def simulate(
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
     `antiphon simulate --plant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt`
     """
-    if plants:
-        typer.echo("\n".join(runs.plants()))
+    if mutants:
+        typer.echo("\n".join(runs.mutants()))
         return
     if script is not None or replay is not None:
         if (
@@ -104,12 +106,12 @@ def simulate(
         ):
             raise typer.BadParameter("--script and --replay each stand alone, without seeds and profile")
         if script is not None:
-            _carry_out(script, plant, as_json=as_json)
+            _carry_out(script, mutant, as_json=as_json)
         elif replay is not None:
             _replay(replay, as_json=as_json)
         return
     try:
-        profile = runs.checked_profile(profile, plant)
+        profile = runs.checked_profile(profile, mutant)
     except InvalidRequestError as error:
         usage(error.message)
     if catch:
@@ -117,19 +119,19 @@ def simulate(
         return
     count = seeds or (SEEDS_DEFAULT if seed is None else 1)
     fault_ms = None if seconds is None else round(seconds * 1000)
-    chosen = runs.Seeds(1 if seed is None else seed, count, profile, plant, fault_ms, rocksdb)
+    chosen = runs.Seeds(1 if seed is None else seed, count, profile, mutant, fault_ms, rocksdb)
     failed = _run(chosen, jobs, as_json=as_json)
     if failed is not None:
         if shrink:
-            tell_small(failed, plant, save, quiet=as_json)
+            tell_small(failed, mutant, save, quiet=as_json)
         raise typer.Exit(1)
 
 
 def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
-    """Run the seeds and say what came out; returns the failed run, if any. A plant that no seed shows has a scenario."""
-    script = runs.script_of(seeds.plant)
+    """Run the seeds and say what came out; returns the failed run, if any. A mutant that no seed shows has a scenario."""
+    script = runs.script_of(seeds.mutant)
     if script is not None:
-        return _carry_out(script, seeds.plant, as_json=as_json)
+        return _carry_out(script, seeds.mutant, as_json=as_json)
     began = time.monotonic()
     passed, failed = runs.run(seeds, runs.workers_for(jobs, seeds.count), _progress(seeds.count))
     elapsed_s = time.monotonic() - began
@@ -143,12 +145,12 @@ def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
     return failed
 
 
-def _carry_out(script: "Path | Script", plant: str | None, *, as_json: bool) -> None:
+def _carry_out(script: "Path | Script", mutant: str | None, *, as_json: bool) -> None:
     """Run one scenario: a line a step, and exit status 1 with line and finding where it fails."""
     name = str(script) if isinstance(script, Path) else script.name
     lines: list[str] = []
     try:
-        outcome = runs.carry_out(script, plant, lines.append if as_json else typer.echo)
+        outcome = runs.carry_out(script, mutant, lines.append if as_json else typer.echo)
     except InvalidRequestError as error:
         usage(error.message)
     failed = outcome.line > 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from antiphon.simulation.cluster.plant import ClusterPlant
+    from antiphon.simulation.cluster.mutant import ClusterMutant
     from antiphon.simulation.cluster.run import ClusterResult
     from antiphon.simulation.delta import Shrunk
     from antiphon.simulation.script import Outcome
@@ -29,7 +29,7 @@ class Seeds:
         first: the first seed.
         count: how many.
         profile: None: each seed draws its own.
-        plant: name of the bug that is planted, if any.
+        mutant: name of the mutant that runs, if any.
         fault_ms: length of the phase with faults, None: drawn.
         rocks: tables' stores are RocksDB.
     """
@@ -37,62 +37,62 @@ class Seeds:
     first: int
     count: int
     profile: str | None = None
-    plant: str | None = None
+    mutant: str | None = None
     fault_ms: int | None = None
     rocks: bool = False
 
 
-def plants() -> Mapping[str, "ClusterPlant"]:
-    """The bugs that can be planted, by name."""
-    from antiphon.simulation.cluster.plants import ALL_PLANTS
+def mutants() -> Mapping[str, "ClusterMutant"]:
+    """The mutants, by name."""
+    from antiphon.simulation.cluster.mutants import ALL_MUTANTS
 
-    return ALL_PLANTS
+    return ALL_MUTANTS
 
 
-def script_of(plant: str | None) -> "Script | None":
-    """The scenario that shows a plant, where no world does."""
+def script_of(mutant: str | None) -> "Script | None":
+    """The scenario that shows a mutant, where no world does."""
     from antiphon.simulation.written_script import Script
 
-    text = "" if plant is None else plants()[plant].script
-    return Script(f"the scenario of {plant}", text) if text else None
+    text = "" if mutant is None else mutants()[mutant].script
+    return Script(f"the scenario of {mutant}", text) if text else None
 
 
-def carry_out(script: "Path | Script", plant: str | None, say: Callable[[str], None]) -> "Outcome":
+def carry_out(script: "Path | Script", mutant: str | None, say: Callable[[str], None]) -> "Outcome":
     """Run one scenario, with a bug of the replicas' own objects. Raises InvalidRequestError."""
-    from antiphon.simulation.cluster.plants import OF_SCRIPTS, planted
+    from antiphon.simulation.cluster.mutants import OF_SCRIPTS, mutated
     from antiphon.simulation.script import run_script
 
-    if plant is not None and plant not in OF_SCRIPTS:
+    if mutant is not None and mutant not in OF_SCRIPTS:
         raise InvalidRequestError(
-            f"--plant {plant}: scripts run the protocol's objects alone, without this bug"
+            f"--plant {mutant}: scripts run the protocol's objects alone, without this bug"
         )
-    with planted(None if plant is None else OF_SCRIPTS[plant]):
+    with mutated(None if mutant is None else OF_SCRIPTS[mutant]):
         return run_script(script, say)
 
 
-def plant_name(given: str | None) -> str | None:
-    """What a plant is called, by its name or one of before."""
+def mutant_name(given: str | None) -> str | None:
+    """What a mutant is called, by its name or one of before."""
     if given is None:
         return None
-    from antiphon.simulation.cluster.plants import name_now
+    from antiphon.simulation.cluster.mutants import name_now
 
     return name_now(given)
 
 
-def checked_profile(profile: str | None, plant: str | None) -> str | None:
+def checked_profile(profile: str | None, mutant: str | None) -> str | None:
     """The profile that is meant. Raises InvalidRequestError for what there is not, or does not go together."""
     from antiphon.simulation.cluster.options import PROFILES
 
     profile = PROFILE_ALIASES.get(profile, profile) if profile is not None else None
     if profile not in {None, *PROFILES}:
         raise InvalidRequestError(f"--profile {profile}: choose one of {', '.join(PROFILES)}")
-    if plant is None:
+    if mutant is None:
         return profile
-    if plant not in plants():
-        raise InvalidRequestError(f"--plant {plant}: --plants lists those that there are")
-    shows_in = plants()[plant].profile
+    if mutant not in mutants():
+        raise InvalidRequestError(f"--plant {mutant}: --plants lists those that there are")
+    shows_in = mutants()[mutant].profile
     if profile not in {None, shows_in}:
-        raise InvalidRequestError(f"--profile {profile}: {plant} shows in profile {shows_in} only")
+        raise InvalidRequestError(f"--profile {profile}: {mutant} shows in profile {shows_in} only")
     return profile
 
 
@@ -109,7 +109,7 @@ def run(
     from antiphon.simulation.pool import until_failure
 
     numbers = range(seeds.first, seeds.first + seeds.count)
-    jobs = [ClusterJob(seed, seeds.profile, seeds.plant, seeds.fault_ms, seeds.rocks) for seed in numbers]
+    jobs = [ClusterJob(seed, seeds.profile, seeds.mutant, seeds.fault_ms, seeds.rocks) for seed in numbers]
     return until_failure(run_jobs(jobs, workers), progress)
 
 
@@ -120,11 +120,11 @@ def replay(path: Path) -> "ClusterResult":
     return recipes.replay(path)[0]
 
 
-def save(path: Path, result: "ClusterResult", plant: str | None) -> None:
+def save(path: Path, result: "ClusterResult", mutant: str | None) -> None:
     """Write a run down."""
     from antiphon.simulation.cluster import replay as recipes
 
-    recipes.save(path, result, plant)
+    recipes.save(path, result, mutant)
 
 
 def report(failed: "ClusterResult") -> str:
@@ -135,14 +135,14 @@ def report(failed: "ClusterResult") -> str:
 
 
 def shrink(
-    failed: "ClusterResult", plant: str | None, progress: Callable[[str], None]
+    failed: "ClusterResult", mutant: str | None, progress: Callable[[str], None]
 ) -> "Shrunk[ClusterResult]":
     """Make a failed run small."""
-    from antiphon.simulation.cluster.plants import planted
+    from antiphon.simulation.cluster.mutants import mutated
     from antiphon.simulation.cluster.shrink import shrink as make_small
 
-    bug = None if plant is None else plants()[plant]
-    return make_small(failed, lambda: planted(bug), progress=progress)
+    bug = None if mutant is None else mutants()[mutant]
+    return make_small(failed, lambda: mutated(bug), progress=progress)
 
 
 def tell(result: "ClusterResult") -> list[str]:
@@ -155,8 +155,8 @@ def tell(result: "ClusterResult") -> list[str]:
 def again(failed: "ClusterResult", seeds: Seeds) -> str:
     """The options that repeat a run."""
     words = [f"--seed {failed.options.seed} --profile {failed.options.profile}"]
-    if seeds.plant is not None:
-        words.append(f"--plant {seeds.plant}")
+    if seeds.mutant is not None:
+        words.append(f"--plant {seeds.mutant}")
     if seeds.fault_ms is not None:
         words.append(f"--seconds {seeds.fault_ms / 1000:g}")
     if seeds.rocks:

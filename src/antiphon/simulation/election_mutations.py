@@ -17,7 +17,7 @@ from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import BecomeLeader, NodeId
 from antiphon.replication.repair import LogRepair
 from antiphon.replication.replica_state import Event, LogCondition, next_role
-from antiphon.simulation.plant import Patch
+from antiphon.simulation.mutant import Patch
 
 
 def _one_is_enough(_: Sequence[NodeId]) -> int:

@@ -1,4 +1,4 @@
-"""Mistakes in the ways to replicate: live sets, changes of members, asynchronous commit. See `plant` for what a patch is."""
+"""Mistakes in the ways to replicate: live sets, changes of members, asynchronous commit. `mutant` says what a patch is."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from antiphon.replication.messages import NodeId, RequestVote
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.raft_transfer import Transfer
 from antiphon.replication.voting import VoteElection
-from antiphon.simulation.plant import Patch
+from antiphon.simulation.mutant import Patch
 
 if TYPE_CHECKING:
     from antiphon.coordination.state import ShardRecord

@@ -1,4 +1,4 @@
-"""The mistakes themselves: what each plant puts in the place of which function.
+"""The mistakes themselves: what each mutant puts in the place of which function.
 
 A patch is (module or class, attribute, replacement). The replacements are written as somebody would write them who had
 not thought of the hazard, not as sabotage; where the mistake is the absence of a check, the rest of the function is the
@@ -16,7 +16,7 @@ from antiphon.replication.leader_reads import LeaderReads
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId
 from antiphon.replication.replica_state import LeaderPhase
-from antiphon.simulation.plant import Patch
+from antiphon.simulation.mutant import Patch
 
 _on_append = FollowerSide.on_append
 _append = LocalLog.append

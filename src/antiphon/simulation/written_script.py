@@ -1,4 +1,4 @@
-"""A scenario that is in no file: that of a planted bug which no world shows."""
+"""A scenario that is in no file: that of a mutant which no world shows."""
 
 from typing import NamedTuple
 

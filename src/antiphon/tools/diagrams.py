@@ -31,7 +31,7 @@ from antiphon.replication.replica_state import (
 from antiphon.simulation.cluster.tables import (
     measured_in,
     table_of_faults,
-    table_of_plants,
+    table_of_mutants,
     table_of_workloads,
 )
 from antiphon.spark.jobs import table_of_jobs
@@ -115,9 +115,9 @@ def lake_formats(_root: Path) -> str:
     return table_of_formats()
 
 
-def simulated_plants(root: Path) -> str:
-    """The planted bugs, from their rows; what a run of all of them found stays as the page has it (`make plants-table`)."""
-    return table_of_plants(measured_in((root / "docs" / "simulation.md").read_text(encoding="utf-8")))
+def simulated_mutants(root: Path) -> str:
+    """The mutants, from their rows; what a run of all of them found stays as the page has it (`make plants-table`)."""
+    return table_of_mutants(measured_in((root / "docs" / "simulation.md").read_text(encoding="utf-8")))
 
 
 PARTS: dict[str, Callable[[Path], str]] = {
@@ -133,7 +133,7 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "requirements": requirement_table,
     "simulated faults": lambda _: table_of_faults(),
     "simulated workloads": lambda _: table_of_workloads(),
-    "simulated plants": simulated_plants,
+    "simulated plants": simulated_mutants,
 }
 
 

@@ -1,4 +1,4 @@
-"""A failing run of whole nodes as a file: options, plant and the faults that are left, to be run again as they are."""
+"""A failing run of whole nodes as a file: options, mutant and the faults that are left, to be run again as they are."""
 
 from pathlib import Path
 from typing import Final
@@ -7,8 +7,8 @@ import msgspec
 
 from antiphon.errors import InvalidRequestError
 from antiphon.simulation.cluster.faults import KINDS, Fault
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, mutated, name_now
 from antiphon.simulation.cluster.options import ClusterOptions
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, name_now, planted
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 
 WORLD: Final = "nodes"
@@ -19,25 +19,25 @@ class ClusterRecipe(msgspec.Struct, frozen=True, tag=WORLD, tag_field="world"):
 
     options: ClusterOptions
     faults: tuple[Fault, ...]
-    plant: str | None = None
+    mutant: str | None = None
 
 
-def save(path: Path, result: ClusterResult, plant: str | None) -> None:
+def save(path: Path, result: ClusterResult, mutant: str | None) -> None:
     """Write a run down, as JSON that people can read and change."""
-    recipe = ClusterRecipe(result.options, result.schedule, plant)
+    recipe = ClusterRecipe(result.options, result.schedule, mutant)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(recipe), indent=1) + b"\n")
 
 
 def replay(path: Path) -> tuple[ClusterResult, str | None]:
-    """Run what was written down; returns the plant's name too. Raises InvalidRequestError for what makes no run."""
+    """Run what was written down; returns the mutant's name too. Raises InvalidRequestError for what makes no run."""
     try:
         recipe = msgspec.json.decode(path.read_bytes(), type=ClusterRecipe)
         _require_known(recipe)
-        plant = None if recipe.plant is None else CLUSTER_PLANTS[name_now(recipe.plant)]
+        mutant = None if recipe.mutant is None else CLUSTER_MUTANTS[name_now(recipe.mutant)]
     except (OSError, msgspec.MsgspecError, KeyError, ValueError) as error:
         raise InvalidRequestError(f"{path} is no recipe of a run: {error}") from None
-    result = run_cluster(recipe.options, planted=planted(plant), schedule=recipe.faults)
-    return result, recipe.plant
+    result = run_cluster(recipe.options, mutated=mutated(mutant), schedule=recipe.faults)
+    return result, recipe.mutant
 
 
 def _require_known(recipe: ClusterRecipe) -> None:

@@ -62,7 +62,7 @@ class ClusterResult:
 def run_cluster(
     options: ClusterOptions,
     *,
-    planted: AbstractContextManager[Any] | None = None,
+    mutated: AbstractContextManager[Any] | None = None,
     schedule: tuple[Fault, ...] | None = None,
 ) -> ClusterResult:
     """Run one world to its end or to the first broken promise. With a `schedule` these faults happen and no others."""
@@ -72,7 +72,7 @@ def run_cluster(
     if freezes:
         gc.freeze()  # what is there already is no garbage of this run, and need not be looked at after it
     try:
-        with planted or nullcontext():
+        with mutated or nullcontext():
             return _outcome(options, schedule)
     finally:
         structlog.reset_defaults()

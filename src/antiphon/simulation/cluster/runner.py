@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, mutated
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
-from antiphon.simulation.cluster.plants import CLUSTER_PLANTS, planted
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.pool import run_all
 
@@ -15,33 +15,33 @@ class ClusterJob:
 
     Attributes:
         seed: decides everything.
-        profile: None: drawn from the seed, or the plant's.
-        plant: name of the bug that is planted, if any.
+        profile: None: drawn from the seed, or the mutant's.
+        mutant: name of the mutant that runs, if any.
         fault_ms: length of the phase with faults; None: drawn.
         rocks: tables' stores are RocksDB.
     """
 
     seed: int
     profile: str | None = None
-    plant: str | None = None
+    mutant: str | None = None
     fault_ms: int | None = None
     rocks: bool = False
 
     def options(self) -> ClusterOptions:
         """The world that it runs."""
-        if self.plant is None:
+        if self.mutant is None:
             options = draw_options(self.seed, self.profile)
         else:
-            options = CLUSTER_PLANTS[self.plant].world(self.seed)
+            options = CLUSTER_MUTANTS[self.mutant].world(self.seed)
         if self.rocks:
             options = replace(options, rocks=True)
         return options if self.fault_ms is None else replace(options, fault_ms=self.fault_ms)
 
 
 def run_job(job: ClusterJob) -> ClusterResult:
-    """Run one seed, with its plant."""
-    plant = None if job.plant is None else CLUSTER_PLANTS[job.plant]
-    return run_cluster(job.options(), planted=planted(plant))
+    """Run one seed, with its mutant."""
+    mutant = None if job.mutant is None else CLUSTER_MUTANTS[job.mutant]
+    return run_cluster(job.options(), mutated=mutated(mutant))
 
 
 def run_jobs(jobs: Iterable[ClusterJob], workers: int) -> Iterator[ClusterResult]:

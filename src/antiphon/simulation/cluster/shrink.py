@@ -37,21 +37,21 @@ _PLAINER: Final[tuple[dict[str, Any], ...]] = (
 
 
 class _ClusterShrinker(Shrinker[ClusterResult]):
-    """See `Shrinker`. `planted` makes the context in which the bug is planted, anew for each run."""
+    """See `Shrinker`. `mutated` makes the context in which the mutant is put in, anew for each run."""
 
     def __init__(
         self,
         failed: ClusterResult,
-        planted: Callable[[], AbstractContextManager[Any]],
+        mutated: Callable[[], AbstractContextManager[Any]],
         seconds_max: float,
         progress: Callable[[str], None],
     ) -> None:
         super().__init__(failed, seconds_max, RUNS_MAX, progress)
-        self._planted = planted
+        self._mutated = mutated
 
     def run(self, options: Any, schedule: tuple[Any, ...]) -> ClusterResult:
         """See `Shrinker`."""
-        return run_cluster(options, planted=self._planted(), schedule=_among(options.nodes, schedule))
+        return run_cluster(options, mutated=self._mutated(), schedule=_among(options.nodes, schedule))
 
     def words(self) -> str:
         """See `Shrinker`."""
@@ -106,10 +106,10 @@ def _among(nodes: int, schedule: tuple[Fault, ...]) -> tuple[Fault, ...]:
 
 def shrink(
     failed: ClusterResult,
-    planted: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    mutated: Callable[[], AbstractContextManager[Any]] = nullcontext,
     *,
     seconds_max: float = SECONDS_MAX,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Shrunk[ClusterResult]:
-    """Make a failing run small. `planted` plants the bug it failed with; `progress` gets a line per success."""
-    return _ClusterShrinker(failed, planted, seconds_max, progress).shrink()
+    """Make a failing run small. `mutated` puts in the mutant it failed with; `progress` gets a line per success."""
+    return _ClusterShrinker(failed, mutated, seconds_max, progress).shrink()

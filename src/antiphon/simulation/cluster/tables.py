@@ -1,4 +1,4 @@
-"""What the docs say of faults, workloads and plants, from where each registers itself."""
+"""What the docs say of faults, workloads and mutants, from where each registers itself."""
 
 import re
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from inspect import cleandoc
 from typing import Any, Final
 
 from antiphon.simulation.cluster.faults import kinds_in_order
+from antiphon.simulation.cluster.mutants import ALL_MUTANTS
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
-from antiphon.simulation.cluster.plants import ALL_PLANTS
 from antiphon.simulation.cluster.workloads.registry import workloads_in_order
 from antiphon.simulation.cluster.workloads.table import TableWorkload
 from antiphon.simulation.cluster.workloads.topic import TopicWorkload
@@ -17,7 +17,7 @@ WORLDS: Final = 2_000
 CHECKED: Final = "Checked: "
 NOT_MEASURED: Final = ("not measured", "")
 Measured = Mapping[str, tuple[str, str]]
-"""By plant: how many seeds it took, and what caught it, as cells of a table."""
+"""By mutant: how many seeds it took, and what caught it, as cells of a table."""
 
 
 @cache
@@ -61,16 +61,16 @@ def _of_workload(cls: Any, option: str, worlds: str) -> str:
     return f"| `{file}` | {option} | {worlds} | {does} | {checked} |"
 
 
-def table_of_plants(measured: Measured) -> str:
-    """All plants, with what a run of all of them found."""
-    lines = ["| plant | profile | seeds | caught by |", "|---|---|---|---|"]
-    for name, plant in ALL_PLANTS.items():
+def table_of_mutants(measured: Measured) -> str:
+    """All mutants, with what a run of all of them found."""
+    lines = ["| mutant | profile | seeds | caught by |", "|---|---|---|---|"]
+    for name, mutant in ALL_MUTANTS.items():
         seeds, caught = measured.get(name, NOT_MEASURED)
-        lines.append(f"| `{name}`: {plant.description} | {plant.profile} | {seeds} | {caught} |")
+        lines.append(f"| `{name}`: {mutant.description} | {mutant.profile} | {seeds} | {caught} |")
     return "\n".join(lines)
 
 
 def measured_in(page: str) -> dict[str, tuple[str, str]]:
-    """What the table of plants of a page says was found."""
+    """What the table of mutants of a page says was found."""
     found = re.findall(r"^\| `([\w-]+)`: .* \| \w+ \| ([^|]+) \| ([^|]*) \|$", page, re.MULTILINE)
     return {name: (seeds.strip(), caught.strip()) for name, seeds, caught in found}

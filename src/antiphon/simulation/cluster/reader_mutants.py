@@ -1,4 +1,4 @@
-"""Bugs to plant in what clients of Kafka's protocol are told, and in how those are treated that do not read it."""
+"""Mutants of what clients of Kafka's protocol are told, and in how those are treated that do not read it."""
 
 from typing import Any, Final
 
@@ -7,8 +7,8 @@ from antiphon.http import listener as http_listener
 from antiphon.kafka.connection import Connection
 from antiphon.kafka.handlers import produce
 from antiphon.log.producer_state import ProducerState
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM
 
 _STALLED: Final[dict[str, Any]] = {
     **CALM,
@@ -27,8 +27,8 @@ _PRODUCERS: Final[dict[str, Any]] = {
     "kafka_producers": 2,
 }
 
-READER_PLANTS: Final = (
-    ClusterPlant(
+READER_MUTANTS: Final = (
+    ClusterMutant(
         "listener-tells-no-append-time",
         "the answer to a Produce does not say which time the log gave the records",
         (
@@ -41,13 +41,13 @@ READER_PLANTS: Final = (
         ),
         options=_PRODUCERS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-describes-first-sequences",
         "DescribeProducers names the first sequence of a producer's last batch instead of the last one",
         (Edit(ProducerState, "_known", "last.last_sequence", "last.first_sequence"),),
         options=_PRODUCERS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-answers-whoever-reads",
         "a connection has room for more, however much its client has not read",
         (
@@ -56,7 +56,7 @@ READER_PLANTS: Final = (
         ),
         options=_STALLED,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-makes-pages-ahead",
         "a page is made while the client has not taken the one before",
         (
@@ -70,7 +70,7 @@ READER_PLANTS: Final = (
         ),
         options=_STALLED,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-waits-for-ever",
         "a client that does not read on is never hung up on",
         (Edit(Connection, "is_slow", "self._sending.is_over(now_s, self._sent_bytes - waiting)", "False"),),

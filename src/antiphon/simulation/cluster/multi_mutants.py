@@ -1,4 +1,4 @@
-"""Bugs to plant where every replica writes."""
+"""Mutants where every replica writes."""
 
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from antiphon.replication.multi_writer_relay import RelaySide
 from antiphon.replication.origin_history import OriginEntry
 from antiphon.replication.origin_log import OriginLog
 from antiphon.replication.origin_regain import Regain
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, RESETS, TROUBLE
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, RESETS, TROUBLE
 
 _WRITERS: Final = {
     "multi_tables": True,
@@ -49,18 +49,18 @@ def _origin_of_the_node(table: origins.OriginTable, node: NodeId, _disk: str) ->
     return next((place for place, row in enumerate(table, 1) if row[0] == node), origins.NONE)
 
 
-def _plant(
+def _mutant(
     name: str,
     description: str,
     *patches: tuple[Any, str, Any] | Edit,
     options: dict[str, Any],
     **more: Any,
-) -> ClusterPlant:
-    return ClusterPlant(name, description, patches, profile="multi", options=options, **more)
+) -> ClusterMutant:
+    return ClusterMutant(name, description, patches, profile="multi", options=options, **more)
 
 
 _SYNCS: Final = (
-    _plant(
+    _mutant(
         "multi-ack-before-sync",
         "a write is committed when it is handed to the disk",
         Edit(
@@ -74,13 +74,13 @@ _SYNCS: Final = (
         options=_CALM,
         quick=True,
     ),
-    _plant(
+    _mutant(
         "multi-relay-before-sync",
         "entries are relayed while they are on their way to the disk",
         Edit(RelaySide, "send_next", "self._log.durable_end", "self._log.log_end"),
         options=_CALM,
     ),
-    _plant(
+    _mutant(
         "multi-acknowledges-before-sync",
         "an applier acknowledges what is not on its disk",
         Edit(
@@ -95,7 +95,7 @@ _SYNCS: Final = (
 )
 
 _ORDER: Final = (
-    _plant(
+    _mutant(
         "multi-duplicates-taken",
         "what comes by two paths is taken twice",
         (IntakeSide, "_choose", _take_everything),
@@ -103,7 +103,7 @@ _ORDER: Final = (
         options={**RESETS, **_WRITERS},
         quick=True,
     ),
-    _plant(
+    _mutant(
         "multi-gaps-taken",
         "the next entry that comes is taken, whatever is missing before it",
         Edit(IntakeSide, "_choose", "if lsn > have + 1:", "if False:"),
@@ -112,7 +112,7 @@ _ORDER: Final = (
         options={**RESETS, **_WRITERS, "disk_full_weight": 2, "fault_lasts_ms": 200},
         quick=True,
     ),
-    _plant(
+    _mutant(
         "multi-lsn-reused",
         "a restarted replica numbers from before its last entry on",
         Edit(
@@ -128,7 +128,7 @@ _ORDER: Final = (
 )
 
 _TABLES: Final = (
-    _plant(
+    _mutant(
         "multi-tie-by-arrival",
         "of two changes at the same time, the one that arrives later wins",
         Edit(
@@ -142,7 +142,7 @@ _TABLES: Final = (
 )
 
 _LOGS: Final = (
-    _plant(
+    _mutant(
         "multi-trims-without-asking",
         "a log is trimmed by its own watermark, whoever has not got it yet",
         Edit(RelaySide, "common_offset", "stable = self.stable_clock()", "stable = self._log.durable_clock"),
@@ -151,7 +151,7 @@ _LOGS: Final = (
 )
 
 _LOSSES: Final = (
-    _plant(
+    _mutant(
         "multi-old-origin-on-new-disk",
         "a node whose disk was replaced writes as the origin that it was",
         (origins, "origin_of", _origin_of_the_node),
@@ -159,7 +159,7 @@ _LOSSES: Final = (
         options={**_ALONE, "nodes": 4, "lost_files_weight": 0, "new_disk_weight": 2},
         rare=True,
     ),
-    _plant(
+    _mutant(
         "multi-writes-before-regaining",
         "a replica whose log was damaged writes on at once",
         (Regain, "is_done", lambda _self, _origin: True),
@@ -167,4 +167,4 @@ _LOSSES: Final = (
     ),
 )
 
-MULTI_PLANTS: Final = (*_SYNCS, *_ORDER, *_TABLES, *_LOGS, *_LOSSES)
+MULTI_MUTANTS: Final = (*_SYNCS, *_ORDER, *_TABLES, *_LOGS, *_LOSSES)

@@ -1,4 +1,4 @@
-"""Bugs to plant in clients."""
+"""Mutants of clients."""
 
 from typing import Final
 
@@ -6,13 +6,13 @@ from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
 from antiphon.client.pipeline import ShardPipeline
 from antiphon.client.table_writer import TableWriter
 from antiphon.client.topic_writer import TopicWriter
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, RESETS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, RESETS
 
 _LEDGER: Final = {**CALM, "ledger_keepers": 3, "putters": 0, "appenders": 0}
 
-CLIENT_PLANTS: Final = (
-    ClusterPlant(
+CLIENT_MUTANTS: Final = (
+    ClusterMutant(
         "client-repeats-as-new",
         "a client that repeats an append does so under a new producer id",
         (
@@ -26,7 +26,7 @@ CLIENT_PLANTS: Final = (
         options=RESETS,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "client-sends-no-sequence",
         "a client's appends carry no producer and no sequence",
         (
@@ -36,7 +36,7 @@ CLIENT_PLANTS: Final = (
         ),
         options=RESETS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "client-renumbers-writes",
         "a client that repeats a table's write gives it a new sequence",
         (
@@ -50,7 +50,7 @@ CLIENT_PLANTS: Final = (
         options={**RESETS, "putters": 4, "appenders": 0},
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "client-ledger-takes-others-for-own",
         "a log-backed store whose append was refused takes what is at its place for its own",
         (
@@ -63,7 +63,7 @@ CLIENT_PLANTS: Final = (
         ),
         options=_LEDGER,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "client-ledger-refuses-at-once",
         "a log-backed store refuses an operation without asking whether it has read the log to its end",
         (

@@ -1,4 +1,4 @@
-"""Bugs to plant in the scrub, where what is on disks decays while nodes run."""
+"""Mutants of the scrub, where what is on disks decays while nodes run."""
 
 import struct
 from array import array
@@ -10,8 +10,8 @@ from antiphon.log.disk import Disk, read_whole
 from antiphon.log.log_check import LogCheck
 from antiphon.node.scrub import Scrub
 from antiphon.node.shards import Shards
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM
 
 _ROT: Final = {
     **CALM,
@@ -57,14 +57,14 @@ def _unchecked(disk: Disk, path: str, before: int) -> AbortedIndex | None:
     return found
 
 
-SCRUB_PLANTS: Final = (
-    ClusterPlant(
+SCRUB_MUTANTS: Final = (
+    ClusterMutant(
         "scrub-skips-aborted",
         "the scrub reads the logs, and not the indexes of aborted transactions beside them",
         (Edit(Scrub, "_read", "await self._read_aborted(host)", "True"),),
         options=_ROT_IN_INDEXES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "scrub-tells-of-aborted-only",
         "an index of aborted transactions that is not whole is told of, and not made anew",
         (
@@ -77,13 +77,13 @@ SCRUB_PLANTS: Final = (
         ),
         options=_ROT_IN_INDEXES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "log-takes-rotten-aborted",
         "a log that is opened takes an index of aborted transactions without a look at its checksum",
         ((recovery, "load_aborted", _unchecked),),
         options={**_ROT_IN_INDEXES, "kill_weight": 2, "fault_every_ms": 200},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "scrub-skips-checksums",
         "the scrub reads all batches, and does not compare them with their checksums",
         (
@@ -97,27 +97,27 @@ SCRUB_PLANTS: Final = (
         options=_ROT,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "scrub-finds-and-does-not-tell",
         "the scrub counts what is damaged, and tells nobody who would have it mended",
         (Edit(Scrub, "_read", "self._mending.found(host, damage)", "pass"),),
         options=_ROT,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "scrub-skips-stores",
         "the scrub reads the logs of tables, and not their stores",
         (Edit(Scrub, "_read", "damage = await self._read_store(host, table)", "pass"),),
         options=_ROT_IN_STORES,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "cluster-log-stays-closed",
         "a voter whose replica of the cluster's own log was found damaged closes it, and does not open it again",
         (Edit(Shards, "_removed", "self._long.open(shard_id)", "pass"),),
         options=_ROT_IN_CLUSTER,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "cluster-log-without-coordinator",
         "no coordinator rests on a replica of the cluster's own log that is opened anew while its node runs",
         (
@@ -131,7 +131,7 @@ SCRUB_PLANTS: Final = (
         options=_ROT_IN_CLUSTER,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "cluster-log-counts-as-whole",
         "a replica of the cluster's own log that is opened anew votes at once, whatever its log has lost",
         (
@@ -146,7 +146,7 @@ SCRUB_PLANTS: Final = (
         quick=True,
         first_seed=4,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "scrub-skips-what-was-trimmed",
         "the scrub reads logs from their start on, and not what was trimmed before it in the same file",
         (Edit(LogCheck, "plan", "views[0].base_offset if views else 0", "log.log_start"),),
@@ -159,7 +159,7 @@ SCRUB_PLANTS: Final = (
             "appenders": 3,
         },
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-damaged-log-forgets-producers",
         "a damaged log that begins with a later segment learns its producers from what is left of it alone",
         (Edit(vars(recovery)["_Recovery"], "run", _PRODUCERS_BEFORE, "ProducerState()"),),

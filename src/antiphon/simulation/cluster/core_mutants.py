@@ -1,4 +1,4 @@
-"""Bugs to plant in the core of whole nodes: who leads, what is promised, what is committed, what a start finds."""
+"""Mutants of the core of whole nodes: who leads, what is promised, what is committed, what a start finds."""
 
 from typing import Any, Final
 
@@ -7,8 +7,8 @@ from antiphon.log.segment import SegmentScan
 from antiphon.log.shard_log import ShardLog
 from antiphon.partition.clients import PartitionClients
 from antiphon.simulation import election_mutations, mutations
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, RESETS, TROUBLE
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, RESETS, TROUBLE
 
 _ALONE: Final[dict[str, Any]] = {
     **CALM,
@@ -104,14 +104,14 @@ _ROT: Final[dict[str, Any]] = {**_KILLS, "fault_every_ms": 400, "bit_flip_weight
 _LATE: Final[dict[str, Any]] = {**RESETS, "fault_every_ms": 100, "reset_weight": 0, "late_weight": 6}
 
 _FOLLOWING: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "h4-older-term-by-counting",
         "a leader commits entries of older terms because a majority has them (H4)",
         mutations.OLDER_TERM_BY_COUNTING,
         profile="raft",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "no-prev-check",
         "a follower takes entries wherever the leader says that they go",
         mutations.NO_PREV_CHECK,
@@ -119,7 +119,7 @@ _FOLLOWING: Final = (
         options=_DEATHS_BEYOND_CUTS,
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "cut-on-every-append",
         "a follower cuts its log behind the preceding entry before it takes new ones, also those of a late message",
         mutations.CUT_ON_EVERY_APPEND,
@@ -128,7 +128,7 @@ _FOLLOWING: Final = (
         quick=True,
         first_seed=3,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "repaired-too-early",
         "a damaged log counts as whole again once it has any entry committed in the current term",
         election_mutations.REPAIRED_TOO_EARLY,
@@ -139,21 +139,21 @@ _FOLLOWING: Final = (
 )
 
 _LEADING: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "minority-fence",
         "the coordinator appoints a leader when a single replica has promised the term",
         election_mutations.MINORITY_FENCE,
         options=_HALVES,
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "damaged-votes",
         "a promise counts although the log behind it has lost entries",
         election_mutations.DAMAGED_VOTES,
         options=_LOSSES_BEYOND_CUTS,
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "same-term-again",
         "the coordinator repeats an election in the term of one that did not come to an end",
         election_mutations.SAME_TERM_AGAIN,
@@ -163,7 +163,7 @@ _LEADING: Final = (
 )
 
 _STARTS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "forgotten-vote",
         "a restarted replica does not know whom it voted for",
         (Edit(HardState, "load", "vote = None if voted_for < 0 else voted_for", "vote = None"),),
@@ -171,7 +171,7 @@ _STARTS: Final = (
         options=_ELECTIONS,
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "forgotten-term",
         "a restarted replica takes the term of its last entry for its own",
         (
@@ -186,7 +186,7 @@ _STARTS: Final = (
         options=_KILLS,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "torn-entry-kept",
         "recovery takes a torn entry at the end of the log for a whole one",
         (
@@ -200,7 +200,7 @@ _STARTS: Final = (
         options={**CRASHES, "bulk_writers": 3, "appenders": 4, "record_bytes": 1_500},
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "flipped-bit-kept",
         "recovery does not look at the checksums of entries",
         (Edit(SegmentScan, "_take", "check_batch(header, batch)", "pass"),),
@@ -209,14 +209,14 @@ _STARTS: Final = (
 )
 
 _CLIENTS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "read-without-confirming",
         "a leader serves reads without asking whether it still leads",
         mutations.READ_WITHOUT_CONFIRMING,
         options={**_ALONE_AND_BUSY, "appenders": 0, "putters": 12},
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "refuse-without-confirming",
         "a leader refuses a conditional append without asking whether it still leads",
         (
@@ -230,7 +230,7 @@ _CLIENTS: Final = (
         options={**_ALONE_AND_BUSY, "appenders": 12, "putters": 0, "conditional_ppm": 1_000_000},
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "condition-on-watermark",
         "a conditional append is held against the high watermark, not against the log's end",
         (
@@ -244,7 +244,7 @@ _CLIENTS: Final = (
         profile="kip27",
         options={**CALM, "appenders": 4, "conditional_ppm": 800_000},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "retry-appends-again",
         "a request that is sent again is appended again",
         (
@@ -259,4 +259,4 @@ _CLIENTS: Final = (
     ),
 )
 
-CORE_PLANTS: Final = (*_FOLLOWING, *_LEADING, *_STARTS, *_CLIENTS)
+CORE_MUTANTS: Final = (*_FOLLOWING, *_LEADING, *_STARTS, *_CLIENTS)

@@ -1,4 +1,4 @@
-"""How a bug is planted: functions are replaced while a run lasts, and put back."""
+"""How a mutant is put in: functions are replaced while a run lasts, and put back."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

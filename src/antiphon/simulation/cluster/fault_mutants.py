@@ -1,4 +1,4 @@
-"""Bugs to plant where disks are full, fail, rot and lose files."""
+"""Mutants where disks are full, fail, rot and lose files."""
 
 from typing import Any, Final
 
@@ -7,8 +7,8 @@ from antiphon.log.disk import FULL_DISK
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.segment import SegmentScan
 from antiphon.node.shards import Shards
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM
 
 
 def _write_there_again(self: GroupCommitter, queue: Any, run: Any) -> OSError | None:
@@ -34,7 +34,7 @@ _LOSSES: Final = {**_DISKS, "lost_files_weight": 4, "kill_weight": 2}
 _ROT: Final = {**_DISKS, "bit_flip_weight": 4, "store_flush_every": 5}
 
 _WRITES: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-full-disk-is-written",
         "an append that found the disk full counts as written",
         (
@@ -47,7 +47,7 @@ _WRITES: Final = (
         ),
         options={**_DISKS, "disk_full_weight": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-failed-sync-goes-on",
         "a sync that fails is logged, and what it was to make durable counts as durable",
         (
@@ -60,7 +60,7 @@ _WRITES: Final = (
         ),
         options={**_DISKS, "fsync_weight": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-forgets-failed-sync",
         "recovery syncs what a sync before has failed for, and does not write it again",
         (Edit(_Recovery, "_mend", "write_again(data, scan.unproven_from, segment.size_bytes)", "pass"),),
@@ -69,7 +69,7 @@ _WRITES: Final = (
 )
 
 _ROOM: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-full-disk-gives-place-twice",
         "the place where a write found the disk full is given to the write after it once more",
         ((GroupCommitter, "_write", _write_there_again),),
@@ -79,7 +79,7 @@ _ROOM: Final = (
 )
 
 _STARTS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-emptied-replica-is-new",
         "a replica whose files are gone is taken for one that never had any",
         (
@@ -88,7 +88,7 @@ _STARTS: Final = (
         ),
         options=_LOSSES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-damage-is-a-torn-tail",
         "recovery cuts a log off at a bad batch, also where the index proves that it was durable",
         (
@@ -97,13 +97,13 @@ _STARTS: Final = (
         ),
         options=_ROT,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-takes-terms-nobody-promised",
         "recovery takes a batch's term for right, where no index entry proves it, beyond all that was promised",
         (Edit(SegmentScan, "_is_beyond_limit", "bool(self._term_limit)", "False"),),
         options={**_DISKS, "term_rot_weight": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-one-store-ends-the-opening",
         "what is wrong with one replica's files ends the opening of all that come after it",
         (Edit(Shards, "_open", "except Exception as error:", "except InvalidRequestError as error:"),),
@@ -111,4 +111,4 @@ _STARTS: Final = (
     ),
 )
 
-FAULT_PLANTS: Final = (*_WRITES, *_ROOM, *_STARTS)
+FAULT_MUTANTS: Final = (*_WRITES, *_ROOM, *_STARTS)

@@ -1,11 +1,11 @@
-"""Bugs to plant in the coordinator of transactions, in what it tells participants, and in offsets that are pending."""
+"""Mutants of the coordinator of transactions, in what it tells participants, and in offsets that are pending."""
 
 from typing import Any, Final
 
 from antiphon.client.producer import AsyncTransaction
 from antiphon.coordination import transactions
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES
 from antiphon.transactions.coordinator import TransactionCoordinator
 from antiphon.transactions.endings import Endings
 from antiphon.transactions.pending_offsets import PendingOffsets
@@ -17,14 +17,14 @@ _WORK: Final[dict[str, Any]] = {
     "kafka_transactors": 3,
 }
 
-TRANSACTION_PLANTS: Final = (
-    ClusterPlant(
+TRANSACTION_MUTANTS: Final = (
+    ClusterMutant(
         "transactions-successor-forgets",
         "a node that takes over as the coordinator does not go on with the transactions that were decided",
         (Edit(TransactionCoordinator, "_take_rows", "self._note(led, name, held, kept)", "pass"),),
         options={**CRASHES, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-marker-before-decision",
         "participants are told of a decision before it is written, which fails now and then",
         (
@@ -39,13 +39,13 @@ TRANSACTION_PLANTS: Final = (
         ),
         options={**CRASHES, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-marker-turned",
         "a partition is told the opposite of what was decided",
         (Edit(Endings, "_tell_shard", "ending.commit,", "not ending.commit,"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-epoch-stays",
         "a producer that asks for a transactional id gets the epoch of the producer before it",
         (
@@ -54,13 +54,13 @@ TRANSACTION_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-epoch-stays-at-end",
         "a producer of the second version of Kafka's transactions keeps its epoch when its transaction ends",
         (Edit(transactions, "end_and_raise", "epoch=row.epoch + 1", "epoch=row.epoch"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-join-replaces",
         "a partition that takes part by a batch puts those out that took part before",
         (
@@ -73,13 +73,13 @@ TRANSACTION_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-no-time-out",
         "a transaction whose producer is gone is never aborted",
         (Edit(TransactionCoordinator, "_abort_overdue", "deadline_ms <= now_ms", "deadline_ms < 0"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-early-offsets",
         "offsets of a transaction are the group's before it is committed",
         (
@@ -92,7 +92,7 @@ TRANSACTION_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-told-once",
         "a participant that does not answer is not told again",
         (
@@ -105,13 +105,13 @@ TRANSACTION_PLANTS: Final = (
         ),
         options={**CRASHES, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-offsets-left-out",
         "the group's part of a transaction is told that it was aborted",
         (Edit(Endings, "_tell_group", "ending.number, ending.commit", "ending.number, False"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-sequence-stays",
         "a Python client sends each batch of a transaction under the sequence of the first one",
         (
@@ -124,7 +124,7 @@ TRANSACTION_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "transactions-abort-commits",
         "a Python client that aborts has its transaction committed",
         (

@@ -1,4 +1,4 @@
-"""Bugs to plant in compaction, where clients write few keys over and over while nodes crash."""
+"""Mutants of compaction, where clients write few keys over and over while nodes crash."""
 
 from typing import Any, Final
 
@@ -7,8 +7,8 @@ from antiphon.log.cleaner import Cleaner
 from antiphon.log.compaction import CompactionPass, _Output
 from antiphon.node import compaction
 from antiphon.partition import feeding
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, CUTS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS
 
 _BUSY: Final[dict[str, Any]] = {
     "compacted_writers": 3,
@@ -20,8 +20,8 @@ _CALM: Final[dict[str, Any]] = {**CALM, **_BUSY}
 _CRASHES: Final[dict[str, Any]] = {**CRASHES, **_BUSY}
 _CUTS: Final[dict[str, Any]] = {**CUTS, **_BUSY}
 
-COMPACTION_PLANTS: Final = (
-    ClusterPlant(
+COMPACTION_MUTANTS: Final = (
+    ClusterMutant(
         "compacts-open-transactions",
         "records are compacted up to the high watermark, also where a newer one is part of an open transaction",
         (
@@ -32,19 +32,19 @@ COMPACTION_PLANTS: Final = (
         options=_CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compacts-what-is-not-committed",
         "records are compacted up to the end of the log, committed or not",
         (Edit(compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "log.log_end"),),
         options=_CUTS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compacts-the-newest",
         "the newest record of a key goes as well",
         (Edit(Cleaner, "_cleaned", "offset_of(key) <= record.offset", "offset_of(key) < record.offset"),),
         options=_CALM,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compacts-by-aborted-records",
         "a record goes because of a newer one that was aborted",
         (
@@ -57,14 +57,14 @@ COMPACTION_PLANTS: Final = (
         ),
         options=_CALM,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compaction-drops-tombstones-at-once",
         "a tombstone goes with the first pass after the one that removed what it deletes",
         (Edit(CompactionPass, "__init__", "clean.since_end if is_old else 0", "clean.since_end"),),
         options=_CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compaction-forgets-producers",
         "nothing is left of a producer's last batch when its records go",
         (
@@ -78,13 +78,13 @@ COMPACTION_PLANTS: Final = (
         options=_CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compaction-removes-markers",
         "markers of transactions go with the records around them",
         (Edit(Cleaner, "_kept", "return None if committed_of(batch) is not None else batch", "return None"),),
         options=_CALM,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compaction-swaps-without-a-word",
         "new segments take the place of old ones without a file that says so",
         (
@@ -99,13 +99,13 @@ COMPACTION_PLANTS: Final = (
         quick=True,
         first_seed=12,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compaction-swaps-what-is-not-synced",
         "a new segment takes the place of old ones before it is synced",
         (Edit(_Output, "finish", "file.fdatasync()", "pass"),),
         options=_CALM,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "compaction-feeds-whole-fillers",
         "a follower that has some of what is one batch here is sent all of it",
         (

@@ -1,12 +1,12 @@
-"""Bugs to plant in sessions: when they end, what their ends take away, who takes them over."""
+"""Mutants of sessions: when they end, what their ends take away, who takes them over."""
 
 from typing import Any, Final
 
 from antiphon.node.split_copy import SplitCopy
 from antiphon.partition.sessions import PartitionSessions
 from antiphon.records.changes import SESSION
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, CUTS, LONG_CUTS, MOVES, SNAPSHOTS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, LONG_CUTS, MOVES, SNAPSHOTS
 from antiphon.table import session_rows
 from antiphon.table import state as states
 from antiphon.table.session_clock import SessionClock
@@ -33,14 +33,14 @@ def _without_sessions(self: TableState, path: str) -> int:
         return copy.applied_offset
 
 
-SESSION_PLANTS: Final = (
-    ClusterPlant(
+SESSION_MUTANTS: Final = (
+    ClusterMutant(
         "sessions-shorter-after-fail-over",
         "a new leader gives the sessions that it finds a tenth of their time-out, for the rest is over already",
         (Edit(OpenSessions, "__init__", "OpenSession(ms) for", "OpenSession(ms // 10) for"),),
         options={**CUTS, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-end-with-others-rows",
         "the end of a session removes what was put under it, whoever has put the key since",
         (
@@ -53,7 +53,7 @@ SESSION_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-kept-by-deposed-leaders",
         "a sign of life is answered by whoever takes itself for the leader",
         (
@@ -66,13 +66,13 @@ SESSION_PLANTS: Final = (
         ),
         options={**LONG_CUTS, **_WORK, "one_way_weight": 0, "pause_weight": 0, "kill_weight": 0},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-leave-a-row-behind",
         "the end of a session that has several rows leaves the last one",
         (Edit(OpenSessions, "ending", "for key in mine:", "for key in mine[:1] + mine[1:-1]:"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-end-in-two-entries",
         "the rows of a session are removed by one entry, and the session by a later one",
         (
@@ -86,31 +86,31 @@ SESSION_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-come-back",
         "the entry that ends a session removes its rows from the store, and not the session",
         (Edit(session_rows, "apply_change", "batch.delete(SESSION_ROW + session)", "pass"),),
         options={**CRASHES, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-missing-in-snapshots",
         "a snapshot of a table has the rows of sessions, and not the sessions",
         ((states.TableState, "checkpoint", _without_sessions),),
         options={**SNAPSHOTS, **_WORK, "session_clients": 5},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-stay-with-the-parent",
         "a shard that is split off takes rows over and not the sessions that they belong to",
         (Edit(SplitCopy, "_finish", "tuple(state.sessions().items())", "()"),),
         options={**MOVES, **_WORK, "commands": "split"},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-last-for-ever",
         "nobody looks whether sessions have expired",
         (Edit(SessionClock, "_take", "self._heap[0][0] <= now_s", "False"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "sessions-end-while-they-are-kept",
         "a sign of life does not count",
         (

@@ -1,11 +1,11 @@
-"""Bugs to plant in the recipes, and in what they rely on: who holds a lock, what is fenced off, what is counted and done."""
+"""Mutants of the recipes, and in what they rely on: who holds a lock, what is fenced off, what is counted and done."""
 
 from typing import Any, Final
 
 from antiphon.recipes.counter import AsyncCounter
 from antiphon.recipes.lock import AsyncLock
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS
 from antiphon.table.evaluator import TableEvaluator
 
 _WORK: Final[dict[str, Any]] = {
@@ -15,8 +15,8 @@ _WORK: Final[dict[str, Any]] = {
     "recipe_clients": 5,
 }
 
-RECIPE_PLANTS: Final = (
-    ClusterPlant(
+RECIPE_MUTANTS: Final = (
+    ClusterMutant(
         "recipes-stale-tokens-write",
         "a transaction is carried out whatever versions it checks",
         (
@@ -29,13 +29,13 @@ RECIPE_PLANTS: Final = (
         ),
         options={**CUTS, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "recipes-lock-is-taken-away",
         "whoever wants a lock puts its row, whether it is there or not",
         (Edit(AsyncLock, "try_acquire", "expected_version=ABSENT", "expected_version=None"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "recipes-lock-of-anybody",
         "who finds a lock's row takes it for the own one, whose put had no answer",
         (
@@ -44,7 +44,7 @@ RECIPE_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "recipes-count-without-looking",
         "a counter is set to one more than was read, whatever it is by then",
         (Edit(AsyncCounter, "add", "expected_version=expected", "expected_version=None"),),

@@ -1,13 +1,13 @@
-"""Bugs in the pure protocol, planted in whole nodes. What replaces which function is in `simulation/*mutations.py`."""
+"""Mutants of the pure protocol, in whole nodes. What replaces which function is in `simulation/*mutations.py`."""
 
 from typing import Final
 
 from antiphon.simulation import election_mutations, mode_mutations, mutations
-from antiphon.simulation.cluster.plant import ClusterPlant
-from antiphon.simulation.cluster.plant_worlds import CRASHES, MOVES, TROUBLE
+from antiphon.simulation.cluster.mutant import ClusterMutant
+from antiphon.simulation.cluster.mutant_worlds import CRASHES, MOVES, TROUBLE
 
-PROTOCOL_PLANTS: Final = (
-    ClusterPlant(
+PROTOCOL_MUTANTS: Final = (
+    ClusterMutant(
         "h1-wrong-median",
         "takes sorted[n // 2] as the committed offset: for four replicas that is held by two of them (H1)",
         mutations.WRONG_MEDIAN,
@@ -15,21 +15,21 @@ PROTOCOL_PLANTS: Final = (
         options={**TROUBLE, "nodes": 4, "replicas": 4},
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "h2-over-counted-ack",
         "a follower acknowledges the end of its log rather than what it has verified (H2)",
         mutations.OVER_COUNTED_ACK,
         profile="raft",
         options=CRASHES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "h3-no-check-when-empty",
         "a follower whose log is empty takes entries without checking what is before them (H3)",
         mutations.NO_CHECK_WHEN_EMPTY,
         profile="raft",
         options=MOVES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "h5-unclipped-commit",
         "a follower takes over the leader's high watermark as it is (H5)",
         mutations.UNCLIPPED_COMMIT,
@@ -37,21 +37,21 @@ PROTOCOL_PLANTS: Final = (
         options=CRASHES,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "ack-before-sync",
         "an append counts as durable when it is handed to the disk",
         mutations.ACK_BEFORE_SYNC,
         profile="raft",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "vote-before-sync",
         "a vote is sent while it is on its way to the disk",
         mutations.VOTE_BEFORE_SYNC,
         profile="raft",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "ready-at-once",
         "a new leader serves clients before its first entry is committed",
         mutations.READY_AT_ONCE,
@@ -59,56 +59,56 @@ PROTOCOL_PLANTS: Final = (
         options=TROUBLE,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "vote-for-anyone",
         "votes are given without comparing logs",
         mutations.VOTE_FOR_ANYONE,
         profile="raft",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "lost-heartbeat-watermark",
         "a follower ignores the high watermark of an Append without entries",
         mutations.LOST_WATERMARK,
         profile="raft",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "any-head",
         "the coordinator appoints whoever leads least, whatever its log",
         election_mutations.ANY_HEAD,
         profile="oxia",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "forgotten-member",
         "nobody fences a member that was away during its shard's election",
         election_mutations.FORGOTTEN_MEMBER,
         profile="oxia",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "coordinator-grows-live",
         "the coordinator takes a member that is back into the live set by itself",
         mode_mutations.COORDINATOR_GROWS,
         profile="fluvio",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "stale-live-proposal",
         "a live set is recorded whatever record the proposal was made on top of",
         mode_mutations.STALE_PROPOSAL,
         profile="fluvio",
         options=TROUBLE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "no-joint-record",
         "the coordinator records new voters without those before them",
         mode_mutations.NO_JOINT_RECORD,
         profile="oxia",
         options=MOVES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "majority-will-do",
         "at_least(k) is acknowledged by a majority, also where k is more",
         mode_mutations.MAJORITY_WILL_DO,
@@ -116,7 +116,7 @@ PROTOCOL_PLANTS: Final = (
         options={**TROUBLE, "commit": "at_least(3)"},
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "acknowledged-is-settled",
         "with commit=local, what the leader alone has goes to the followers as settled",
         mode_mutations.ACKNOWLEDGED_IS_SETTLED,
@@ -149,8 +149,8 @@ settle
 expect all disk like c
 """
 
-SCRIPT_PLANTS: Final = (
-    ClusterPlant(
+SCRIPT_MUTANTS: Final = (
+    ClusterMutant(
         "hasty-transfer",
         "a leader hands over before its successor has the whole log, and voters take its word for it",
         mode_mutations.HASTY_TRANSFER,

@@ -1,4 +1,4 @@
-"""Bugs to plant that show only where a process was killed in the middle of a write: between a change and its sync.
+"""Mutants that show only where a process was killed in the middle of a write: between a change and its sync.
 
 Any other kill comes when a group of writes is whole and synced, so that the next process finds nothing that is not durable.
 After a power failure it finds nothing else either: what it can read is what the disk has.
@@ -7,8 +7,8 @@ After a power failure it finds nothing else either: what it can read is what the
 from typing import Final
 
 from antiphon.log import recovery
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM
 
 _Recovery = vars(recovery)["_Recovery"]
 
@@ -21,8 +21,8 @@ _KILLS: Final = {
     "power_midway_weight": 2,
 }
 
-MIDWAY_PLANTS: Final = (
-    ClusterPlant(
+MIDWAY_MUTANTS: Final = (
+    ClusterMutant(
         "node-believes-names",
         "recovery does not sync the directory of a log, in which a killed process may have left names that are not durable",
         (
@@ -38,7 +38,7 @@ MIDWAY_PLANTS: Final = (
         quick=True,
         first_seed=6,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-believes-data",
         "recovery takes what it reads for durable, and does not sync what a killed process had only written",
         (Edit(_Recovery, "_mend", "data.fdatasync()", "pass"),),

@@ -1,6 +1,6 @@
-"""What a bug is that is planted in whole nodes, and how it is there while a run lasts.
+"""What a bug is that is put into whole nodes, and how it is there while a run lasts.
 
-A planted bug replaces functions of the code that ships, in this process, until the run is over: by another function
+A mutant replaces functions of the code that ships, in this process, until the run is over: by another function
 (`Patch`), or by the function's own source with one piece of it changed (`Edit`). The changed piece must be there exactly
 once, so that a bug cannot silently become none when the code around it moves on.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
-from antiphon.simulation.plant import Patch, patched
+from antiphon.simulation.mutant import Patch, patched
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ def _function_of(found: Any) -> FunctionType:
 
 
 @dataclass(frozen=True)
-class ClusterPlant:
-    """One planted bug and the worlds in which it has a chance to show.
+class ClusterMutant:
+    """One mutant and the worlds in which it has a chance to show.
 
     Attributes:
         name: for the command line.
@@ -100,7 +100,7 @@ def _patches(chosen: Sequence[Patch | Edit]) -> list[Patch]:
 
 
 @contextmanager
-def planted(plant: ClusterPlant | None) -> Iterator[None]:
-    """Replace what the plant replaces, and put it back."""
-    with patched(_patches(() if plant is None else plant.patches)):
+def mutated(mutant: ClusterMutant | None) -> Iterator[None]:
+    """Replace what the mutant replaces, and put it back."""
+    with patched(_patches(() if mutant is None else mutant.patches)):
         yield

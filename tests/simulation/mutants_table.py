@@ -1,7 +1,7 @@
-"""Writes the table of planted bugs in docs/simulation.md, from one run of all of them.
+"""Writes the table of mutants in docs/simulation.md, from one run of all of them.
 
     antiphon simulate --catch --seeds 1000 --json > plants.json
-    python -m tests.simulation.plants_table plants.json
+    python -m tests.simulation.mutants_table plants.json
 
 `make plants-table` does both. All rows and the sentence above them come from that run; a run that left out a bug, or did not
 find one, is refused.
@@ -12,18 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from antiphon.simulation.cluster.plants import ALL_PLANTS
-from antiphon.simulation.cluster.tables import table_of_plants
+from antiphon.simulation.cluster.mutants import ALL_MUTANTS
+from antiphon.simulation.cluster.tables import table_of_mutants
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 MADE, END_MADE = "<!-- made: simulated plants -->", "<!-- end: simulated plants -->"
-BEGIN, END = "<!-- plants: begin -->\n", "<!-- plants: end -->\n"
+BEGIN, END = "<!-- mutants: begin -->\n", "<!-- mutants: end -->\n"
 
 
 def table(run: dict[str, Any]) -> str:
     """The sentence and the table. Raises ValueError for a run that is not of all bugs, or did not find one."""
     found = {one["plant"]: one for one in run["plants"]}
-    absent, missed = sorted(ALL_PLANTS.keys() - found.keys()), run["missed"]
+    absent, missed = sorted(ALL_MUTANTS.keys() - found.keys()), run["missed"]
     if absent or missed:
         raise ValueError(f"this run left out {absent} and did not find {missed}")
     took = sorted(one["seeds"] for one in found.values())
@@ -35,7 +35,7 @@ def table(run: dict[str, Any]) -> str:
         f"number {took[-1]}. It took {minutes} minutes in {where}.",
         "",
         MADE,
-        table_of_plants({name: _cells(one) for name, one in found.items()}),
+        table_of_mutants({name: _cells(one) for name, one in found.items()}),
         END_MADE,
     ]
     return "\n".join(lines) + "\n"

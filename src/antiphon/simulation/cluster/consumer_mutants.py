@@ -1,12 +1,12 @@
-"""Bugs to plant in groups of Kafka's consumer protocol: who has a partition, who may commit, what a successor knows."""
+"""Mutants of groups of Kafka's consumer protocol: who has a partition, who may commit, what a successor knows."""
 
 from typing import Any, Final
 
 from antiphon.coordination import consumer_reconciliation
 from antiphon.coordination.consumer_group import ConsumerGroup
 from antiphon.kafka.groups.consumer_groups import ConsumerGroups
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS
 
 _WORK: Final[dict[str, Any]] = {
     "appenders": 0,
@@ -15,8 +15,8 @@ _WORK: Final[dict[str, Any]] = {
     "consumer_members": 3,
 }
 
-CONSUMER_PLANTS: Final = (
-    ClusterPlant(
+CONSUMER_MUTANTS: Final = (
+    ClusterMutant(
         "consumers-given-what-others-have",
         "a member is given a partition that another one has not given up yet",
         (
@@ -31,7 +31,7 @@ CONSUMER_PLANTS: Final = (
         ),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "consumers-do-not-give-up-first",
         "a partition counts as given up as soon as the member is told to",
         (
@@ -44,25 +44,25 @@ CONSUMER_PLANTS: Final = (
         ),
         options={**RESETS, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "consumers-commit-in-any-epoch",
         "a member commits offsets under an epoch that it had before",
         (Edit(ConsumerGroup, "check_offsets", "epoch == member.epoch", "epoch <= member.epoch"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "consumers-in-memory-only",
         "what a heartbeat changes is not stored",
         (Edit(ConsumerGroups, "_store", "if changes:", "if False:"),),
         options={**CALM, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "consumers-forgotten-by-successor",
         "a node that takes over does not read the members of groups",
         (Edit(ConsumerGroups, "_take_rows", "groups.items()", "()"),),
         options={**CUTS, **_WORK},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "consumers-silent-for-ever",
         "members that are silent keep their partitions",
         (Edit(ConsumerGroup, "tick", "self._remove(sorted(late))", "late.clear()"),),

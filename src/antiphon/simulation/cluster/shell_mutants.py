@@ -1,4 +1,4 @@
-"""Bugs to plant between listeners and replicas: the cluster's own logs, metadata, groups, readers, forwarding."""
+"""Mutants between listeners and replicas: the cluster's own logs, metadata, groups, readers, forwarding."""
 
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from antiphon.partition.clients import PartitionClients
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.waiting_readers import WaitingReaders
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, MOVES, TROUBLE
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, MOVES, TROUBLE
 
 _INTRUDED: Final[dict[str, Any]] = {
     **CALM,
@@ -26,13 +26,13 @@ _INTRUDED: Final[dict[str, Any]] = {
 _TAKEN: Final = Edit(PartitionClients, "append", "if state.shard_id == CLUSTER_SHARD_ID:", "if False:")
 
 _INTERNAL: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-clients-write-cluster-log",
         "clients may append to the cluster's own log",
         (_TAKEN,),
         options=_INTRUDED,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-fold-stops-at-garbage",
         "clients may append to the cluster's own log, and what cannot be read there stops every voter",
         (
@@ -46,7 +46,7 @@ _INTERNAL: Final = (
         ),
         options=_INTRUDED,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-writes-internal-tables",
         "clients of the native protocol may write to the cluster's own tables and topics",
         (
@@ -56,7 +56,7 @@ _INTERNAL: Final = (
         ),
         options=_INTRUDED,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-produces-internal-topics",
         "clients of Kafka's protocol may produce to the cluster's own topics",
         (Edit(produce, "_refuse_topic", "if is_internal(topic):", "if False:"),),
@@ -65,7 +65,7 @@ _INTERNAL: Final = (
 )
 
 _METADATA: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-takes-older-metadata",
         "a node takes metadata that is older than what it knows",
         (Edit(MetadataView, "apply", "or delta.version < self.version", ""),),
@@ -75,7 +75,7 @@ _METADATA: Final = (
 )
 
 _GROUPS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "listener-keeps-deposed-groups",
         "a node keeps a consumer group in memory when another one coordinates it, and goes on with it when it does again",
         (
@@ -100,7 +100,7 @@ _GROUPS: Final = (
         },
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-takes-skipped-sequences",
         "a producer's batch is appended though one before it is missing",
         (
@@ -124,7 +124,7 @@ _GROUPS: Final = (
 )
 
 _READERS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-wakes-watchers-at-append",
         "who follows a log is woken, and answered, by what is appended",
         (
@@ -143,7 +143,7 @@ _READERS: Final = (
         ),
         options={**CALM, "watches": True},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-wakes-watchers-before-applying",
         "who follows a table is woken before its store has what was committed",
         (
@@ -161,7 +161,7 @@ _READERS: Final = (
 )
 
 _FORWARDED: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-answers-forwarded-at-once",
         "what another node passes on is answered when it is appended, and not when it is committed",
         (
@@ -191,4 +191,4 @@ _FORWARDED: Final = (
     ),
 )
 
-SHELL_PLANTS: Final = (*_INTERNAL, *_METADATA, *_GROUPS, *_READERS, *_FORWARDED)
+SHELL_MUTANTS: Final = (*_INTERNAL, *_METADATA, *_GROUPS, *_READERS, *_FORWARDED)

@@ -1,4 +1,4 @@
-"""Bugs to plant in reads, watches and conditions, each for a promise that no other planted bug breaks."""
+"""Mutants of reads, watches and conditions, each for a promise that no other mutant breaks."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableRows, TableScan
 from antiphon.partition.table_reads import Admit, TableReads
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, MOVES
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, MOVES
 from antiphon.table.evaluator import TableEvaluator
 
 _SCAN: Final = TableReads.scan
@@ -49,20 +49,20 @@ def _scan_in_pieces(
 
 _IN_PIECES: Final = ((TableReads, "scan", _scan_in_pieces),)
 
-READ_PLANTS: Final = (
-    ClusterPlant(
+READ_MUTANTS: Final = (
+    ClusterMutant(
         "node-scan-in-pieces",
         "a scan lets others write between its rows",
         _IN_PIECES,
         options={**CALM, "appenders": 0, "putters": 4, "scans": True},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-scan-sees-half-a-transaction",
         "a scan lets transactions change a group of keys while it reads them",
         _IN_PIECES,
         options=_GROUPS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "client-watches-new-shards-early",
         "a watch follows a shard that was split off as soon as it hears of it, and not where its keys were released",
         (
@@ -86,13 +86,13 @@ READ_PLANTS: Final = (
         },
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "client-reads-on-at-log-end",
         "a reader goes on at the end of the leader's log, and not behind what it was given",
         (Edit(topic, "read_batches", "at = header.next_offset", "at = reply.log_end"),),
         options={**CALM, "putters": 0, "appenders": 4, "followers": True},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-conditions-see-committed-only",
         "conditions are judged by what is committed, and not by what is appended as well",
         (
@@ -105,7 +105,7 @@ READ_PLANTS: Final = (
         ),
         options=_GROUPS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-takes-every-check",
         "a check of a key's version passes whatever the version is",
         (
@@ -118,7 +118,7 @@ READ_PLANTS: Final = (
         ),
         options=_GROUPS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-refuses-by-the-uncommitted",
         "a transaction is refused because of changes that are not committed yet, and may never be",
         (

@@ -1,4 +1,4 @@
-"""Bugs to plant between a node's log and its disk."""
+"""Mutants between a node's log and its disk."""
 
 from typing import Final
 
@@ -6,13 +6,13 @@ from antiphon.log import layout, recovery
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.hard_state import HardState
 from antiphon.log.shard_log import ShardLog
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES, LONG_CUTS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, LONG_CUTS
 
 _Recovery = vars(recovery)["_Recovery"]
 
 _PROMISES: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-promises-unsynced",
         "term and vote are written without a sync",
         (
@@ -27,7 +27,7 @@ _PROMISES: Final = (
         options=CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-writes-no-vote",
         "the term is written, and the vote is kept in memory only",
         (
@@ -45,7 +45,7 @@ _PROMISES: Final = (
 )
 
 _WRITES: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-acknowledges-before-sync",
         "the WAL worker reports a group as done when it is written, and syncs it with the next flush",
         (
@@ -59,20 +59,20 @@ _WRITES: Final = (
         options=CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-segment-without-name",
         "a new segment's name is not synced in its directory",
         (Edit(layout, "create_segment", "    disk.fsync_dir(directory)\n", ""),),
         options=CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-closes-segments-short",
         "a segment that is closed is cut to whole blocks, and not to its last batch",
         (Edit(layout, "close_segment", "truncate(size_bytes)", "truncate(size_bytes // 4096 * 4096)"),),
         options={**CALM, "topic_config": "segment.bytes=16384"},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-index-before-data",
         "index entries are written before the data that they describe is synced",
         (
@@ -85,7 +85,7 @@ _WRITES: Final = (
         ),
         options={**CRASHES, "fault_every_ms": 60, "power_weight": 10, "slow_weight": 8},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-cut-keeps-producers",
         "what a log's cut takes away stays known as its producers' last batches",
         (Edit(ShardLog, "truncate", "if not self.producers.truncate(to_offset):", "if False:"),),
@@ -96,7 +96,7 @@ _WRITES: Final = (
 )
 
 _STARTS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-recovery-forgets-producers",
         "recovery reads the log's batches and does not learn their producers' sequences",
         (Edit(_Recovery, "_take", "self.producers.learn(header, batch)", "None"),),
@@ -106,4 +106,4 @@ _STARTS: Final = (
     ),
 )
 
-DISK_PLANTS: Final = (*_PROMISES, *_WRITES, *_STARTS)
+DISK_MUTANTS: Final = (*_PROMISES, *_WRITES, *_STARTS)

@@ -1,4 +1,4 @@
-"""Bugs to plant in the ways to replicate: live sets, members that change, disks that are replaced, commit rules."""
+"""Mutants of the ways to replicate: live sets, members that change, disks that are replaced, commit rules."""
 
 from typing import Any, Final
 
@@ -8,8 +8,8 @@ from antiphon.replication.commit_marker import CommitMarker
 from antiphon.replication.term_state import TermState
 from antiphon.simulation import election_mutations
 from antiphon.simulation import mode_mutations as wrong
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, MOVES, TROUBLE
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, MOVES, TROUBLE
 
 _LIVE: Final[dict[str, Any]] = {
     **TROUBLE,
@@ -107,21 +107,21 @@ _LOSSES: Final[dict[str, Any]] = {
 """Leaders are cut off together with what they have acknowledged alone."""
 
 _SETS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "shrink-not-recorded",
         "a leader stops waiting for a lagging live member before the smaller live set is recorded (S3.28)",
         wrong.SHRINK_NOT_RECORDED,
         "fluvio",
         _LIVE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "live-at-once",
         "a follower is proposed as live before it holds all that was committed",
         wrong.LIVE_AT_ONCE,
         "fluvio",
         _LIVE,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "unclean-anyway",
         "a member that is not live is elected though the topic does not allow it (S3.18)",
         wrong.UNCLEAN_ANYWAY,
@@ -129,7 +129,7 @@ _SETS: Final = (
         _LONG,
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "few-are-enough",
         "commits go on with fewer live members than min.live",
         wrong.FEW_ARE_ENOUGH,
@@ -141,14 +141,14 @@ _SETS: Final = (
 )
 
 _MEMBERS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "joint-new-majority-only",
         "while members change, only a majority of the new voters is counted",
         wrong.JOINT_NEW_ONLY,
         "raft",
         _SLOW,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "one-step-change",
         "the voters are replaced in one step",
         wrong.ONE_STEP,
@@ -156,7 +156,7 @@ _MEMBERS: Final = (
         _MOVING,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "two-changes-at-once",
         "a change of members is begun while another is not committed",
         wrong.TWO_AT_ONCE,
@@ -170,14 +170,14 @@ _MEMBERS: Final = (
         },
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "learners-count",
         "a learner's acknowledgement counts as a voter's",
         wrong.LEARNERS_COUNT,
         "raft",
         _SLOW,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "settled-at-once",
         "a leader says that a change of members is settled before the new voters hold what was committed",
         wrong.SETTLED_AT_ONCE,
@@ -188,14 +188,14 @@ _MEMBERS: Final = (
 )
 
 _DISKS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "forgotten-voter-acknowledges",
         "a voter whose disk came back empty votes and acknowledges at once",
         (Edit(raft_shards, "_judge_fresh", "if directory.may_replace:", "if False:"),),
         "raft",
         _NEW_DISKS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "untrusted-votes",
         "the promise of a member on a new disk counts as if it remembered",
         election_mutations.UNTRUSTED_VOTES,
@@ -203,14 +203,14 @@ _DISKS: Final = (
         _NEW_DISKS_BEYOND_CUTS,
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "open-before-registered",
         "a node on a new disk opens its replicas before the coordinator has heard of the disk",
         (Edit(Shards, "_may_open", "self._node.agent.registered.is_set()", "True"),),
         "oxia",
         {**_NEW_DISKS, "power_all_weight": 2},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "empty-shard-shows-no-term",
         "the leader of an empty log writes no entry for a voter on a new disk, which waits for one",
         (Edit(TermState, "on_ack", "self.show_term(out)", "pass"),),
@@ -220,7 +220,7 @@ _DISKS: Final = (
 )
 
 _RULES: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "marker-of-everything",
         "a commit marker tells of the log's end rather than of what is committed",
         (
@@ -235,7 +235,7 @@ _RULES: Final = (
         CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "silent-loss",
         "a deposed leader cuts off what it has acknowledged and says nothing of it (S4.28)",
         wrong.SILENT_LOSS,
@@ -244,4 +244,4 @@ _RULES: Final = (
     ),
 )
 
-MODE_PLANTS: Final = (*_SETS, *_MEMBERS, *_DISKS, *_RULES)
+MODE_MUTANTS: Final = (*_SETS, *_MEMBERS, *_DISKS, *_RULES)

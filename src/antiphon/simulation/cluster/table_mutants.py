@@ -1,4 +1,4 @@
-"""Bugs to plant in the keeping of tables."""
+"""Mutants of the keeping of tables."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,8 +8,8 @@ from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import TableWrites
 from antiphon.records.changes import VERSION, effects_of
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, TROUBLE
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.range_removals import RangeRemovals
 from antiphon.table.state import TableState
@@ -43,14 +43,14 @@ def _rows_after_offset(self: TableShard, high_watermark: int) -> None:
 _BUSY: Final = {**CALM, "appenders": 0, "putters": 4, "operations_per_s": 300}
 
 _WHILE_RUNNING: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "table-rows-after-offset",
         "a follower notes how far its table goes before the rows are there, which come once its log has nothing more",
         ((TableShard, "catch_up", _rows_after_offset),),
         options=_BUSY,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "table-applies-again",
         "a follower that applies several changes at once applies the first of them again, after the others",
         (
@@ -67,9 +67,9 @@ _WHILE_RUNNING: Final = (
 )
 """What goes wrong is put right by what clients write next, so that nothing of it is left in the end."""
 
-TABLE_PLANTS: Final = (
+TABLE_MUTANTS: Final = (
     *_WHILE_RUNNING,
-    ClusterPlant(
+    ClusterMutant(
         "table-judges-by-store",
         "conditions are held against what is committed, and not against what is appended",
         ((TableEvaluator, "_view", _committed_only),),
@@ -77,7 +77,7 @@ TABLE_PLANTS: Final = (
         quick=True,
         first_seed=2,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "table-refuses-uncommitted",
         "a table's leader answers a refused condition that it judged on uncommitted state before that is committed",
         (
@@ -99,7 +99,7 @@ TABLE_PLANTS: Final = (
             "appenders": 0,
         },
     ),
-    ClusterPlant(
+    ClusterMutant(
         "table-applies-uncommitted",
         "a follower applies a table's log beyond the high watermark",
         (
@@ -112,7 +112,7 @@ TABLE_PLANTS: Final = (
         ),
         options=CALM,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-range-has-no-end",
         "a delete of a range looks up the keys to remove without the range's end",
         (
@@ -125,13 +125,13 @@ TABLE_PLANTS: Final = (
         ),
         options=_RANGES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-range-misses-uncommitted",
         "a delete of a range leaves alone what is in the log and not in the store yet",
         (Edit(RangeRemovals, "_delete_range", "[*self._overlay, *named]", "[*named]"),),
         options=_RANGES,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-lets-writes-into-long-ones",
         "a write that is judged in pieces lets others into the log before it is appended",
         (Edit(TableWrites, "write", "if queue.holds or", "if (queue.holds and len(request.ops) > 1) or"),),

@@ -1,4 +1,4 @@
-"""Bugs to plant in snapshots: how they are made, sent, and put in the place of a replica's log and store."""
+"""Mutants of snapshots: how they are made, sent, and put in the place of a replica's log and store."""
 
 from typing import Any, Final
 
@@ -6,8 +6,8 @@ from antiphon.node import partition_opener, received_snapshots, trimming
 from antiphon.node.partition_opener import PartitionOpener
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CRASHES, SNAPSHOTS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CRASHES, SNAPSHOTS
 from antiphon.simulation.memory_store import MemoryStore
 
 _COPIED_SLOWLY: Final[dict[str, Any]] = {
@@ -22,7 +22,7 @@ _COPIED_SLOWLY: Final[dict[str, Any]] = {
 """Followers and leaders come and go, and logs are trimmed, while tables are copied for snapshots."""
 
 _SENT: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-snapshot-without-producers",
         "a snapshot says nothing of the producers of what it stands for",
         (
@@ -35,7 +35,7 @@ _SENT: Final = (
         ),
         options={**SNAPSHOTS, "operations_per_s": 60, "appenders": 8, "putters": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-resumes-another-snapshot",
         "a snapshot goes on with files that came with another one, and only their sizes are checked",
         (
@@ -64,7 +64,7 @@ _SENT: Final = (
         },
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-snapshot-send-never-ends",
         "a send of a snapshot whose log is trimmed while the table is copied ends with an error that nobody handles",
         (
@@ -75,7 +75,7 @@ _SENT: Final = (
         ),
         options=_COPIED_SLOWLY,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-offers-snapshot-in-a-later-term",
         "a snapshot that was begun in one term is offered in the one that its sender is in when its table is copied",
         (
@@ -92,7 +92,7 @@ _SENT: Final = (
 )
 
 _INSTALLED: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-half-installed-snapshot",
         "a start finds the store of a snapshot beside the log of before, and takes what the store has for settled in it",
         (
@@ -127,7 +127,7 @@ _SLOW_AND_FLUSHED: Final[dict[str, Any]] = {
 """Others make a leader's entries committed before its own slow disk has them; its store has them, and the power fails."""
 
 _OPENED: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-opens-from-its-store",
         "a replica whose log ends before what its store has applied goes on with an empty log from there",
         (
@@ -151,7 +151,7 @@ _OPENED: Final = (
 )
 
 _STORES: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-scan-passes-over-damage",
         "a scan that meets a damaged block of the store ends there, as if there were no more rows",
         (
@@ -187,7 +187,7 @@ _DELETES: Final[dict[str, Any]] = {
 """Clients of Kafka's protocol let logs begin later, while nodes crash and disks are slow."""
 
 _TRIMMED: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-trims-uncommitted",
         "a log is trimmed as far as is asked for, committed or not",
         (
@@ -197,7 +197,7 @@ _TRIMMED: Final = (
         options=SNAPSHOTS,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-answers-trims-at-once",
         "where a log begins is answered before the disk has it",
         (Edit(trimming, "_trim", "error = await trimmed", "error = None"),),
@@ -205,7 +205,7 @@ _TRIMMED: Final = (
         quick=True,
         first_seed=4,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-trims-all-that-is-settled",
         "a log is trimmed as far as it is committed, whatever was asked for",
         (Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.mode.settled, "),),
@@ -214,4 +214,4 @@ _TRIMMED: Final = (
     ),
 )
 
-SNAPSHOT_PLANTS: Final = (*_SENT, *_INSTALLED, *_OPENED, *_STORES, *_TRIMMED)
+SNAPSHOT_MUTANTS: Final = (*_SENT, *_INSTALLED, *_OPENED, *_STORES, *_TRIMMED)

@@ -1,10 +1,10 @@
-"""Bugs to plant between a table and RocksDB, which keeps its rows; their worlds have RocksDB itself."""
+"""Mutants between a table and RocksDB, which keeps its rows; their worlds have RocksDB itself."""
 
 from typing import Any, Final
 
 from antiphon.partition.table_reads import TableReads
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CRASHES, SNAPSHOTS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CRASHES, SNAPSHOTS
 from antiphon.table.rocks_store import RocksCursor, RocksStore
 from antiphon.table.state import TableState
 
@@ -29,7 +29,7 @@ _ROTTEN: Final[dict[str, Any]] = {
 
 
 _DAMAGE: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "store-iteration-ends-at-damage",
         "an iteration over RocksDB's rows that ends at a damaged block is taken for one that came to the end",
         (
@@ -44,13 +44,13 @@ _DAMAGE: Final = (
         options=_ROTTEN,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "store-cursor-ends-at-damage",
         "a cursor of RocksDB that stops at a damaged block is taken for one that came to the end of the rows",
         (Edit(RocksCursor, "valid", "self._cursor.status()", "pass"),),
         options=_ROTTEN,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-answers-past-damage",
         "a get that meets a damaged block of the store is answered as if there was no row, and the replica goes on",
         (
@@ -68,9 +68,9 @@ _DAMAGE: Final = (
     ),
 )
 
-STORE_PLANTS: Final = (
+STORE_MUTANTS: Final = (
     *_DAMAGE,
-    ClusterPlant(
+    ClusterMutant(
         "store-offset-before-rows",
         "the applied offset is written in a batch of its own, before the rows",
         (
@@ -85,7 +85,7 @@ STORE_PLANTS: Final = (
         ),
         options={**CRASHES, "rocks": True, "store_flush_every": 5},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "store-flush-does-nothing",
         "a flush returns at once, and what is in RocksDB's write buffers counts as durable",
         (Edit(RocksStore, "flush", "self._db.flush(True)", "pass"),),

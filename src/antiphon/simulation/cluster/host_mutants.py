@@ -1,4 +1,4 @@
-"""Bugs to plant in a replica's shell: what it does with its protocol's actions, and what it tells clients when."""
+"""Mutants of a replica's shell: what it does with its protocol's actions, and what it tells clients when."""
 
 from typing import Final
 
@@ -10,18 +10,18 @@ from antiphon.partition.single_writer_actions import SingleWriterActions
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.table_writes import TableWrites
 from antiphon.replication.follower import FollowerSide
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, LONG_CUTS, MOVES, RESETS, TROUBLE
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, LONG_CUTS, MOVES, RESETS, TROUBLE
 
 _ACTIONS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
         (Edit(ReplicaDriver, "_tell_written", "writer.written_id)", "state.replica.log.write_id)"),),
         options=CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-acknowledges-unpromised-term",
         "a follower acknowledges entries of a term that its disk has not got yet",
         (Edit(FollowerSide, "acknowledge", "not log.is_term_durable or ", ""),),
@@ -29,7 +29,7 @@ _ACTIONS: Final = (
         options=LONG_CUTS,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-answers-inside-the-step",
         "clients are answered while the replica's actions are carried out, and append in between",
         (
@@ -53,7 +53,7 @@ _ACTIONS: Final = (
 )
 
 _ANSWERS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-answers-before-applying",
         "clients are told that their writes are committed before the table has them",
         (
@@ -73,7 +73,7 @@ _ANSWERS: Final = (
         options=CALM,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-keeps-clients-when-deposed",
         "clients of a leader that is deposed wait on, and are answered by what the next leader commits",
         (
@@ -87,13 +87,13 @@ _ANSWERS: Final = (
         profile="raft",
         options={**TROUBLE, "appenders": 4, "transactions": True},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "table-keeps-judged",
         "a deposed leader goes on applying what it has judged itself",
         (Edit(SingleWriterActions, "_role_changed", "state.table.stop_leading()", "pass"),),
         options=CUTS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-answers-repeats-at-once",
         "a repeated append is answered as soon as the first one is found in the log, committed or not",
         (
@@ -107,7 +107,7 @@ _ANSWERS: Final = (
         options=RESETS,
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "table-refuses-at-once",
         "a refused condition is answered at once, without asking whether this node still leads",
         (
@@ -130,13 +130,13 @@ _ANSWERS: Final = (
 )
 
 _SPLITS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-writes-what-it-gave-away",
         "a shard that was split takes writes to keys that are the other one's now",
         (Edit(TableWrites, "_write", "if not owned.is_whole and not", "if False and not"),),
         options={**MOVES, "putters": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "node-reads-what-it-gave-away",
         "a shard that was split answers gets of keys that are the other one's now",
         (
@@ -152,7 +152,7 @@ _SPLITS: Final = (
 )
 
 _STARTS: Final = (
-    ClusterPlant(
+    ClusterMutant(
         "node-log-end-is-committed",
         "what is found in the log at a start is taken for committed",
         (
@@ -167,4 +167,4 @@ _STARTS: Final = (
     ),
 )
 
-HOST_PLANTS: Final = (*_ACTIONS, *_ANSWERS, *_SPLITS, *_STARTS)
+HOST_MUTANTS: Final = (*_ACTIONS, *_ANSWERS, *_SPLITS, *_STARTS)

@@ -1,4 +1,4 @@
-"""Worlds for planted bugs: small and short, with the faults that a kind of bug needs and no others."""
+"""Worlds for mutants: small and short, with the faults that a kind of bug needs and no others."""
 
 from dataclasses import MISSING, fields
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Bugs to plant in what says who may do what, and how much: users, access control lists, quotas."""
+"""Mutants of what says who may do what, and how much: users, access control lists, quotas."""
 
 from typing import Any, Final
 
@@ -9,8 +9,8 @@ from antiphon.model.access import AccessBook
 from antiphon.native.session import NativeSession
 from antiphon.security.authenticator import Authenticator, _Scram
 from antiphon.security.authorizer import Authorizer
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CRASHES
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES
 
 _ACCESS: Final[dict[str, Any]] = {
     **CALM,
@@ -21,38 +21,38 @@ _ACCESS: Final[dict[str, Any]] = {
     "fault_ms": 3_000,
 }
 
-ACCESS_PLANTS: Final = (
-    ClusterPlant(
+ACCESS_MUTANTS: Final = (
+    ClusterMutant(
         "access-ignores-deny",
         "an entry that denies something does not count where another one allows it",
         (Edit(Authorizer, "_decide", "if any(acl.permission is Permission.DENY and", "if False and any("),),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-keeps-decisions",
         "a node goes on with what it has decided, whatever entries have come and gone since",
         (Edit(Authorizer, "_follow", "self._kept.clear()", "pass"),),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-keeps-entries",
         "an entry that is removed stays in effect at all nodes but the coordinator's own",
         (Edit(AccessBook, "apply", "self.acls.pop(key, None)", "pass"),),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-keeps-users",
         "a user who is removed can still log in at nodes that had known of him",
         (Edit(AccessBook, "apply", "self.users.pop(name, None)", "pass"),),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-refuses-early",
         "a node that was just started, and knows no users yet, says that a login is wrong",
         (Edit(Authenticator, "failed", "if not self.knows_users:", "if False:"),),
         options={**CRASHES, **_ACCESS, "fault_every_ms": 250, "kill_weight": 2, "power_weight": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-refuses-strangers-of-before",
         "a node that hears of its users between the two messages of a login says that it is wrong",
         (Edit(_Scram, "step", "if not self._known and not self._owner.knows_users:", "if False:"),),
@@ -65,7 +65,7 @@ ACCESS_PLANTS: Final = (
         },
         first_seed=2,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-native-asks-nobody",
         "the native listener lets everybody who has logged in do everything",
         (
@@ -78,25 +78,25 @@ ACCESS_PLANTS: Final = (
         ),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-produce-asks-nobody",
         "Kafka's Produce takes records from whoever has logged in",
         (Edit(ProduceHandler, "_denied", "if may(", "if True or may("),),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "access-http-asks-nobody",
         "pages are shown to everybody over HTTP",
         ((http_listener, "refused", lambda *_: None),),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "quota-never-throttles",
         "what a client takes beyond its quota is counted, and it does not have to wait",
         (Edit(Quotas, "charge", "if wait_s > 0.0 and charged is not None:", "if False:"),),
         options=_ACCESS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "quota-counts-nothing",
         "what a client uses is not taken out of what its quota holds",
         (Edit(_Bucket, "take", "self.left - amount", "self.left"),),

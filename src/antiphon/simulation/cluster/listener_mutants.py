@@ -1,4 +1,4 @@
-"""Bugs to plant in the listeners: sequences, committed offsets and groups of Kafka's clients, and the pages of HTTP."""
+"""Mutants of the listeners: sequences, committed offsets and groups of Kafka's clients, and the pages of HTTP."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from antiphon.node.peers import PeerLink
 from antiphon.partition.reads import PartitionReads
 from antiphon.records.intake import RecordWalker
 from antiphon.security.peer_key import Acceptor
-from antiphon.simulation.cluster.plant import ClusterPlant, Edit
-from antiphon.simulation.cluster.plant_worlds import CALM, CUTS, RESETS
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS
 from antiphon.transactions.group_offsets import Committed, GroupOffsets, OffsetAt
 
 _LISTENERS: Final[dict[str, Any]] = {"appenders": 1, "putters": 1, "operations_per_s": 200}
@@ -50,27 +50,27 @@ async def _fetch_remembered(
 _COMMIT: Final = GroupOffsets.commit
 _FETCH: Final = GroupOffsets.fetch
 
-LISTENER_PLANTS: Final = (
-    ClusterPlant(
+LISTENER_MUTANTS: Final = (
+    ClusterMutant(
         "listener-forgets-sequences",
         "a batch of an idempotent producer that comes again is appended again",
         (Edit(producer_state, "_check_normal", "last = batches[-1]", "return None"),),
         options=_PRODUCERS,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-remembers-one-batch",
         "a producer's batch is recognised only when it is the last one, though five may be in flight",
         (Edit(producer_state, "_check_normal", "batches[-NORMAL_WINDOW:]", "batches[-1:]"),),
         options={**_PRODUCERS, "fault_every_ms": 60, "fault_ms": 4_000},
         first_seed=6,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-takes-garbage",
         "a batch is appended without a look at its records",
         (Edit(RecordWalker, "walk_now", "self.walk(header, batch, rules)", "pass"),),
         options={**CALM, **_LISTENERS, "kafka_producers": 1},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-follower-ahead",
         "consumers are served what a follower has, committed or not",
         (
@@ -83,38 +83,38 @@ LISTENER_PLANTS: Final = (
         ),
         options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-one-id-for-all",
         "all producers are given the same id",
         (Edit(TransactionHandler, "init_producer_id", "producer_id=producer_id", "producer_id=1000"),),
         options={**CALM, **_LISTENERS, "kafka_producers": 2},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-wrong-offset",
         "an append is answered with the log's end instead of the batch's first offset",
         (Edit(produce._Work, "wait_for", "result.base_offset,", "result.base_offset + 1,"),),  # noqa: SLF001
         options={**CALM, **_LISTENERS, "kafka_producers": 1},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-reads-uncommitted",
         "consumers are given what is not committed yet",
         ((fetch, "ISOLATIONS", dict.fromkeys((0, 1), "uncommitted")),),
         options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 1},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-session-stands-still",
         "a fetch session goes on from the offsets with which it began",
         (Edit(FetchSession, "want", "known.wanted = wanted", "pass"),),
         options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 2},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-commits-later",
         "a commit of offsets is answered before it is replicated",
         ((GroupOffsets, "commit", _commit_later),),
         options={**CUTS, **_GROUP, "fault_every_ms": 800},
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-forgets-commits-at-move",
         "a node that becomes a group's coordinator does not know what was committed with the one before",
         (
@@ -124,13 +124,13 @@ LISTENER_PLANTS: Final = (
         options={**CALM, **_GROUP, "fault_every_ms": 800, "internal_elect_weight": 1},
         quick=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-takes-old-generations",
         "a member of an earlier generation may still commit",
         (Edit(ClassicGroup, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),),
         options={**CALM, **_GROUP},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-one-assignment-for-all",
         "every member is given what the leader meant for itself",
         (
@@ -143,13 +143,13 @@ LISTENER_PLANTS: Final = (
         ),
         options={**CALM, **_GROUP},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-page-fails",
         "a page of the HTTP listener fails",
         (Edit(HttpListener, "_topics", "topic.profile", "topic.profil"),),
         options={**CALM, **_LISTENERS, "http_clients": 1},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-forward-mixes-answers",
         "the answer to a request that was passed on goes to the one that has waited longest",
         (
@@ -163,7 +163,7 @@ LISTENER_PLANTS: Final = (
         options={**CALM, "putters": 0, "appenders": 0, "forwarded_clients": 6},
         rare=True,
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-takes-wrong-proofs",
         "a node takes whoever says that it is a node for one, whatever its proof of the key",
         (
@@ -176,7 +176,7 @@ LISTENER_PLANTS: Final = (
         ),
         options={**CALM, **_LISTENERS, "peer_key": True, "impostors": 1},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-static-member-keeps-place",
         "a commit counts as that of whoever has the instance id by now, also where another member made it",
         (
@@ -190,19 +190,19 @@ LISTENER_PLANTS: Final = (
         ),
         options={**CUTS, "appenders": 0, "putters": 0, "operations_per_s": 100, "static_members": 4},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-takes-nodes-among-clients",
         "a node takes whoever says so on the port of clients for a node, where nodes have to prove it",
         (Edit(session, "_refusal", "greets is Greets.CLIENTS and", "False and"),),
         options={**CALM, **_LISTENERS, "peer_key": True, "impostors": 1},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-delete-does-nothing",
         "a deletion of a topic is answered and not passed on to the coordinator",
         (Edit(TopicHandler, "_delete", "await self._gateway.delete_topic(name, timeout_s)", "pass"),),
         options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},
     ),
-    ClusterPlant(
+    ClusterMutant(
         "listener-forgets-settings",
         "a topic is made without the settings that came along",
         (Edit(TopicHandler, "_checked", "for s in topic.configs if s.value is not None", "for s in ()"),),
