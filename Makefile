@@ -99,6 +99,10 @@ docs: setup ## draw the diagrams and tables that are made from the code
 	$(BIN)/python -m antiphon.tools.diagrams docs
 	$(BIN)/python -m antiphon.tools.monitoring monitoring/grafana.json
 
+site: setup ## the documentation as a site in site/, links checked: then python3 -m http.server -d site
+	$(BIN)/python -m antiphon.tools.site . build/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 packaging: setup ## install the wheel, and each extra alone, on every Python that is here (10 minutes): make packaging ARGS="base spark"
 	$(BIN)/python -m tests.packaging.run $(ARGS)
 
@@ -109,4 +113,4 @@ lock: setup ## resolve the newest versions into requirements.lock
 	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --universal --upgrade --generate-hashes --python-version 3.11 --no-header -o requirements.lock
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
