@@ -100,7 +100,7 @@ docs: setup ## draw the diagrams and tables that are made from the code
 	$(BIN)/python -m antiphon.tools.monitoring monitoring/grafana.json
 
 site: setup ## the documentation as a site in site/, links checked: then python3 -m http.server -d site
-	$(BIN)/python -m antiphon.tools.site . build/pages
+	$(BIN)/python -m tests.website . build/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 packaging: setup ## install the wheel, and each extra alone, on every Python that is here (10 minutes): make packaging ARGS="base spark"

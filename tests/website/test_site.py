@@ -13,9 +13,9 @@ import typer
 import antiphon
 from antiphon.cli.main import app
 from antiphon.kafka.apis import APIS
-from antiphon.tools.site.pages import SOURCE, BrokenLinkError, as_page, lay_out
-from antiphon.tools.site.reference import PYTHON_PAGES, reference_pages
 from tests.pages.blocks import ROOT
+from tests.website.pages import SOURCE, BrokenLinkError, as_page, lay_out
+from tests.website.reference import PYTHON_PAGES, reference_pages
 
 pytestmark = pytest.mark.packaging
 
@@ -62,7 +62,7 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tree: Path) -> None:
         assert "default-src 'self' 'unsafe-inline' data: blob:" in text, page
         loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"|<link[^>]*\shref="([^"]+)"', text)
         assert not [one for pair in loaded for one in pair if "//" in one], page
-        assert ("mermaid.tiny.js" in text) == ('class="mermaid"' in text), page
+        assert ('mermaid.tiny.js"></script>' in text) == ('class="mermaid"' in text), page
     assert "expected_offset" in pages[tree / "site" / "reference" / "python-client.html"]
     assert (tree / "site" / "search" / "search_index.json").stat().st_size > 500_000
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from antiphon.tools.site.reference import reference_pages
+from tests.website.reference import reference_pages
 
 # Pages of the root, and where they are on the site.
 OF_THE_ROOT: Final = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}

@@ -9,10 +9,10 @@ import antiphon
 from antiphon.errors import AntiphonError
 from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.tools.diagrams import kafka_apis
-from antiphon.tools.site.commands import commands
-from antiphon.tools.site.settings import node_settings
+from tests.website.commands import commands
+from tests.website.settings import node_settings
 
-_MADE: Final = "<!-- Made from the code by antiphon.tools.site; there is nothing to edit here. -->\n\n"
+_MADE: Final = "<!-- Made from the code by tests.website; there is nothing to edit here. -->\n\n"
 
 _ABOUT_ERRORS: Final = """\
 # Errors
