@@ -103,7 +103,7 @@ site: setup ## the documentation as a site in site/, links checked: then python3
 	$(BIN)/python -m tests.website . build/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-packaging: setup ## install the wheel, and each extra alone, on every Python that is here (10 minutes): make packaging ARGS="base spark"
+packaging: setup ## install the wheel, and each extra alone, on every Python that is here (4 minutes): make packaging ARGS="base spark"
 	$(BIN)/python -m tests.packaging.run $(ARGS)
 
 release: setup ## build dist/ from a clean tree: wheel, source, list of packages (SBOM), changes, checksums
