@@ -101,10 +101,12 @@ class Reader:
             )
 
     def close(self) -> None:
-        """Close the clients that the pages left open."""
+        """Close the clients that the pages left open, and end clusters that they started and did not end."""
         for value in self.names.values():
             if isinstance(value, antiphon.Client):
                 value.close()
+        for file in self._folder.glob("tmp/*/cluster.json"):
+            self._shell(f"antiphon down --dir {file.parent}", "the end")
 
     def _python(self, text: str, place: str) -> str:
         written = io.StringIO()
