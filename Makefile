@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs lock clean
+.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -99,8 +99,18 @@ docs: setup ## draw the diagrams and tables that are made from the code
 	$(BIN)/python -m antiphon.tools.diagrams docs
 	$(BIN)/python -m antiphon.tools.monitoring monitoring/grafana.json
 
+site: setup ## the documentation as a site in site/, links checked: then python3 -m http.server -d site
+	$(BIN)/python -m tests.website . build/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+packaging: setup ## install the wheel, and each extra alone, on every Python that is here (4 minutes): make packaging ARGS="base spark"
+	$(BIN)/python -m tests.packaging.run $(ARGS)
+
+release: setup ## build dist/ from a clean tree: wheel, source, list of packages (SBOM), changes, checksums
+	$(BIN)/python -m tests.release.run $(ARGS)
+
 lock: setup ## resolve the newest versions into requirements.lock
 	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --universal --upgrade --generate-hashes --python-version 3.11 --no-header -o requirements.lock
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

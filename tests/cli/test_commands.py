@@ -1,4 +1,4 @@
-"""The commands as a person types them, against one real cluster; the README's own lines among them."""
+"""The commands as a person types them, against one real cluster."""
 
 import json
 import os
@@ -22,8 +22,6 @@ from antiphon.node.config import split_address
 from antiphon.tools.local_cluster import LocalCluster
 from tests.cli.shell import Terminal, antiphon
 from tests.records.test_intake import INSIDE
-
-README = Path(__file__).parent.parent.parent / "README.md"
 
 pytestmark = pytest.mark.cluster
 
@@ -58,44 +56,6 @@ class Shell:
 @pytest.fixture
 def shell(cluster: LocalCluster) -> Shell:
     return Shell(cluster)
-
-
-def test_the_lines_of_the_readme(shell: Shell, cluster: LocalCluster) -> None:
-    block = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)[1]
-    lines = [
-        line
-        for line in block.splitlines()
-        if " up " not in line and not line.startswith("export") and " down " not in line
-    ]
-    assert len(lines) >= 6
-    script = "\n".join(lines).replace(".venv/bin/antiphon", f"{sys.executable} -m antiphon.cli.main")
-    done = subprocess.run(
-        ["/bin/sh", "-e", "-c", script],
-        capture_output=True,
-        text=True,
-        env=shell.environment,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "hello world\n" in done.stdout
-    assert "42\n" in done.stdout
-    assert "healthy" in done.stdout
-
-
-def test_the_python_of_the_readme(cluster: LocalCluster) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    kafka, native = blocks[0], blocks[1]
-    program = (
-        kafka.replace("127.0.0.1:9092", cluster.kafka)
-        + "\n"
-        + native.replace("127.0.0.1:7400", cluster.native)
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "b'at IAH'" in done.stdout
 
 
 def test_lists_from_a_file(shell: Shell, tmp_path: Path) -> None:

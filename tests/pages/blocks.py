@@ -1,0 +1,133 @@
+"""The code blocks of a page, and how they are run: in their order, against a cluster, with what they say compared."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import antiphon
+from antiphon.tools.local_cluster import LocalCluster
+
+ROOT: Final = Path(__file__).parent.parent.parent
+LANGUAGES: Final = ("python", "sh", "console")
+# Lines that the test does in its own way: it has started the cluster, and ends it.
+OF_THE_TEST: Final = re.compile(
+    r"^(\S*/)?antiphon (up|down) (?!.*-secure)|^pip install |^export ANTIPHON_SERVERS="
+)
+_BLOCK: Final = re.compile(
+    r"^```(?P<language>python|sh|console)\n(?P<text>.*?)^```\n(?:\n*```text\n(?P<said>.*?)^```\n)?",
+    re.DOTALL | re.MULTILINE,
+)
+_OF_THE_PAGES: Final = re.compile(
+    r"(?<!\w)/tmp/(?P<cluster>antiphon(?![\w-]))?"
+)  # their folder, and that of their cluster
+_SHELL_S: Final = 120
+
+
+class Block(NamedTuple):
+    """A code block. `said` is what the page tells that it prints, or None; `...` there stands for anything."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    said: str | None
+
+    @property
+    def first_line(self) -> str:
+        """By which the list of those that are not run knows it, without the remark beside it."""
+        return self.text.strip().splitlines()[0].partition("  ")[0]
+
+
+def blocks_of(page: str) -> list[Block]:
+    """The blocks of a page, named from the root of the tree. `$ ` of a console is a command, the rest what it says."""
+    text = (ROOT / page).read_text()
+    found = []
+    for match in _BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        block = Block(page, line, match["language"], match["text"], match["said"])
+        if block.language == "console":
+            lines = block.text.splitlines(keepends=True)
+            commands = "".join(one[2:] for one in lines if one.startswith("$ "))
+            block = block._replace(
+                text=commands, said="".join(one for one in lines if not one.startswith("$ "))
+            )
+        found.append(block)
+    return found
+
+
+class Reader:
+    """Somebody who follows pages in a folder of their own, beside a cluster that runs already."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+        self._folder = folder
+        self._cluster = str(cluster.dir)
+        self._places = {
+            "127.0.0.1:7400": cluster.native.split(",")[0],
+            "127.0.0.1:9092": cluster.kafka.split(",")[0],
+            "127.0.0.1:8080": cluster.http.split(",")[0],
+            ".venv/bin/antiphon": "antiphon",
+        }
+        self.names: dict[str, Any] = {"__name__": "__page__"}
+        (folder / "tmp").mkdir()
+        command = folder / "bin" / "antiphon"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m antiphon.cli.main "$@"\n')
+        command.chmod(0o700)
+        self._environment = {
+            **os.environ,
+            "ANTIPHON_SERVERS": self._places["127.0.0.1:7400"],
+            "PATH": f"{command.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def follow(self, block: Block) -> None:
+        """Run a block; raises AssertionError where it fails, or says something else than the page does."""
+        text = "\n".join(line for line in block.text.splitlines() if not OF_THE_TEST.match(line)) + "\n"
+        for told, place in self._places.items():
+            text = text.replace(told, place)
+        text = _OF_THE_PAGES.sub(
+            lambda found: self._cluster if found["cluster"] else f"{self._folder}/tmp/", text
+        )
+        place = f"{block.page}:{block.line}"
+        said = self._python(text, place) if block.language == "python" else self._shell(text, place)
+        if block.said is not None:
+            parts = [re.escape(part) for part in block.said.strip().split("...")]
+            assert re.fullmatch(".*?".join(parts), said.strip(), re.DOTALL), (
+                f"{place} says\n{said}\nand not\n{block.said}"
+            )
+
+    def close(self) -> None:
+        """Close the clients that the pages left open, and end clusters that they started and did not end."""
+        for value in self.names.values():
+            if isinstance(value, antiphon.Client):
+                value.close()
+        for file in self._folder.glob("tmp/*/cluster.json"):
+            self._shell(f"antiphon down --dir {file.parent}", "the end")
+
+    def _python(self, text: str, place: str) -> str:
+        written = io.StringIO()
+        before = Path.cwd()
+        os.chdir(self._folder)
+        try:
+            with contextlib.redirect_stdout(written):
+                exec(compile(text, place, "exec"), self.names)
+        finally:
+            os.chdir(before)
+        return written.getvalue()
+
+    def _shell(self, text: str, place: str) -> str:
+        done = subprocess.run(
+            ["/bin/sh", "-e", "-c", text],
+            capture_output=True,
+            text=True,
+            cwd=self._folder,
+            env=self._environment,
+            timeout=_SHELL_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{place}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
