@@ -204,7 +204,7 @@ async def test_an_answer_that_is_read_after_the_loss_does_not_count(
 
     kept_s = place.kept_s
     with patch.object(session._cluster, "call_shard", answer_late):
-        await session._beat(place, 1)
+        await session._heartbeat(place, 1)
     assert session.kept_s == kept_s - 2.1
 
 

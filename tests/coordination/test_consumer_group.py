@@ -53,7 +53,7 @@ class Client:
     owned: Places = NO_PLACES
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def beat(self, **changed: Any) -> Beat:
+    def heartbeat(self, **changed: Any) -> Beat:
         said: dict[str, Any] = {
             "instance_id": self.instance,
             "rebalance_ms": 5_000,
@@ -72,9 +72,9 @@ class Driver:
         self.catalog = catalog(**sizes)
 
     def ask(self, client: Client, **changed: Any) -> Beaten | Refused:
-        return self.group.heartbeat(self.now_ms, client.beat(**changed), self.catalog)
+        return self.group.heartbeat(self.now_ms, client.heartbeat(**changed), self.catalog)
 
-    def beat(self, client: Client, **changed: Any) -> Beaten:
+    def heartbeat(self, client: Client, **changed: Any) -> Beaten:
         """A heartbeat that is answered; the client gives up and takes what it is told to."""
         answer = self.ask(client, **changed)
         assert isinstance(answer, Beaten), answer
@@ -86,39 +86,39 @@ class Driver:
     def settle(self, *clients: Client) -> None:
         for _ in range(6):
             for client in clients:
-                self.beat(client)
+                self.heartbeat(client)
         assert self.group.state is GroupState.STABLE
 
 
 def test_one_member_has_everything_at_once() -> None:
     driver, one = Driver(a=3), Client("1")
-    assert driver.beat(one) == Beaten("1", 1, places(A, 0, 1, 2))
+    assert driver.heartbeat(one) == Beaten("1", 1, places(A, 0, 1, 2))
     assert driver.group.state is GroupState.STABLE
     assert driver.group.row.assignor == UNIFORM
 
 
 def test_a_place_is_given_up_before_it_is_given() -> None:
     driver, one, two = Driver(a=2), Client("1"), Client("2")
-    driver.beat(one)
-    assert driver.beat(two) == Beaten("2", 2, NO_PLACES)
+    driver.heartbeat(one)
+    assert driver.heartbeat(two) == Beaten("2", 2, NO_PLACES)
     assert driver.group.state == "Reconciling"
     told = driver.group.heartbeat(0, Beat("1", 1), driver.catalog)
     assert isinstance(told, Beaten)
     assert (told.epoch, told.assigned) == (1, places(A, 0)), "it stays in its epoch until it has given up"
-    assert driver.beat(two).assigned == NO_PLACES, "the other one has not said so yet"
+    assert driver.heartbeat(two).assigned == NO_PLACES, "the other one has not said so yet"
     assert driver.group.heartbeat(0, Beat("1", 1), driver.catalog) == Beaten("1", 1), (
         "nor does silence say it"
     )
     one.owned = places(A, 0)
-    assert driver.beat(one) == Beaten("1", 2, places(A, 0))
-    assert driver.beat(two) == Beaten("2", 2, places(A, 1))
+    assert driver.heartbeat(one) == Beaten("1", 2, places(A, 0))
+    assert driver.heartbeat(two) == Beaten("2", 2, places(A, 1))
     assert driver.group.state == "Stable"
 
 
 def test_epochs_fence() -> None:
     driver, one, two = Driver(a=2), Client("1"), Client("2")
-    driver.beat(one)
-    driver.beat(two)
+    driver.heartbeat(one)
+    driver.heartbeat(two)
     driver.settle(one, two)
     assert driver.ask(one, epoch=one.epoch + 1) is Refused.FENCED_EPOCH
     assert driver.ask(one, epoch=one.epoch - 1, owned=None) is Refused.FENCED_EPOCH
@@ -132,7 +132,7 @@ def test_offsets_take_the_epoch_of_now() -> None:
     driver, one = Driver(a=2), Client("1")
     check = driver.group.check_offsets
     assert check("", -1) is None, "a group without members is nobody's"
-    driver.beat(one)
+    driver.heartbeat(one)
     assert check("1", 1) is None
     assert check("1", 0) is Refused.STALE_EPOCH
     assert check("1", 2) is Refused.STALE_EPOCH
@@ -142,17 +142,17 @@ def test_offsets_take_the_epoch_of_now() -> None:
 
 def test_who_is_silent_or_keeps_what_it_should_give_up_goes() -> None:
     driver, one, two = Driver(a=2), Client("1"), Client("2")
-    driver.beat(one)
-    driver.beat(two)
+    driver.heartbeat(one)
+    driver.heartbeat(two)
     driver.ask(one)
     assert driver.group.deadline_ms() == 5_000, "one has to give up by then"
     driver.now_ms = 4_000
     driver.ask(one)
-    driver.beat(two)
+    driver.heartbeat(two)
     assert driver.group.deadline_ms() == 5_000, "asking again does not put it off"
     driver.now_ms = 5_000
     assert driver.group.tick(5_000) == ["1"]
-    assert driver.beat(two).assigned == places(A, 0, 1)
+    assert driver.heartbeat(two).assigned == places(A, 0, 1)
     assert driver.ask(one) is Refused.UNKNOWN_MEMBER
     assert driver.group.tick(15_000) == ["2"]
     assert driver.group.state is GroupState.EMPTY
@@ -162,7 +162,7 @@ def test_a_full_group_and_members_that_leave() -> None:
     driver = Driver(a=2)
     clients = [Client(str(number)) for number in range(5)]
     for client in clients[:4]:
-        driver.beat(client)
+        driver.heartbeat(client)
     assert driver.ask(clients[4]) is Refused.FULL
     epoch = driver.group.epoch
     assert driver.ask(clients[0], epoch=LEAVE_EPOCH) == Beaten("0", LEAVE_EPOCH)
@@ -175,17 +175,17 @@ def test_a_full_group_and_members_that_leave() -> None:
 def test_static_members_come_back_to_what_they_had() -> None:
     driver = Driver(a=4)
     one, two = Client("1", instance="i"), Client("2", instance="j")
-    driver.beat(one)
-    driver.beat(two)
+    driver.heartbeat(one)
+    driver.heartbeat(two)
     driver.settle(one, two)
     epoch, had = driver.group.epoch, one.owned
     assert driver.ask(Client("3", instance="i")) is Refused.UNRELEASED_INSTANCE
     assert driver.ask(one, epoch=AWAY_EPOCH) == Beaten("1", AWAY_EPOCH)
     assert driver.group.check_offsets("1", epoch) is Refused.STALE_EPOCH
-    driver.beat(two)
+    driver.heartbeat(two)
     assert two.owned == places(A, 0, 1, 2, 3) - had, "nobody takes what is its"
     again = Client("3", instance="i")
-    assert driver.beat(again) == Beaten("3", epoch, had)
+    assert driver.heartbeat(again) == Beaten("3", epoch, had)
     assert driver.group.epoch == epoch, "and nothing was assigned anew"
     assert driver.ask(one, epoch=epoch) is Refused.FENCED_INSTANCE
     assert driver.ask(Client("1"), epoch=epoch) is Refused.UNKNOWN_MEMBER
@@ -195,16 +195,16 @@ def test_static_members_come_back_to_what_they_had() -> None:
 
 def test_topics_come_grow_and_go() -> None:
     driver, one = Driver(a=1), Client("1", topics=("a", "b"))
-    driver.beat(one)
+    driver.heartbeat(one)
     driver.catalog = catalog(2, a=3, b=1, c=5)
-    assert driver.beat(one).assigned == places(A, 0, 1, 2) | places(B, 0)
+    assert driver.heartbeat(one).assigned == places(A, 0, 1, 2) | places(B, 0)
     epoch = driver.group.epoch
     driver.catalog = catalog(3, a=3, b=1, c=6)
-    driver.beat(one)
+    driver.heartbeat(one)
     assert driver.group.epoch == epoch, "nobody reads what changed"
     driver.catalog = catalog(4, b=1)
-    driver.beat(one)
-    driver.beat(one)
+    driver.heartbeat(one)
+    driver.heartbeat(one)
     assert one.owned == places(B, 0)
 
 
@@ -212,9 +212,9 @@ def test_a_regular_expression_is_what_it_matched() -> None:
     driver = Driver(a=1, b=1)
     one = Client("1", topics=(), fields={"regex": ".*", "regex_topics": ("a",)})
     two = Client("2", topics=("b",))
-    assert driver.beat(one).assigned == places(A, 0)
+    assert driver.heartbeat(one).assigned == places(A, 0)
     one.fields["regex_topics"] = ("a", "b")
-    driver.beat(two)
+    driver.heartbeat(two)
     driver.settle(one, two)
     assert one.owned | two.owned == places(A, 0) | places(B, 0)
     assert driver.group.regexes == {".*": ("a", "b")}
@@ -228,7 +228,7 @@ def test_most_members_choose_the_assignor() -> None:
     driver = Driver(a=4)
     clients = [Client(str(n), fields={"assignor": name}) for n, name in enumerate((RANGE, UNIFORM, RANGE))]
     for client in clients:
-        driver.beat(client)
+        driver.heartbeat(client)
     driver.settle(*clients)
     assert driver.group.row.assignor == RANGE
     assert [len(client.owned) for client in clients] == [2, 1, 1]
@@ -236,7 +236,7 @@ def test_most_members_choose_the_assignor() -> None:
 
 def test_a_place_that_two_would_have_is_a_fault() -> None:
     driver, one = Driver(a=1), Client("1")
-    driver.beat(one)
+    driver.heartbeat(one)
     with pytest.raises(Exception, match="is of 1 and of 2"):
         driver.group._put(Member("2", assigned=places(A, 0)))
 
@@ -310,7 +310,7 @@ class Histories(RuleBasedStateMachine):
             else:
                 self.stored[name] = body
 
-    def _beat(self, client: Client, lost: bool) -> None:
+    def _heartbeat(self, client: Client, lost: bool) -> None:
         answer = self.driver.ask(client)
         self._store()
         if isinstance(answer, Refused):
@@ -331,19 +331,19 @@ class Histories(RuleBasedStateMachine):
         self.made += 1
         client = Client(f"m{self.made}", topics)
         self.clients[client.name] = client
-        self._beat(client, lost)
+        self._heartbeat(client, lost)
 
     @rule(data=st.data(), lost=st.booleans())
     @precondition(lambda self: self.clients)
     def heartbeat(self, data: Any, lost: bool) -> None:
-        self._beat(self.clients[data.draw(st.sampled_from(sorted(self.clients)))], lost)
+        self._heartbeat(self.clients[data.draw(st.sampled_from(sorted(self.clients)))], lost)
 
     @rule(data=st.data(), topics=st.sampled_from([("a",), ("b",), ("a", "b")]))
     @precondition(lambda self: self.clients)
     def subscribe(self, data: Any, topics: tuple[str, ...]) -> None:
         client = self.clients[data.draw(st.sampled_from(sorted(self.clients)))]
         client.topics = topics
-        self._beat(client, lost=False)
+        self._heartbeat(client, lost=False)
 
     @rule(data=st.data(), silently=st.booleans())
     @precondition(lambda self: self.clients)
@@ -394,7 +394,7 @@ class Histories(RuleBasedStateMachine):
             client.owned, client.epoch = NO_PLACES, 0
         for _ in range(12):
             for client in self.clients.values():
-                self._beat(client, lost=False)
+                self._heartbeat(client, lost=False)
         if self.clients:
             assert driver.group.state is GroupState.STABLE
             read = {name for client in self.clients.values() for name in client.topics}

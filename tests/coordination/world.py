@@ -292,7 +292,7 @@ class World:
         for shard in node.disk.terms:
             self._open_replica(node, shard)
         start = node.starts
-        self.at(0, lambda: self._beat(node, start))
+        self.at(0, lambda: self._heartbeat(node, start))
         for other in self.nodes.values():
             for replica in list(other.replicas.values()):
                 self._replica_acts(other, replica, replica.peer_connected(node_id))
@@ -342,10 +342,10 @@ class World:
             if self.random.random() >= self.faults.loss:
                 self.at(self.random.randint(1, self.faults.delay_ms), deliver)
 
-    def _beat(self, node: Node, start: int) -> None:
+    def _heartbeat(self, node: Node, start: int) -> None:
         if not node.running or node.starts != start:
             return
-        self.at(HEARTBEAT_MS, lambda: self._beat(node, start))
+        self.at(HEARTBEAT_MS, lambda: self._heartbeat(node, start))
         coordinator = self.coordinator
         if coordinator is None or self.random.random() < self.faults.loss:
             return
@@ -364,8 +364,8 @@ class World:
                 record = self.state.shards.get(replica.shard)
                 if record is not None:
                     self._metadata(node, replica, record.meta)
-        beat = Heartbeat(node.node_id, node.meta().incarnation, self.state.version, live)
-        registered, actions = coordinator.heartbeat(beat, self.now_ms)
+        heartbeat = Heartbeat(node.node_id, node.meta().incarnation, self.state.version, live)
+        registered, actions = coordinator.heartbeat(heartbeat, self.now_ms)
         self.act(actions)
         if self.faults.duplicate:
             self.transmit(COORDINATOR, partial(self._old_news, node.node_id, live))

@@ -51,7 +51,7 @@ class Member:
         request = m.ConsumerGroupHeartbeatRequest(**{**said, **self.more, **changed})
         return await ask(self.client, request, version)
 
-    async def beat(self, **changed: Any) -> Any:
+    async def heartbeat(self, **changed: Any) -> Any:
         answer = await self.ask(**changed)
         assert answer.error_code == code.NONE, answer
         self.epoch, self.name = answer.member_epoch, answer.member_id
@@ -104,11 +104,11 @@ async def test_two_members_share_and_the_next_coordinator_knows_them() -> None:
     async with a_group(3) as (served, connect):
         client = await connect(0)
         one, two = Member(client, "1"), Member(client, "2")
-        await one.beat()
+        await one.heartbeat()
         assert one.owned == [0, 1, 2, 3]
-        await two.beat()
+        await two.heartbeat()
         for member in (one, one, two):
-            await member.beat()
+            await member.heartbeat()
         assert (len(one.owned), len(two.owned), set(one.owned + two.owned)) == (2, 2, {0, 1, 2, 3})
         assert await one.commit(one.owned[0], 7) == code.NONE
         epochs = one.epoch, two.epoch
@@ -116,7 +116,9 @@ async def test_two_members_share_and_the_next_coordinator_knows_them() -> None:
         assert (await one.ask()).error_code == code.NOT_COORDINATOR
         one.client = two.client = await connect(1)
         for member in (one, two):
-            await member.beat(rebalance_timeout_ms=-1, subscribed_topic_names=None, topic_partitions=None)
+            await member.heartbeat(
+                rebalance_timeout_ms=-1, subscribed_topic_names=None, topic_partitions=None
+            )
         assert (one.epoch, two.epoch) == epochs, "nobody joined again"
         assert await one.commit(one.owned[0], 8) == code.NONE
         assert (await describe(one.client)).group_state == "Stable"
@@ -126,13 +128,13 @@ async def test_two_members_share_and_the_next_coordinator_knows_them() -> None:
 async def test_who_is_silent_goes_also_where_the_coordinator_is_another_one() -> None:
     async with a_group(3) as (served, connect):
         one, two = Member(await connect(0), "1"), Member(await connect(0), "2")
-        await one.beat()
-        await two.beat()
+        await one.heartbeat()
+        await two.heartbeat()
         await served.lead("__groups", 2)
         two.client = await connect(2)
 
         for _ in range(50):
-            await two.beat()
+            await two.heartbeat()
             if len(two.owned) == 4:
                 break
             await asyncio.sleep(0.2)
@@ -148,19 +150,19 @@ async def test_epochs_and_ids_that_are_wrong() -> None:
         client = await connect()
         one = Member(client, "1")
         assert (await one.ask(member_epoch=3)).error_code == code.UNKNOWN_MEMBER_ID
-        await one.beat()
+        await one.heartbeat()
         assert (await one.ask(member_epoch=5)).error_code == code.FENCED_MEMBER_EPOCH
         assert await one.commit(0, 1, epoch=0) == code.STALE_MEMBER_EPOCH
         assert await one.commit(0, 1, version=8) == code.UNSUPPORTED_VERSION
         assert await Member(client, "x", epoch=1).commit(0, 1) == code.UNKNOWN_MEMBER_ID
         static = Member(client, "s", more={"instance_id": "i"})
-        await static.beat()
+        await static.heartbeat()
         again = Member(client, "s2", more={"instance_id": "i"})
         assert (await again.ask()).error_code == code.UNRELEASED_INSTANCE_ID
         await static.ask(member_epoch=-2)
-        await again.beat()
+        await again.heartbeat()
         assert (await static.ask()).error_code == code.FENCED_INSTANCE_ID
-        await Member(client, "3").beat()
+        await Member(client, "3").heartbeat()
         assert (await Member(client, "4").ask()).error_code == code.GROUP_MAX_SIZE_REACHED
         fetch = groups.FetchOffsetsGroup(group_id="g", member_id="1", member_epoch=9, topics=None)
         found = await ask(client, groups.OffsetFetchRequest(groups=[fetch]))
@@ -205,7 +207,7 @@ async def test_a_group_is_of_one_protocol_while_it_has_members() -> None:
     async with a_group() as (_, connect):
         client = await connect()
         one = Member(client, "1")
-        await one.beat()
+        await one.heartbeat()
         assert (await classic_join(client)).error_code == code.INCONSISTENT_GROUP_PROTOCOL
         assert await one.commit(0, 5) == code.NONE
         await one.ask(member_epoch=-1)
@@ -220,7 +222,7 @@ async def test_a_group_is_of_one_protocol_while_it_has_members() -> None:
         )
         await ask(client, leave)
         one.epoch, one.owned = 0, []
-        await one.beat()
+        await one.heartbeat()
         fetch = groups.FetchOffsetsGroup(group_id="g", topics=None)
         found = await ask(client, groups.OffsetFetchRequest(groups=[fetch]))
         assert found.groups[0].topics[0].partitions[0].committed_offset == 5, "both ways, its offsets stay"
@@ -231,7 +233,7 @@ async def test_what_tools_are_told_and_may_do() -> None:
     async with a_group() as (_, connect):
         client = await connect()
         one = Member(client, "1", more={"rack_id": "r", "instance_id": "i"})
-        await one.beat()
+        await one.heartbeat()
         found = await describe(client)
         assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Stable", 1, 1)
         assert found.assignor_name == "uniform"
@@ -277,11 +279,11 @@ async def test_what_tools_are_told_and_may_do() -> None:
 async def test_a_regular_expression_reads_what_is_made_later() -> None:
     async with a_group() as (served, connect):
         one = Member(await connect(), "1", topics=None, more={"subscribed_topic_regex": "t(-.*)?"})
-        await one.beat()
+        await one.heartbeat()
         assert one.owned == [0, 1, 2, 3]
         await served.create("t-2", shards=1)
         await served.create("other", shards=1)
-        await one.beat(subscribed_topic_regex=None, subscribed_topic_names=None)
+        await one.heartbeat(subscribed_topic_regex=None, subscribed_topic_names=None)
         assert sorted(one.owned) == [0, 0, 1, 2, 3]
 
 

@@ -81,7 +81,7 @@ class Driver:
         assert isinstance(found, Synced)
         return found
 
-    def beat(self, name: str, generation: int | None = None) -> int:
+    def heartbeat(self, name: str, generation: int | None = None) -> int:
         asked = self.group.generation if generation is None else generation
         return self.group.heartbeat(self.now_ms, f"{name}-id", None, asked)
 
@@ -130,12 +130,12 @@ def test_the_first_round_does_not_wait_for_ever() -> None:
 def test_a_newcomer_causes_a_rebalance() -> None:
     driver = stable("a", "b")
     driver.join("c")
-    assert driver.beat("a") == code.REBALANCE_IN_PROGRESS
+    assert driver.heartbeat("a") == code.REBALANCE_IN_PROGRESS
     driver.join("a", "a-id")
     driver.join("b", "b-id")
     assert {driver.joined(n).generation for n in "abc"} == {2}
     assert driver.joined("a").leader == "a-id"
-    assert driver.beat("a", 1) == code.ILLEGAL_GENERATION
+    assert driver.heartbeat("a", 1) == code.ILLEGAL_GENERATION
 
 
 def test_who_does_not_rejoin_in_time_is_out() -> None:
@@ -144,19 +144,19 @@ def test_who_does_not_rejoin_in_time_is_out() -> None:
     driver.join("a", "a-id")
     for _ in range(6):
         driver.wait(9_000)
-        driver.beat("b")
+        driver.heartbeat("b")
     driver.wait(6_000)
     assert driver.joined("a").generation == 2
     assert set(driver.group.members) == {"a-id", "c-id"}
-    assert driver.beat("b") == code.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat("b") == code.UNKNOWN_MEMBER_ID
 
 
 def test_who_is_silent_is_out_and_who_waits_is_not_silent() -> None:
     driver = stable("a", "b")
     driver.wait(9_999)
-    assert driver.beat("a") == code.NONE
+    assert driver.heartbeat("a") == code.NONE
     driver.wait(1)
-    assert driver.beat("a") == code.REBALANCE_IN_PROGRESS
+    assert driver.heartbeat("a") == code.REBALANCE_IN_PROGRESS
     assert set(driver.group.members) == {"a-id"}
     driver.join("a", "a-id")
     assert driver.joined("a").generation == 2
@@ -196,7 +196,7 @@ def test_an_id_is_promised_before_a_member_joins() -> None:
     assert driver.joined("a").member_id == "a-id"
     driver.join("b", id_first=True)
     driver.wait(9_000)
-    driver.beat("a")
+    driver.heartbeat("a")
     driver.wait(1_000)
     driver.join("b", "b-id", id_first=True)
     assert driver.joined("b").error_code == code.UNKNOWN_MEMBER_ID  # the promise lapsed
@@ -419,8 +419,8 @@ class Histories(RuleBasedStateMachine):
         self.driver.take()
 
     @rule(name=names)
-    def beat(self, name: str) -> None:
-        self.driver.beat(name)
+    def heartbeat(self, name: str) -> None:
+        self.driver.heartbeat(name)
 
     @rule(ms=st.sampled_from([0, 10, 100, 5_000, 60_000]))
     def wait(self, ms: int) -> None:

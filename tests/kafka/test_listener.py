@@ -431,8 +431,8 @@ async def test_a_group_waits_at_its_coordinator_and_is_sent_on_when_that_changes
         body = await client.receive(waiting)
         answer = decode(groups.JoinGroupResponse, memoryview(body), 3, flexible=False)
         assert answer.error_code == code.NOT_COORDINATOR
-        beat = groups.HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
-        assert (await client.ask(beat, 12, 4)).error_code == code.NOT_COORDINATOR
+        heartbeat = groups.HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+        assert (await client.ask(heartbeat, 12, 4)).error_code == code.NOT_COORDINATOR
         commit = groups.OffsetFetchRequest(group_id="g", topics=[])
         assert (await client.ask(commit, 9, 5)).error_code == code.NOT_COORDINATOR
         found = await client.ask(request, 10, 6)

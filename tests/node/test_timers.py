@@ -35,10 +35,10 @@ class Shard:
 
 def timers(*chores: Chore, failures: list[Exception] | None = None) -> tuple[Timers, list[float]]:
     loop = asyncio.get_running_loop()
-    beats: list[float] = []
+    heartbeats: list[float] = []
     timings = Timings(tick=round(TICK_S * 1000), heartbeat=round(BEAT_S * 1000))
     failed: list[Exception] = [] if failures is None else failures
-    return Timers(loop, timings, lambda: beats.append(loop.time()), chores, failed.append), beats
+    return Timers(loop, timings, lambda: heartbeats.append(loop.time()), chores, failed.append), heartbeats
 
 
 @in_virtual_time
@@ -63,18 +63,18 @@ async def test_only_shards_that_want_ticks_get_them_and_a_closed_one_none() -> N
 @in_virtual_time
 async def test_chores_are_done_at_once_or_later_and_in_their_order() -> None:
     done: list[str] = []
-    clock, beats = timers(
+    clock, heartbeats = timers(
         Chore(lambda: done.append("often"), 0.35),
         Chore(lambda: done.append("seldom"), 0.5, later=True),
     )
     clock.start()
-    assert (len(beats), done) == (1, ["often"])
+    assert (len(heartbeats), done) == (1, ["often"])
     await asyncio.sleep(0.65)
-    assert done == ["often", "often", "seldom"], "at the first beat that is late enough"
-    assert len(beats) == 7
+    assert done == ["often", "often", "seldom"], "at the first heartbeat that is late enough"
+    assert len(heartbeats) == 7
     clock.stop()
     await asyncio.sleep(5)
-    assert len(beats) == 7
+    assert len(heartbeats) == 7
 
 
 @in_virtual_time
@@ -84,11 +84,13 @@ async def test_a_chore_that_fails_is_told_and_the_clock_goes_on() -> None:
 
     failures: list[Exception] = []
     done: list[int] = []
-    clock, beats = timers(Chore(fail, 0.5), Chore(lambda: done.append(len(beats)), 10.0), failures=failures)
+    clock, heartbeats = timers(
+        Chore(fail, 0.5), Chore(lambda: done.append(len(heartbeats)), 10.0), failures=failures
+    )
     clock.start()
     assert (len(failures), done) == (1, [])
     await asyncio.sleep(0.15)
-    assert (len(failures), done) == (1, [2]), "what stood behind it is done at the next beat"
+    assert (len(failures), done) == (1, [2]), "what stood behind it is done at the next heartbeat"
     clock.stop()
 
 

@@ -33,7 +33,7 @@ from antiphon.model.requests import Version
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, PutEphemeral
 
 TIMEOUT_S: Final = 10.0
-BEATS: Final = 5  # heartbeats in a time-out, at least
+HEARTBEATS: Final = 5  # heartbeats in a time-out, at least
 CLOSE_TIMEOUT_S: Final = 10.0
 SILENT: Final = "has not answered for"  # says who takes a session for lost by the client's own clock
 
@@ -84,14 +84,14 @@ class AnySession(Protocol):
 class Place:
     """A shard in which a session is open. `kept_s`: when the last request was sent that showed that it is (loop time)."""
 
-    __slots__ = ("beats", "hashes", "kept_s", "shard_id", "table")
+    __slots__ = ("hashes", "heartbeats", "kept_s", "shard_id", "table")
 
     def __init__(self, table: TablePlaces, shard_id: int, hashes: tuple[int, int], kept_s: float) -> None:
         self.table = table
         self.shard_id = shard_id
         self.hashes = hashes
         self.kept_s = kept_s
-        self.beats: asyncio.Task[None] | None = None
+        self.heartbeats: asyncio.Task[None] | None = None
 
 
 class AsyncSession:
@@ -227,7 +227,7 @@ class AsyncSession:
 
     def _add(self, place: Place) -> None:
         self._places[place.shard_id] = place
-        place.beats = self._loop.create_task(self._keep(place))
+        place.heartbeats = self._loop.create_task(self._keep(place))
 
     # -- heartbeats ----------------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class AsyncSession:
 
     async def _keep(self, place: Place) -> None:
         """Keep the session in a shard until it is closed or lost."""
-        every_s = self.timeout_s / BEATS
+        every_s = self.timeout_s / HEARTBEATS
         while not self._closed and self._lost is None:
             await asyncio.sleep(max(0.0, place.kept_s + every_s - self._loop.time()))
             left_s = self._left_s(place)
@@ -244,7 +244,7 @@ class AsyncSession:
                 self._lose(self._silent(place))
                 return
             try:
-                await self._beat(place, min(left_s, every_s))
+                await self._heartbeat(place, min(left_s, every_s))
             except UnknownShardError:
                 self._places.pop(place.shard_id, None)  # its table was deleted
                 return
@@ -254,9 +254,9 @@ class AsyncSession:
             except ClientClosedError:
                 return
             except AntiphonError:
-                await asyncio.sleep(every_s / BEATS)
+                await asyncio.sleep(every_s / HEARTBEATS)
 
-    async def _beat(self, place: Place, timeout_s: float) -> None:
+    async def _heartbeat(self, place: Place, timeout_s: float) -> None:
         sent_s = self._loop.time()
         bounds = place.table.bounds_of(place.hashes)
         request = KeepSession(place.shard_id, self.id, bounds, int(timeout_s * 1000) + 1)
@@ -305,15 +305,15 @@ class AsyncSession:
     def abandon(self) -> None:
         """The client is closed: no more heartbeats. The session expires."""
         self._closed = True
-        tasks = [place.beats for place in self._places.values() if place.beats is not None]
+        tasks = [place.heartbeats for place in self._places.values() if place.heartbeats is not None]
         for task in (*tasks, *self._ends):
             task.cancel()
 
     async def _end(self, timeout_s: float) -> None:
         places = list(self._places.values())
         for place in places:
-            if place.beats is not None and place.beats is not asyncio.current_task():
-                place.beats.cancel()
+            if place.heartbeats is not None and place.heartbeats is not asyncio.current_task():
+                place.heartbeats.cancel()
         await asyncio.gather(*(self._end_in(place, timeout_s) for place in places))
 
     async def _end_in(self, place: Place, timeout_s: float) -> None:

@@ -76,9 +76,9 @@ class ClusterAgent:
         self._hint: int | None = None
         self._refusal = ""  # why the coordinator does not want this node; logged once
         self._failed_attempts = 0
-        self._beat_sent_s = NEVER
-        self._beat_number = 0
-        self._beat_again = False
+        self._heartbeat_sent_s = NEVER
+        self._heartbeat_number = 0
+        self._heartbeat_again = False
         self._needs_register = True
         self._coordinator_term = -1
         self._live_told: dict[int, LiveSet] = {}
@@ -118,23 +118,23 @@ class ClusterAgent:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------
 
-    def beat_now(self) -> None:
+    def heartbeat_now(self) -> None:
         """Send a heartbeat, or another one as soon as the one that is underway is answered."""
-        self._beat_again = self._beat_sent_s >= 0
-        self.beat()
+        self._heartbeat_again = self._heartbeat_sent_s >= 0
+        self.heartbeat()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Send a heartbeat, unless one is underway and not overdue."""
         node = self._node
         now = node.now_s()
         overdue_s = 2 * node.config.timings.heartbeat / 1000
-        if self._beat_sent_s >= 0 and now - self._beat_sent_s < overdue_s:
+        if self._heartbeat_sent_s >= 0 and now - self._heartbeat_sent_s < overdue_s:
             return
-        if self._beat_sent_s >= 0:
+        if self._heartbeat_sent_s >= 0:
             self._not_there(UnavailableError("no answer to a heartbeat"))
-        self._beat_sent_s = now
-        self._beat_number += 1
-        number = self._beat_number
+        self._heartbeat_sent_s = now
+        self._heartbeat_number += 1
+        number = self._heartbeat_number
         told: tuple[LiveSet, ...] = ()
         if self._needs_register:
             body: Register | Heartbeat = Register(self.view.cluster_id, node.meta(), self.view.version)
@@ -143,12 +143,12 @@ class ClusterAgent:
             body = Heartbeat(node.node_id, node.incarnation, self.view.version, told)
 
         def answered(reply: Any) -> None:
-            if number == self._beat_number:
-                self._beat_sent_s = NEVER
+            if number == self._heartbeat_number:
+                self._heartbeat_sent_s = NEVER
                 self._answered(reply, told)
-                if self._beat_again and self._beat_sent_s < 0 and not self._node.stopping:
-                    self._beat_again = False
-                    self._node.turn.for_shard(self.beat)
+                if self._heartbeat_again and self._heartbeat_sent_s < 0 and not self._node.stopping:
+                    self._heartbeat_again = False
+                    self._node.turn.for_shard(self.heartbeat)
 
         node.ask_coordinator(self.coordinator(), body, answered)
 
@@ -171,7 +171,7 @@ class ClusterAgent:
             self.apply(reply.delta)
         if not reply.registered:
             if was_registered:
-                self.beat()
+                self.heartbeat()
         elif not self.registered.is_set() and self.view.version >= 0:
             self._log.info("registered", coordinator=reply.coordinator, version=self.view.version)
             self.registered.set()
@@ -215,7 +215,7 @@ class ClusterAgent:
         before = self.view.version
         if not self.view.apply(delta):
             if delta.version > self.view.version:
-                self.beat()
+                self.heartbeat()
             return
         if self.view.version != before:
             changed, self._changed = self._changed, asyncio.Event()

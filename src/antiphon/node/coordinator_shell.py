@@ -327,12 +327,12 @@ class CoordinatorShell:
     def _heartbeat(self, coordinator: Coordinator, body: Heartbeat, answered: Answered, now_ms: int) -> None:
         registered: list[bool] = []
 
-        def beat() -> list[Action]:
+        def heartbeat() -> list[Action]:
             known, actions = coordinator.heartbeat(body, now_ms)
             registered.append(known)
             return actions
 
-        self._drive(beat)
+        self._drive(heartbeat)
         if self._coordinator is None or not registered:
             answered(self._not_here())
         elif not registered[0]:

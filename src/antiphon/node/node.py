@@ -254,9 +254,9 @@ class Node:
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _make_timers(self) -> Timers:
-        def beat() -> None:
-            self.agent.beat()
-            self.splits.beat()
+        def heartbeat() -> None:
+            self.agent.heartbeat()
+            self.splits.heartbeat()
 
         def count_producers() -> None:
             self.producers_full = producers_known(self.hosts) > self.limits.producers
@@ -272,7 +272,7 @@ class Node:
             Chore(Holes().look, memory.LOOK_EVERY_S),
             Chore(shards.apply_retention, timings.retention_check / 1000, later=True),
         )
-        return Timers(self.loop, timings, beat, chores, self._broken)
+        return Timers(self.loop, timings, heartbeat, chores, self._broken)
 
     # -- other nodes --------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class Node:
         if self.coordinator is not None:
             self.coordinator.peer_up(node_id)
         if not self.agent.registered.is_set():
-            self.agent.beat()
+            self.agent.heartbeat()
 
     def peer_lost(self, node_id: int, *, refused: bool) -> None:
         """See PeerEvents."""
@@ -418,7 +418,7 @@ class Node:
         """See PartitionServices."""
         host = self.hosts.get(shard_id)
         if shard_id == CLUSTER_SHARD_ID:
-            self.turn.for_shard(self.agent.beat)
+            self.turn.for_shard(self.agent.heartbeat)
         elif host is not None and host.mode.live:
             self.turn.for_shard(partial(self._tell_record, host))
         elif host is not None and host.mode.elects_itself and (leader := host.replica.leader) is not None:
@@ -436,7 +436,7 @@ class Node:
 
     def live_changed(self) -> None:
         """See PartitionServices."""
-        self.turn.for_shard(self.agent.beat_now)
+        self.turn.for_shard(self.agent.heartbeat_now)
 
     def is_joining(self, shard_id: int) -> bool:
         """See PartitionServices."""

@@ -79,7 +79,7 @@ class Splits:
             if parent is not None:
                 self._as_parent(parent, child)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """The same, and what nobody announces: a freeze that nobody waits for, keys to be removed."""
         self.look()
         joining = self._node.view.joining

@@ -1,7 +1,7 @@
 """What a node does by the clock, with two timers however many shards it has.
 
-One ticks those replicas that have something outstanding, and rests while none has. The other beats for the whole node: at
-each beat the coordinator hears of it, and chores are done whose time has come.
+One ticks those replicas that have something outstanding, and rests while none has. The other is the whole node's heartbeat:
+the coordinator hears of it, and chores are done whose time has come.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ EXPIRE_EVERY_S: Final = 0.25
 
 
 class Chore(NamedTuple):
-    """What is done now and then: at the first beat and then every so many seconds, or `later`, only after these."""
+    """What is done now and then: at the first heartbeat and then every so many seconds, or `later`, only after these."""
 
     work: Callable[[], object]
     every_s: float
@@ -30,45 +30,45 @@ class Timers:
 
     Args:
         loop: the node's.
-        timings: how long a tick and a beat are.
-        beat: what is done at every beat.
+        timings: how long a tick and a heartbeat are.
+        heartbeat: what is done at every heartbeat.
         chores: in the order in which they are done.
-        failed: is told why a beat was not carried out to its end.
+        failed: is told why a heartbeat was not carried out to its end.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         timings: "Timings",
-        beat: Callable[[], None],
+        heartbeat: Callable[[], None],
         chores: Sequence[Chore],
         failed: Callable[[Exception], None],
     ) -> None:
         self._loop = loop
         self._tick_s = timings.tick / 1000
-        self._beat_s = timings.heartbeat / 1000
-        self._at_beat = beat
+        self._heartbeat_s = timings.heartbeat / 1000
+        self._at_heartbeat = heartbeat
         self._chores = (Chore(self._expire, EXPIRE_EVERY_S), *chores)
         self._due_s: dict[int, float] = {}  # by the chore's place
         self._failed = failed
         self._ticking: dict[int, Ticking] = {}
         self._waited_for: dict[Waiting, None] = {}  # in the order in which they asked
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._beat_timer: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._ticks_end = False
 
     def start(self) -> None:
         """Beat now, and from now on."""
-        self._beat()
+        self._heartbeat()
 
     def end_ticks(self) -> None:
-        """Plan no more ticks; beats go on until `stop()`."""
+        """Plan no more ticks; heartbeats go on until `stop()`."""
         self._ticks_end = True
 
     def stop(self) -> None:
         """Do nothing by the clock any more."""
         self.end_ticks()
-        for timer in (self._tick_timer, self._beat_timer):
+        for timer in (self._tick_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -99,10 +99,10 @@ class Timers:
                 self._ticking.pop(driver.shard_id, None)
         self._arm_tick()
 
-    def _beat(self) -> None:
-        self._beat_timer = self._loop.call_later(self._beat_s, self._beat)
+    def _heartbeat(self) -> None:
+        self._heartbeat_timer = self._loop.call_later(self._heartbeat_s, self._heartbeat)
         try:
-            self._at_beat()
+            self._at_heartbeat()
             now_s = self._loop.time()
             for place, chore in enumerate(self._chores):
                 due_s = self._due_s.setdefault(place, now_s + chore.every_s if chore.later else now_s)

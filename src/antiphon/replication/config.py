@@ -32,7 +32,7 @@ class ReplicaConfig:
         live_lag_ticks: so is one that for so long is disconnected, or has not done all that there was to do at some moment:
             hold the log up to its end of then, and answer a read's question.
         commit_marker: write a record into the log when the high watermark has moved (C6: `record`, S4.7).
-        ack_every: a follower acknowledges when it has this many entries, or on the next beat, which comes after at most
+        ack_every: a follower acknowledges when it has this many entries, or on the next heartbeat, which comes after at most
             `resend_ticks` (C2).
         unclean: a leader may have been elected that lacks what was committed (S3.18, C10). A follower whose settled log is
             not in such a leader's gives up the difference, instead of stopping for good.

@@ -131,7 +131,7 @@ class Progress:
         self.reading_from = None
         self.round_floor = round_
         self.heartbeat_watermark = (
-            0  # a beat from before the step back may have been about more than the next answers prove
+            0  # a heartbeat from before the step back may have been about more than the next answers prove
         )
         self.quiet_ticks = 0
 

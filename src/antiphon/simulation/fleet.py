@@ -1,8 +1,8 @@
 """The coordinator alone, at a size that no test machine has processes for: a thousand nodes, a hundred thousand shards.
 
 The pure `Coordinator` is the product's own, and so is the fold of its records. Nodes are models: they promise, lead, report
-and beat as real ones do, after a network delay and a sync of their disk. Time is simulated, but for one thing that must not
-be: the processor time that each event takes is measured, and the events queue up behind it. So the times that
+and send heartbeats as real ones do, after a network delay and a sync of their disk. Time is simulated, but for one thing
+that must not be: the processor time that each event takes is measured, and the events queue up behind it. So the times that
 shards are without a leader hold for a coordinator as fast as this machine; only the network and the disks are supposed.
 """
 
@@ -39,7 +39,7 @@ from antiphon.simulation.fleet_nodes import FleetNode
 
 CLUSTER_ID: Final = "fleet"
 TICK_MS: Final = 50
-BEAT_MS: Final = 150
+HEARTBEAT_MS: Final = 150
 COMMIT_MS: Final = 3  # a record of `__cluster` on two of three disks
 LATENCY_MS: Final = 1
 SYNC_MS: Final = 2  # of a node's disk, for all promises of one packet
@@ -233,22 +233,22 @@ class Fleet:
     def _answered(self, node: int, reply: AnyMessage, now_ms: int) -> list[Action]:
         return self.coordinator.receive(node, reply, now_ms)
 
-    def _beat(self, node: FleetNode, life: int) -> None:
+    def _heartbeat(self, node: FleetNode, life: int) -> None:
         if not node.alive or node.life != life:
             return
         live = tuple(LiveSet(shard, term, members) for shard, term, members in node.news())
-        beat = Heartbeat(node.number, node.incarnation, self.state.version, live)
+        heartbeat = Heartbeat(node.number, node.incarnation, self.state.version, live)
         known = True
 
         def event(now_ms: int) -> list[Action]:
             nonlocal known
-            known, actions = self.coordinator.heartbeat(beat, now_ms)
+            known, actions = self.coordinator.heartbeat(heartbeat, now_ms)
             return actions
 
         self._drive(event)
         if not known:
             self._register(node)
-        self.after(BEAT_MS, lambda: self._beat(node, life))
+        self.after(HEARTBEAT_MS, lambda: self._heartbeat(node, life))
 
     def _register(self, node: FleetNode) -> None:
         self._tokens += 1
@@ -262,11 +262,11 @@ class Fleet:
         self._drive(lambda now_ms: self.coordinator.register(token, Register(CLUSTER_ID, meta), now_ms))
 
     def start_node(self, node: FleetNode) -> None:
-        """The node's process starts: it registers and beats."""
+        """The node's process starts: it registers and sends heartbeats."""
         node.start()
         life = node.life
         self._register(node)
-        self.after(self.random.random() * BEAT_MS, lambda: self._beat(node, life))
+        self.after(self.random.random() * HEARTBEAT_MS, lambda: self._heartbeat(node, life))
 
     def stop_node(self, node: FleetNode, *, noticed: bool) -> None:
         """The node's process ends; `noticed`: its connections are reset, otherwise only its silence tells."""

@@ -107,7 +107,7 @@ class Hand:
             self._replica.membership.write(members, out)
         return out
 
-    def beat_now(self) -> list[Action]:
+    def heartbeat_now(self) -> list[Action]:
         """What a leader says with its next heartbeat."""
         out: list[Action] = []
         if self._state.leading is not None:

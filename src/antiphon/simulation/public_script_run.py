@@ -307,7 +307,7 @@ class ScriptRun:
         actor.run(replica.hand.write_members(step))
         if any(node not in (*fed, actor.node) for node in step.everybody):
             liberties.took(EARLY_HEARTBEAT)
-            actor.run(replica.hand.beat_now())
+            actor.run(replica.hand.heartbeat_now())
 
     # -- the disk and the network --------------------------------------------------------------------------------------
 

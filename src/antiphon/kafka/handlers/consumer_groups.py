@@ -43,7 +43,7 @@ class ConsumerGroupHandler:
     ) -> m.ConsumerGroupHeartbeatResponse:
         """ConsumerGroupHeartbeat: stored, as far as it changes anything, when it is answered."""
         try:
-            found = await self._beat(request, context)
+            found = await self._heartbeat(request, context)
         except RefusedError as refused:
             return _refusal(refused.error_code, refused.reason)
         except AntiphonError as error:
@@ -59,7 +59,7 @@ class ConsumerGroupHandler:
             assignment=assigned,
         )
 
-    async def _beat(
+    async def _heartbeat(
         self, request: m.ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> Beaten | Refused:
         group_id, rights = request.group_id, context.rights

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS as BEAT_MS
+from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS as HEARTBEAT_MS
 from antiphon.simulation.cluster.timing import CONSUMER_SESSION_MS as SESSION_MS
 from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found
 
-__all__ = ["BEAT_MS", "SESSION_MS", "Commit", "Found", "History"]
+__all__ = ["HEARTBEAT_MS", "SESSION_MS", "Commit", "Found", "History"]
 
 OUTCOMES: Final = ("consumers-joined", "consumers-fenced", "consumers-committed", "consumers-refused")
 

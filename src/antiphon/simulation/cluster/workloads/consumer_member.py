@@ -11,7 +11,13 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.consumer_history import BEAT_MS, SESSION_MS, Commit, Found, History
+from antiphon.simulation.cluster.workloads.consumer_history import (
+    HEARTBEAT_MS,
+    SESSION_MS,
+    Commit,
+    Found,
+    History,
+)
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -69,14 +75,14 @@ class ConsumerMember:
 
     async def live(self, ends_s: float, *, until_all: bool = False) -> None:
         """Join, work, join again if need be, for a while, or until it owns everything."""
-        beat_s = 0.0
+        heartbeat_s = 0.0
         while (until_all and not self.owns_all) or (
             not until_all and not self._workload.stopped and self._workload.now < ends_s
         ):
             try:
-                if self._workload.now >= beat_s:
-                    beat_s = self._workload.now + BEAT_MS / 1000
-                    await self._beat()
+                if self._workload.now >= heartbeat_s:
+                    heartbeat_s = self._workload.now + HEARTBEAT_MS / 1000
+                    await self._heartbeat()
                 if self._owned and not until_all:
                     await self._consume()
             except NoAnswerError:
@@ -108,7 +114,7 @@ class ConsumerMember:
 
     # -- membership -------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         sent_s, epoch = self._workload.now, self._epoch
         says_all = self._says_all or not epoch
         topics = [] if self._regex else [TOPIC]

@@ -214,18 +214,18 @@ class Membership:
 
     async def _work(self, ends_s: float) -> None:
         """Consume and commit until the group calls."""
-        beats_s = self._session_ms / 3000
-        beat_s = self._workload.now
+        heartbeats_s = self._session_ms / 3000
+        heartbeat_s = self._workload.now
         while not self._workload.stopped and self._workload.now < ends_s:
-            if self._workload.now >= beat_s:
-                beat_s = self._workload.now + beats_s
-                if not await self._beat():
+            if self._workload.now >= heartbeat_s:
+                heartbeat_s = self._workload.now + heartbeats_s
+                if not await self._heartbeat():
                     return
             if self._positions and not await self._consume():
                 return
-            await self._workload.sleep(self._process, min(beats_s, 0.1))
+            await self._workload.sleep(self._process, min(heartbeats_s, 0.1))
 
-    async def _beat(self) -> bool:
+    async def _heartbeat(self) -> bool:
         request = m.HeartbeatRequest(
             group_id=self._group,
             generation_id=self._round[0],
