@@ -282,6 +282,37 @@ def test_aborted_records_go_and_markers_stay() -> None:
     assert again.log.aborted(0, made.log.log_end) == []
 
 
+def test_an_aborted_transaction_that_began_in_a_trimmed_segment_stays_aborted() -> None:
+    """What a trim has left of a segment is not compacted: readers must still be told what was aborted there."""
+    made = Fixture()
+    gone = made.append((b"x", b"0"))
+    part = {"is_transactional": True, "producer_id": 9, "producer_epoch": 0}
+    first = made.append((b"a", b"aborted"), base_sequence=0, **part)
+    made.roll()
+    marker = made.log.log_end
+    made.marker(9, 1, commit=False)
+    inner = made.append((b"a", b"aborted, too"), base_sequence=1, **part)
+    made.marker(9, 2, commit=False)
+    made.append((b"b", b"1"))
+    made.append((b"b", b"2"))
+    made.roll()
+    made.runner.run(made.log.trim(gone + 1))
+    assert [one[1] for one in made.log.aborted(0, made.log.log_end)] == [first, inner]
+    made.compact()
+    assert made.records() == [(first, b"a", b"aborted"), (inner + 3, b"b", b"2")]
+    kept = [(9, first, marker)]
+    assert [tuple(one[:3]) for one in made.log.aborted(0, made.log.log_end)] == kept
+    made.runner.run(made.log.checkpoint())
+    again = made.reopen()
+    assert again.log.recovery.snapshot_offset == again.log.log_end, "nothing was read but files beside it"
+    assert [tuple(one[:3]) for one in again.log.aborted(0, made.log.log_end)] == kept
+    made.runner.run(made.log.trim(marker - 1))
+    made.append((b"b", b"3"))
+    made.roll()
+    made.compact()
+    assert made.log.aborted(0, made.log.log_end) == [], "the segment that it began in has gone"
+
+
 def test_who_reads_while_segments_are_swapped_reads_no_damage() -> None:
     """The second pass makes one segment of several small ones, whose files go."""
     made = Fixture()

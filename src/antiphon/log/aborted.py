@@ -9,6 +9,7 @@ makes it anew.
 
 import sys
 from array import array
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from antiphon.log.disk import Disk, read_whole
@@ -70,6 +71,13 @@ class AbortedIndex:
                 return False
         return True
 
+    def began_before(self, offset: int) -> Iterator[Aborted]:
+        """Those whose first batch is before an offset."""
+        for at in range(0, len(self._numbers), _FIELDS):
+            one = Aborted(*self._numbers[at : at + _FIELDS])
+            if one.first_offset < offset:
+                yield one
+
     def copy(self) -> "AbortedIndex":
         """The same, as it is now."""
         return AbortedIndex(self._numbers[:])
@@ -89,6 +97,11 @@ class AbortedIndex:
         if sys.byteorder == "little":
             numbers.byteswap()
         return seal(ABORTED_MAGIC, ABORTED_VERSION, numbers.tobytes())
+
+
+def index_of(found: Iterable[Aborted]) -> AbortedIndex:
+    """An index of these, in order of markers, as its file has it."""
+    return AbortedIndex(array("q", [number for one in found for number in one]))
 
 
 def load_aborted(disk: Disk, path: str, before: int) -> AbortedIndex | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from antiphon.errors import UNDECODABLE, AntiphonError
 from antiphon.invariants import invariant
-from antiphon.log.aborted import ABORTED_SUFFIX
+from antiphon.log.aborted import ABORTED_SUFFIX, index_of
 from antiphon.log.disk import Disk, File, read_whole, replace_file
 from antiphon.log.index import ENTRY_BYTES, entry_position
 from antiphon.log.operations import CallStep, LogOp, OpQueue, Step
@@ -23,6 +23,7 @@ from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX, Seg
 from antiphon.log.segments import Segments
 from antiphon.log.snapshot import SegmentSummary, Snapshot, decode_snapshot, encode_snapshot, seal, unframe
 from antiphon.log.tail import MemoryTail
+from antiphon.log.transactions import Aborted
 
 COMPACTED_SUFFIX: Final = ".compacted"
 SWAP_NAME: Final = "swap"
@@ -33,10 +34,15 @@ VERSION: Final = 1
 
 
 class Swap(NamedTuple):
-    """A segment that takes the place of others. `old`: their first offsets, the first of which is its own, too."""
+    """A segment that takes the place of others.
+
+    `old`: their first offsets, the first of which is its own, too. `aborted`: the transactions whose marker is in it and
+    that may have batches in segments before it which are not compacted.
+    """
 
     new: SegmentSummary
     old: tuple[int, ...]
+    aborted: tuple[Aborted, ...] = ()
 
 
 class Clean(NamedTuple):
@@ -84,19 +90,24 @@ class Compacting:
         """Below this offset all was appended before that time."""
         return self._segments.appended_before(limit_ms)
 
-    def replace(self, old: list[Segment], new: SegmentSummary, files: tuple[File, File]) -> LogOp:
+    def replace(
+        self, old: list[Segment], new: SegmentSummary, files: tuple[File, File], clean_from: int
+    ) -> LogOp:
         """Let a segment, whose files are written and synced, take the place of neighbours, which it ends with.
 
+        What aborted transactions wrote from `clean_from` on is gone. Of those that began before, readers are told still.
         Until that is done it is read by its open files. Whoever has planned a read before is told that segments are gone.
         """
         segment = Segment(self._directory, new.base_offset, old[-1].created_ms)
         segment.next_offset, segment.size_bytes = new.next_offset, new.size_bytes
         segment.count, segment.max_timestamp = new.batches, new.max_timestamp
         segment.is_compacted, segment.files = True, files
+        aborted = tuple(found for one in old for found in one.aborted.began_before(clean_from))
+        segment.aborted = index_of(aborted)
         invariant(new.next_offset == old[-1].next_offset, "a segment ends where those end that it stands for")
         self._segments.replace(old, segment)
         self._tail.evict(0, segment.next_offset)
-        swap = Swap(new, tuple(one.base_offset for one in old))
+        swap = Swap(new, tuple(one.base_offset for one in old), aborted)
 
         def settled(error: AntiphonError | None) -> None:
             if error is None:
@@ -145,8 +156,12 @@ def _finish(disk: Disk, directory: str, swap: Swap) -> None:
         if disk.exists(path + COMPACTED_SUFFIX):
             disk.rename(path + COMPACTED_SUFFIX, path)
     disk.fsync_dir(directory)
+    path = file_of(directory, base, ABORTED_SUFFIX)
+    if swap.aborted:
+        replace_file(disk, path, index_of(swap.aborted).encode())
     _describe(disk, directory, swap)
-    disk.remove(file_of(directory, base, ABORTED_SUFFIX))
+    if not swap.aborted:
+        disk.remove(path)
     for old in swap.old:
         if old != base:
             for suffix in (ABORTED_SUFFIX, INDEX_SUFFIX, DATA_SUFFIX):
@@ -176,7 +191,7 @@ def _told(disk: Disk, directory: str, snapshot: Snapshot, swap: Swap) -> Snapsho
         return None
     aborted = snapshot.aborted
     if aborted:
-        aborted = (*aborted[:first], 0, *aborted[after:])
+        aborted = (*aborted[:first], len(swap.aborted), *aborted[after:])
     entry = snapshot.last_entry
     if after == len(bases):
         index = disk.open(file_of(directory, swap.new.base_offset, INDEX_SUFFIX))

@@ -84,6 +84,10 @@ class CompactionPass:
         self._left = extent.segments  # to be written anew
         self._at = max(log.compacting.clean.end, log.log_start, extent.segments[0].base_offset)
         self._end = extent.segments[-1].next_offset  # of what is in the map
+        # Before it are batches that stay as they are: what a trim has left of a segment.
+        self._clean_from = (
+            extent.segments[0].base_offset if extent.segments[0].base_offset > log.log_start else 0
+        )
         self._newest = KeyMap(map_bytes, system.secret_bytes(16))
         is_old = _are_old(log.compacting.clean, rules, system.wall_ms())
         if (
@@ -207,7 +211,7 @@ class CompactionPass:
         self.bytes_out += new.size_bytes
         if len(group) == 1 and new.size_bytes == size:
             return None  # nothing had to go
-        return self._log.compacting.replace(group, new, output.files)
+        return self._log.compacting.replace(group, new, output.files, self._clean_from)
 
     def ended(self) -> LogOp | None:
         """When `plan` has no more: note how far the log is clean now; None where the pass was given up."""

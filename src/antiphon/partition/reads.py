@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from antiphon.errors import DamagedLogError, InvalidRequestError, OffsetOutOfRangeError
+from antiphon.errors import DamagedLogError, InvalidRequestError, NotReadyError, OffsetOutOfRangeError
 from antiphon.model.results import COMMITTED, FOLLOWER_COMMITTED, OF_FOLLOWERS, FetchResult, OffsetResult
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.records.batch import Buffer, read_header
@@ -26,6 +26,9 @@ OF_THIS_REPLICA: Final = (REPLICA, REPLICA_COMMITTED)
 ISOLATIONS: Final = (COMMITTED, "read_uncommitted", "uncommitted", *OF_THIS_REPLICA, *OF_FOLLOWERS)
 OF_COMMITTED_TRANSACTIONS: Final = (COMMITTED, REPLICA_COMMITTED, FOLLOWER_COMMITTED)
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+READ_TRIES: Final = (
+    8  # of a read during which segments were replaced; a pass replaces one after the other, with pauses
+)
 
 
 class PartitionReads:
@@ -72,14 +75,22 @@ class PartitionReads:
     async def fetch_cold(
         self, offset: int, max_bytes: int, isolation: str, *, at_least_one: bool
     ) -> FetchResult:
-        """`fetch`, with the disk read in a thread."""
-        end = self._end_for(offset, isolation)
-        batches: list[memoryview] = []
-        if offset < end and max_bytes > 0:
-            batches = await self.read_in_thread(
-                offset, max_bytes, end, at_least_one=at_least_one, from_disk=isolation in OF_THIS_REPLICA
-            )
-        return self._fetched(batches, offset, isolation)
+        """`fetch`, with the disk read in a thread.
+
+        What is read belongs to the aborted transactions that are known when it was begun. Compaction replaces both, so what
+        was read while it did that is read again.
+        """
+        reader, is_from_disk = self._state.log.reader, isolation in OF_THIS_REPLICA
+        for _ in range(READ_TRIES):
+            end, removals = self._end_for(offset, isolation), reader.removals
+            batches: list[memoryview] = []
+            if offset < end and max_bytes > 0:
+                batches = await self.read_in_thread(
+                    offset, max_bytes, end, at_least_one=at_least_one, from_disk=is_from_disk
+                )
+            if reader.removals == removals:
+                return self._fetched(batches, offset, isolation)
+        raise NotReadyError("segments of this log are being replaced while it is read; ask again")
 
     def _end_for(self, offset: int, isolation: str) -> int:
         """Where a fetch of this isolation ends (exclusive); raises when it may not be made."""

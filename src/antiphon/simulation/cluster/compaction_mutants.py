@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from antiphon.log import compacted_files
 from antiphon.log.cleaner import Cleaner
+from antiphon.log.compacted_files import Compacting
 from antiphon.log.compaction import CompactionPass, _Output
 from antiphon.node import compaction
 from antiphon.partition import feeding
@@ -43,6 +44,18 @@ COMPACTION_MUTANTS: Final = (
         "the newest record of a key goes as well",
         (Edit(Cleaner, "_cleaned", "offset_of(key) <= record.offset", "offset_of(key) < record.offset"),),
         options=_CALM,
+    ),
+    ClusterMutant(
+        "compacts-forgets-aborted",
+        "a compacted segment forgets the aborted transactions that began in what a trim has left before it",
+        (Edit(Compacting, "replace", "one.aborted.began_before(clean_from)", "one.aborted.began_before(0)"),),
+        options={
+            **_CALM,
+            "fault_ms": 5_000,
+            "fault_every_ms": 200,
+            "trim_weight": 6,
+            "delete_retention_ms": 300,
+        },
     ),
     ClusterMutant(
         "compacts-by-aborted-records",

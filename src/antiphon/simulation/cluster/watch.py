@@ -367,11 +367,13 @@ class Watch:
         """Look at each segment that is about to take the place of others."""
         replace, truth = host.log.compacting.replace, self._evidence.truth(host.shard_id)
 
-        def replaced(old: "list[Segment]", new: "SegmentSummary", files: "tuple[File, File]") -> "LogOp":
+        def replaced(
+            old: "list[Segment]", new: "SegmentSummary", files: "tuple[File, File]", clean_from: int
+        ) -> "LogOp":
             data = files[0].durable() if isinstance(files[0], SimulatedFile) else b""
             self._judge(log_checks.check_compacted, truth, data, host, new, machine.node_id)
             self._world.tell("compacted", machine.node_id, host.shard_id, len(old), new.size_bytes)
-            return replace(old, new, files)
+            return replace(old, new, files, clean_from)
 
         host.log.compacting.replace = replaced  # type: ignore[method-assign]
 
