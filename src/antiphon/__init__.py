@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from antiphon import aio
     from antiphon.client.changes import Changes
     from antiphon.client.log_backed_store import Applied, LogBackedStore
-    from antiphon.client.sync import Client, Table, Topic, connect
+    from antiphon.client.sync import Client, connect
+    from antiphon.client.sync_table import Table
+    from antiphon.client.sync_topic import Topic
     from antiphon.client.table import ABSENT
     from antiphon.client.topic_writer import Position
     from antiphon.client.watch import Change
@@ -56,9 +58,9 @@ _LAZY = {
     "ProducerFencedError": "antiphon.errors",
     "Record": "antiphon.records.decode",
     "Row": "antiphon.model.requests",
-    "Table": "antiphon.client.sync",
+    "Table": "antiphon.client.sync_table",
     "TimedOutError": "antiphon.errors",
-    "Topic": "antiphon.client.sync",
+    "Topic": "antiphon.client.sync_topic",
     "TopicExistsError": "antiphon.errors",
     "UnknownTopicError": "antiphon.errors",
     "UnreadableBatch": "antiphon.records.unreadable",

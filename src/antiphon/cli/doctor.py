@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.tools.cluster_files import PASSWORD_FILE, LocalClusterFile, running_pid
+from antiphon.client.local_folder import PASSWORD_FILE, LocalClusterFile
+from antiphon.tools.cluster_files import running_pid
 
 Finding = dict[str, Any]
 

@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from antiphon import system
-from antiphon.client import log_reader
 from antiphon.client.account import account_of
-from antiphon.client.cluster import Cluster, default_servers
+from antiphon.client.cluster import Cluster
 from antiphon.client.coordinated import CoordinatedCalls, Coordinators
+from antiphon.client.finding import Way, find_way
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shard_of, shards_on_their_way
 from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer
+from antiphon.client.raw_requests import RawRequests
 from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
 from antiphon.client.session import AsyncSession, OnLost, OpenedSessions
 from antiphon.client.table import AsyncTable
@@ -31,33 +32,27 @@ from antiphon.errors import (
     TopicExistsError,
     UnavailableError,
     UnknownTopicError,
+    UnreachableError,
 )
 from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
     AlterTopic,
-    AppendBatch,
-    Appended,
     CreateTopic,
     DeleteTopic,
     DrainNode,
     ElectLeader,
-    Fetched,
     GetAccess,
     GetStatus,
     MoveReplica,
-    OffsetReply,
     Rebalance,
     RemoveNode,
     SplitShard,
     StartScrub,
     StatusReply,
-    TableWrite,
-    TableWritten,
 )
 from antiphon.security.account import Account
-from antiphon.wire.frames import Buffer
 
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing, TlsChoice
@@ -68,7 +63,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 MOVES_POLL_S: Final = 0.1
 
 
-class AsyncClient(CoordinatedCalls):
+class AsyncClient(CoordinatedCalls, RawRequests):
     """A cluster, from one event loop. Connections are shared by all topics and tables. Close it, or use it as a context."""
 
     def __init__(
@@ -355,62 +350,6 @@ class AsyncClient(CoordinatedCalls):
         """
         return self._sessions.add(timeout_s, on_lost)
 
-    # -- single requests, for programs that keep their own books ------------------------------------------------
-
-    async def fetch(
-        self,
-        shard_id: int,
-        offset: int,
-        *,
-        max_bytes: int = log_reader.FETCH_BYTES,
-        wait_ms: int = 0,
-        isolation: str = "",
-        timeout_s: float | None = None,
-    ) -> tuple[Fetched, memoryview]:
-        """Whole batches of a shard (by its cluster-wide id), from the batch that holds `offset`, exactly as in the log."""
-        return await log_reader.fetch(
-            self._cluster,
-            shard_id,
-            offset,
-            isolation=isolation,
-            wait_ms=wait_ms,
-            max_bytes=max_bytes,
-            timeout_s=self._time(timeout_s),
-        )
-
-    async def list_offset(
-        self, shard_id: int, timestamp_ms: int, *, timeout_s: float | None = None
-    ) -> OffsetReply:
-        """First offset at or after a time; -1: the end of what is committed, -2: the first available offset."""
-        return await log_reader.list_offset(self._cluster, shard_id, timestamp_ms, self._time(timeout_s))
-
-    async def append_raw(
-        self,
-        shard_id: int,
-        batch: Buffer,
-        *,
-        expected_offset: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Appended:
-        """Append one RecordBatch that the caller built; a producer id makes repeats after lost connections harmless."""
-        limit_s = self._time(timeout_s)
-        request = AppendBatch(shard_id, expected_offset, int(limit_s * 1000))
-        reply, _ = await self._cluster.call_shard(shard_id, request, (batch,), timeout_s=limit_s)
-        if not isinstance(reply, Appended):
-            raise ProtocolViolationError(f"asked for an append, got {type(reply).__name__}")
-        return reply
-
-    async def write_raw(self, request: TableWrite, *, timeout_s: float | None = None) -> TableWritten:
-        """Send one TableWrite that the caller numbered. It is repeated when a connection is lost."""
-        reply, _ = await self._cluster.call_shard(request.shard_id, request, timeout_s=self._time(timeout_s))
-        if not isinstance(reply, TableWritten):
-            raise ProtocolViolationError(f"asked for a table write, got {type(reply).__name__}")
-        return reply
-
-    async def new_producer_id(self) -> int:
-        """A producer id that no other producer has."""
-        return await self._cluster.producer_id(fresh=True)
-
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _time(self, timeout_s: float | None) -> float:
@@ -438,15 +377,19 @@ class AsyncClient(CoordinatedCalls):
 class Connecting:
     """What `connect` returns: await it for a client, or use it as an async context."""
 
-    def __init__(self, client: AsyncClient, timeout_s: float) -> None:
+    def __init__(self, client: AsyncClient, timeout_s: float, way: Way | None = None) -> None:
         self._client = client
         self._timeout_s = timeout_s
+        self._way = way
 
     def __await__(self) -> Generator[Any, None, AsyncClient]:
         return self._connect().__await__()
 
     async def _connect(self) -> AsyncClient:
-        await self._client.connect(self._timeout_s)
+        try:
+            await self._client.connect(self._timeout_s)
+        except UnreachableError as error:
+            raise error if self._way is None else self._way.unreachable(error) from None
         return self._client
 
     async def __aenter__(self) -> AsyncClient:
@@ -473,7 +416,8 @@ def connect(
 
     Args:
         servers: native addresses of some nodes, `host:port[,host:port...]`; the client learns the others from them. By
-            default the environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
+            default the environment's ANTIPHON_SERVERS, else the cluster that `antiphon up` made in the working directory
+            (`antiphon-data`); if that is secure, also the login and the authority that it has for its clients.
         timeout_s: default limit of a call, retries included.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
@@ -483,18 +427,17 @@ def connect(
         tls: speak TLS: True trusts the system's authorities, a path those of a PEM file, an `ssl.SSLContext` is used as it
             is; False: never. Paths: authorities, the client's own certificate, its key. By default ANTIPHON_TLS says it.
 
-    Raises UnreachableError and UnauthenticatedError (when awaited), and InvalidRequestError for an invalid address.
+    Raises UnreachableError and UnauthenticatedError (when awaited), and InvalidRequestError for an invalid address. Without
+    `servers`, UnreachableError at once where no cluster is found.
     """
-    return Connecting(
-        AsyncClient(
-            default_servers() if servers is None else servers,
-            timeout_s=timeout_s,
-            client_id=client_id,
-            account=account_of(user, password, token),
-            tls=tls_of(tls),
-        ),
-        connect_timeout_s,
+    account, dialing = account_of(user, password, token), tls_of(tls)
+    way = find_way(account, dialing) if servers is None else None
+    if way is not None:
+        servers, account, dialing = way.servers, way.account, way.tls
+    client = AsyncClient(
+        servers or (), timeout_s=timeout_s, client_id=client_id, account=account, tls=dialing
     )
+    return Connecting(client, connect_timeout_s, way)
 
 
 __all__ = ["AntiphonError", "AsyncClient", "AsyncTable", "AsyncTopic", "Handle", "connect"]
