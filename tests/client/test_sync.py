@@ -2,16 +2,18 @@
 
 import asyncio
 import gc
+import re
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_type
 
 import pytest
 
 import antiphon
 from antiphon.errors import (
+    BadRecordError,
     InvalidRequestError,
     KeyNotFoundError,
     TimedOutError,
@@ -225,3 +227,38 @@ def test_a_transaction_of_the_blocking_client(cluster: RealNodes) -> None:
         with pytest.raises(antiphon.VersionMismatchError), table.transaction() as t:
             t.put("a", "3", expected_version=7)
         assert [row.value for row in table.scan()] == [b"1", b"2"]
+
+
+def test_values_with_a_type(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        db.create_table("counts")
+        counts = db.table("counts", type=int)
+        assert_type(counts, antiphon.Table[int])
+        with counts.watch() as changes:
+            counts.put("a", 1)
+            counts.put_many({"b": 2, "c": 3})
+            with counts.transaction() as t:
+                t.put("d", 4)
+            assert [next(changes).value for _ in range(4)] == [1, 2, 3, 4]
+        assert counts.get("a").value + 1 == 2
+        assert [row.value for row in counts.scan()] == [1, 2, 3, 4]
+        db.table("counts").put("e", b"five")
+        with pytest.raises(BadRecordError, match="counts, key b'e': the value is no int"):
+            counts.get("e")
+
+        db.create_topic("words")
+        words = db.topic("words", type=str)
+        words.append("one")
+        words.append_batch(["two", ("key", "three")])
+        assert [record.value for record in words.read()] == ["one", "two", "three"]
+        assert_type(next(words.read()).value, str | None)
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "python.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_a_block_of_the_page(cluster: RealNodes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setenv("ANTIPHON_SERVERS", cluster.servers)
+    exec(BLOCKS[number], {"__name__": "page"})

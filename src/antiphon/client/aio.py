@@ -9,11 +9,12 @@ async with antiphon.aio.connect("127.0.0.1:7400") as db:
 import asyncio
 from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from antiphon import system
 from antiphon.client.account import account_of
 from antiphon.client.cluster import Cluster
+from antiphon.client.codecs import Codec, codec_of
 from antiphon.client.coordinated import CoordinatedCalls, Coordinators
 from antiphon.client.finding import Way, find_way
 from antiphon.client.handles import Handle
@@ -25,6 +26,7 @@ from antiphon.client.session import AsyncSession, OnLost, OpenedSessions
 from antiphon.client.table import AsyncTable
 from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic
+from antiphon.client.values import Values
 from antiphon.errors import (
     AntiphonError,
     ProtocolViolationError,
@@ -57,6 +59,8 @@ from antiphon.security.account import Account
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing, TlsChoice
     from antiphon.client.topic_writer import TopicWriter
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -113,31 +117,76 @@ class AsyncClient(CoordinatedCalls, RawRequests):
 
     # -- topics and tables --------------------------------------------------------------------------------------
 
-    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> AsyncTopic:
+    @overload
+    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> AsyncTopic: ...
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> AsyncTopic[T]: ...
+
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> AsyncTopic[Any]:
         """A topic to append to and read from. Await it to check that it exists: `await db.topic("flights")`.
 
         `compression` (none, gzip, snappy, lz4, zstd) applies to appended records. With `any_kind` the log of a table
-        can be read.
+        can be read. With a `codec`, or the `type` of its values (docs/python.md), it has those in place of bytes. Raises
+        InvalidRequestError for a type without a codec.
         """
+        known = codec_of(codec, type)
         key = (name, any_kind, compression)
-        topic = self._topics.get(key)
+        topic = self._topics.get(key) if known is None else None
         if topic is None:
-            topic = self._topics[key] = AsyncTopic(
-                self._cluster,
-                name,
-                self._timeout_s,
-                self._topic_writers,
-                any_kind=any_kind,
-                compression=compression,
-            )
+            shared = self._cluster, name, self._timeout_s, self._topic_writers
+            values = None if known is None else Values(name, known)
+            topic = AsyncTopic(*shared, any_kind=any_kind, compression=compression, values=values)
+            if known is None:
+                self._topics[key] = topic
         return topic
 
-    def table(self, name: str) -> AsyncTable:
-        """A table. Await it to check that it exists: `await db.table("aircraft")`."""
+    @overload
+    def table(self, name: str) -> AsyncTable: ...
+
+    @overload
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> AsyncTable[T]: ...
+
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> AsyncTable[Any]:
+        """A table. Await it to check that it exists: `await db.table("aircraft")`.
+
+        With a `codec`, or the `type` of its values (docs/python.md), it has those in place of bytes. Raises
+        InvalidRequestError for a type without a codec.
+        """
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = AsyncTable(self._cluster, name, self._timeout_s)
-        return table
+        if (known := codec_of(codec, type)) is None:
+            return table
+        return AsyncTable(self._cluster, name, self._timeout_s, table.core, Values(name, known))
 
     async def create_topic(
         self,

@@ -7,11 +7,12 @@ is collected, or at the end of the program.
 
 import weakref
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from antiphon.client.account import account_of
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
 from antiphon.client.closing import Closes
+from antiphon.client.codecs import Codec
 from antiphon.client.finding import find_way
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
@@ -66,19 +67,63 @@ class Client(TransactionCalls, Closes):
         """Fail all open requests, close all connections, end the thread. A second close does nothing."""
         self._finalizer()
 
-    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> Topic:
+    @overload
+    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> Topic: ...
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> Topic[T]: ...
+
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> Topic[Any]:
         """A topic to append to and read from. Raises UnknownTopicError, WrongKindError. See `AsyncClient.topic`."""
 
-        async def find() -> AsyncTopic:
-            return await self.aio.topic(name, compression=compression, any_kind=any_kind)
+        async def find() -> AsyncTopic[Any]:
+            topic: AsyncTopic[Any] = self.aio.topic(
+                name, compression=compression, any_kind=any_kind, codec=codec, type=type
+            )
+            return await topic
 
         return Topic(self._thread, self.run(find()))
 
-    def table(self, name: str) -> Table:
-        """A table. Raises UnknownTopicError, WrongKindError."""
+    @overload
+    def table(self, name: str) -> Table: ...
 
-        async def find() -> AsyncTable:
-            return await self.aio.table(name)
+    @overload
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> Table[T]: ...
+
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> Table[Any]:
+        """A table. Raises UnknownTopicError, WrongKindError. See `AsyncClient.table`."""
+
+        async def find() -> AsyncTable[Any]:
+            table: AsyncTable[Any] = self.aio.table(name, codec=codec, type=type)
+            return await table
 
         return Table(self._thread, self.run(find()))
 

@@ -1,19 +1,21 @@
 """Topics for programs that block: the face of `AsyncTopic`."""
 
 from collections.abc import Generator, Iterable
+from typing import Any, Generic, overload
 
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.on_unreadable import OnCorrupt
-from antiphon.client.topic import AsyncTopic, Message, Value
+from antiphon.client.topic import AsyncTopic, Message, TypedPair, Value
 from antiphon.client.topic_writer import Position
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
+from antiphon.records.value_type import ValueT
 
 
-class Topic:
+class Topic(Generic[ValueT]):
     """A plain log, cut into shards; `client.topic(name)` makes one. See `AsyncTopic` for the details of each call."""
 
-    def __init__(self, thread: LoopThread, topic: AsyncTopic) -> None:
+    def __init__(self, thread: LoopThread, topic: AsyncTopic[ValueT]) -> None:
         self._thread = thread
         self._topic = topic
         self.name = topic.name
@@ -23,9 +25,35 @@ class Topic:
         """Number of shards."""
         return self._topic.shards
 
+    @overload
+    def append(
+        self: "Topic[bytes]",
+        value: Value,
+        *,
+        key: Value = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Position: ...
+
+    @overload
     def append(
         self,
-        value: Value,
+        value: ValueT | None,
+        *,
+        key: Value = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Position: ...
+
+    def append(
+        self,
+        value: Any,
         *,
         key: Value = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
@@ -51,9 +79,31 @@ class Topic:
             )
         )
 
+    @overload
+    def append_batch(
+        self: "Topic[bytes]",
+        messages: Iterable[Message],
+        *,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timestamp_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Position]: ...
+
+    @overload
     def append_batch(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[ValueT | TypedPair[ValueT] | None],
+        *,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timestamp_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Position]: ...
+
+    def append_batch(
+        self,
+        messages: Any,
         *,
         shard: int | None = None,
         expected_offset: int | None = None,
@@ -81,7 +131,7 @@ class Topic:
         follow: bool = False,
         on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
-    ) -> Generator[Record, None, None]:
+    ) -> Generator[Record[ValueT], None, None]:
         """Records of one shard in order. See `AsyncTopic.read`.
 
         A function for `on_corrupt` is called in the client's own thread, and must not call the client.

@@ -22,7 +22,8 @@ from antiphon.archive import catalog as archived
 from antiphon.client.blocking import Cluster, ShardCall, is_multi
 from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError, WrongShardError
 from antiphon.model.metadata import KeyRanges
-from antiphon.model.requests import ListOffset, OffsetReply, Row, TableRows, TableScan
+from antiphon.model.requests import ListOffset, OffsetReply, TableRows, TableScan
+from antiphon.model.rows import Row
 from antiphon.records.batch import iter_batches
 from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.spark.offset_options import OffsetSpec
