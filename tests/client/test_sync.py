@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import re
+import signal
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -169,13 +170,52 @@ def test_watch_begins_when_it_is_made(cluster: RealNodes) -> None:
             assert list(changes) == []
 
 
-def test_follow_is_left_in_the_middle(cluster: RealNodes) -> None:
+def test_follow_is_left_in_the_middle(cluster: RealNodes, caplog: pytest.LogCaptureFixture) -> None:
     with antiphon.connect(cluster.servers) as db:
         topic = db.create_topic("t")
         topic.append(b"1")
         following = topic.read(follow=True)
         assert next(following).value == b"1"
     following.close()  # after the client
+    assert caplog.messages == []
+
+
+def test_follow_is_closed_from_another_thread(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic = db.create_topic("t")
+        topic.append(b"1")
+        with topic.read(follow=True) as records:
+            threading.Timer(0.05, records.close).start()
+            assert [record.value for record in records] == [b"1"]
+            assert list(records) == []
+            with pytest.raises(StopIteration):
+                next(records)
+        records.close()
+
+
+def test_follow_ends_with_the_loop_that_it_is_in(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic = db.create_topic("t")
+        topic.append_batch([b"1", b"2"])
+        for record in topic.read(follow=True):
+            assert record.value == b"1"
+            break
+
+        async def at_work() -> int:
+            return len(asyncio.all_tasks())
+
+        others = db.run(at_work())
+        for _ in topic.read(follow=True):
+            break
+        assert db.run(at_work()) == others, "nobody asks for more"
+
+        def fails(records: Iterator[antiphon.Record]) -> None:
+            for _ in records:
+                raise ValueError("the program's own")
+
+        with pytest.raises(ValueError, match="own"):
+            fails(topic.read(follow=True))
+        assert db.run(at_work()) == others
 
 
 def test_errors_and_the_end(cluster: RealNodes) -> None:
@@ -262,3 +302,17 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.
 def test_a_block_of_the_page(cluster: RealNodes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setenv("ANTIPHON_SERVERS", cluster.servers)
     exec(BLOCKS[number], {"__name__": "page"})
+
+
+def test_an_interrupt_ends_a_read_that_waits(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic = db.create_topic("t")
+        for _ in range(3):
+            at = topic.append(b"1")
+            following = topic.read(start=at.offset, follow=True)
+            assert next(following).value == b"1"
+            threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                next(following)
+            assert list(following) == []
+            following.close()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from antiphon.client.changes import Changes
-from antiphon.client.loop_thread import LoopThread
+from antiphon.client.loop_thread import LoopThread, Stream
 from antiphon.client.sync_session import Session
 from antiphon.client.table import AsyncTable, Key, Value
 from antiphon.client.transaction import Operation, Results, Transaction
@@ -175,7 +175,7 @@ class Table(Generic[ValueT]):
         include_value: Literal[True] = True,
         consistency: str = "linearizable",
         timeout_s: float | None = None,
-    ) -> Generator[Row[ValueT], None, None]: ...
+    ) -> Stream[Row[ValueT]]: ...
 
     @overload
     def scan(
@@ -186,7 +186,7 @@ class Table(Generic[ValueT]):
         include_value: bool,
         consistency: str = "linearizable",
         timeout_s: float | None = None,
-    ) -> Generator[Row[ValueT | None], None, None]: ...
+    ) -> Stream[Row[ValueT | None]]: ...
 
     def scan(
         self,
@@ -196,7 +196,7 @@ class Table(Generic[ValueT]):
         include_value: bool = True,
         consistency: str = "linearizable",
         timeout_s: float | None = None,
-    ) -> Generator[Row[Any], None, None]:
+    ) -> Stream[Row[Any]]:
         """Rows with start <= key < end in byte order; an empty end means to the end. See `AsyncTable.scan`."""
         rows = self._table.scan(
             start, end, include_value=include_value, consistency=consistency, timeout_s=timeout_s

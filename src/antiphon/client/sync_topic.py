@@ -1,9 +1,9 @@
 """Topics for programs that block: the face of `AsyncTopic`."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any, Generic, overload
 
-from antiphon.client.loop_thread import LoopThread
+from antiphon.client.loop_thread import LoopThread, Stream
 from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.topic import AsyncTopic, Message, TypedPair, Value
 from antiphon.client.topic_writer import Position
@@ -131,8 +131,11 @@ class Topic(Generic[ValueT]):
         follow: bool = False,
         on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
-    ) -> Generator[Record[ValueT], None, None]:
+    ) -> Stream[Record[ValueT]]:
         """Records of one shard in order. See `AsyncTopic.read`.
+
+        With `follow` it waits for more until it is left, closed (also from another thread) or interrupted. It is a context
+        manager too: `with topic.read(follow=True) as records`.
 
         A function for `on_corrupt` is called in the client's own thread, and must not call the client.
         """
