@@ -3,19 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any, Final, Generic, NamedTuple, overload
 
-from antiphon.archive.reading import archived_start, read_through
 from antiphon.client.cluster import Cluster
-from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
-from antiphon.client.log_reader import EARLIEST, read_batches
-from antiphon.client.on_unreadable import ChunkDecoder, OnCorrupt
+from antiphon.client.on_unreadable import OnCorrupt, RecordPieces
 from antiphon.client.pipeline import Item
+from antiphon.client.topic_reads import Span, TopicReads
 from antiphon.client.topic_writer import Append, Position, RecordInput, TopicWriter, now_ms
 from antiphon.client.values import Values
-from antiphon.errors import InvalidRequestError, OffsetOutOfRangeError, WrongKindError
+from antiphon.errors import InvalidRequestError, WrongKindError
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
@@ -48,7 +45,7 @@ def record_bytes(record: RecordInput) -> int:
     return size_bytes + sum(len(name) + (len(data) if data else 0) + 4 for name, data in headers)
 
 
-class AsyncTopic(Handle, Generic[ValueT]):
+class AsyncTopic(TopicReads, Generic[ValueT]):
     """A plain log, cut into shards. `await client.topic(name)` checks that it exists.
 
     `AsyncTopic` has values of bytes. A topic with a codec, `client.topic(name, type=Order)`, is an `AsyncTopic[Order]`:
@@ -321,18 +318,11 @@ class AsyncTopic(Handle, Generic[ValueT]):
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Sequence[Record[ValueT]], None]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        meta = await self._resolved()
-        shard_id = self._shard_id(meta, shard)
-        from_first = start == EARLIEST
-        start = await self._start_of(shard_id, start)
-        if end is None and not follow:
-            end = await self._end_of(shard_id, isolation, start, timeout_s)
-        if from_first:
-            start = await archived_start(self._cluster, meta, shard, start, timeout_s)
-        log = partial(read_batches, self._cluster, shard_id, isolation=isolation, timeout_s=timeout_s)
-        decode = ChunkDecoder(meta, shard, on_corrupt, self._passed_over)
-        chunks = read_through(self._cluster, log, meta, shard, start, end, decode=decode, timeout_s=timeout_s)
+
+        def pieces(meta: TopicMeta) -> RecordPieces:
+            return RecordPieces(meta, shard, on_corrupt, self._passed_over)
+
+        chunks = self._pieces(pieces, Span(shard, start, end, isolation, follow), timeout_s)
         values = self.values
         async with aclosing(chunks):
             async for records in chunks:
@@ -348,25 +338,6 @@ class AsyncTopic(Handle, Generic[ValueT]):
 
     def _passed_over(self) -> None:
         self.unreadable_batches += 1
-
-    async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
-        from antiphon.client.log_reader import LATEST, committed_end, fetch, list_offset
-
-        if isolation != "uncommitted":
-            latest = await list_offset(self._cluster, shard_id, LATEST, timeout_s)
-            if not isolation:
-                return max(latest.default_end, committed_end(latest))
-            return committed_end(latest) if isolation == "committed" else latest.high_watermark
-        try:
-            reply, _ = await fetch(
-                self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s
-            )
-        except OffsetOutOfRangeError as error:
-            log_start = int(error.details.get("start", -1))
-            if not start < log_start:
-                raise
-            return await self._end_of(shard_id, isolation, log_start, timeout_s)  # `start` may be archived
-        return reply.log_end
 
 
 def _check_expected(expected_offset: int, shard: int | None) -> None:

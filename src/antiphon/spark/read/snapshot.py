@@ -354,8 +354,7 @@ def _scanned(task: _Task, holder: Holder, rows: Sequence[Row], schema: "pa.Schem
     import numpy as np
     import pyarrow as pa
 
-    from antiphon.records.arrow import constants
-    from antiphon.spark.read.table_fold import binaries
+    from antiphon.records.arrow import binaries, constants, version_columns
 
     versions = [row.version for row in rows]
     numbers = np.empty((len(rows), 4), np.int64)
@@ -363,7 +362,7 @@ def _scanned(task: _Task, holder: Holder, rows: Sequence[Row], schema: "pa.Schem
     numbers[:, 1] = [version.modifications for version in versions]
     numbers[:, 2] = [version.created_ms for version in versions]
     numbers[:, 3] = [version.modified_ms for version in versions]
-    made = columns.version_columns(numbers)
+    made = version_columns(numbers)
     made["key"] = binaries([row.key for row in rows])
     made["value"] = binaries([row.value or b"" for row in rows])
     made["kind"] = columns.kinds(made["value"], made["modifications"])
