@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, assert_type
 
+import pyarrow as pa
 import pytest
 
 import antiphon
@@ -316,3 +317,16 @@ def test_an_interrupt_ends_a_read_that_waits(cluster: RealNodes) -> None:
                 next(following)
             assert list(following) == []
             following.close()
+
+
+def test_arrow_in_and_out(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic, table = db.create_topic("t"), db.create_table("rows")
+        assert topic.append_arrow(pa.table({"value": ["a", "b"]})) == 2
+        assert topic.to_arrow(0, 1).column("value").to_pylist() == [b"b"]
+        assert [batch.num_rows for batch in topic.to_arrow_batches()] == [2]
+        assert list(topic.to_pandas(headers=True)["value"]) == [b"a", b"b"]
+        assert table.put_arrow(pa.table({"key": ["k"], "value": ["v"]})) == 1
+        assert table.to_arrow("a", "z").column("key").to_pylist() == [b"k"]
+        assert [batch.num_rows for batch in table.to_arrow_batches()] == [1]
+        assert list(table.to_pandas()["version"]) == [0]

@@ -26,6 +26,7 @@ CERTIFICATE_LOW_S = 30 * 86_400
 EXTRAS: Final = {  # of pyproject.toml, those for users
     "spark": "Spark and a Java for it",
     "lake": "lake tables, and the formats of values in them",
+    "arrow": "topics and tables as Arrow and as DataFrames",
     "archive": "reading archived topics without Spark",
     "pipelines": "what spark-pipelines needs",
     "dashboard": "the dashboard on each node's HTTP port",

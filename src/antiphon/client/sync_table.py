@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from antiphon.client.changes import Changes
 from antiphon.client.loop_thread import LoopThread, Stream
+from antiphon.client.sync_arrow import TableArrowCalls
 from antiphon.client.sync_session import Session
 from antiphon.client.table import AsyncTable, Key, Value
 from antiphon.client.transaction import Operation, Results, Transaction
@@ -19,7 +20,7 @@ T = TypeVar("T")
 SCAN_PAGE_ROWS: Final = 500
 
 
-class Table(Generic[ValueT]):
+class Table(TableArrowCalls, Generic[ValueT]):
     """Keys, values and versions; `client.table(name)` makes one. See `AsyncTable` for the details of each call."""
 
     def __init__(self, thread: LoopThread, table: AsyncTable[ValueT]) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Generic, overload
 
 from antiphon.client.loop_thread import LoopThread, Stream
 from antiphon.client.on_unreadable import OnCorrupt
+from antiphon.client.sync_arrow import TopicArrowCalls
 from antiphon.client.topic import AsyncTopic, Message, TypedPair, Value
 from antiphon.client.topic_writer import Position
 from antiphon.records.decode import Record
@@ -12,7 +13,7 @@ from antiphon.records.unreadable import FAIL
 from antiphon.records.value_type import ValueT
 
 
-class Topic(Generic[ValueT]):
+class Topic(TopicArrowCalls, Generic[ValueT]):
     """A plain log, cut into shards; `client.topic(name)` makes one. See `AsyncTopic` for the details of each call."""
 
     def __init__(self, thread: LoopThread, topic: AsyncTopic[ValueT]) -> None:

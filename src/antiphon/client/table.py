@@ -5,8 +5,8 @@ import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Generic, Literal, overload
 
+from antiphon.client.arrow_calls import TableArrow
 from antiphon.client.cluster import Cluster
-from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes
 from antiphon.client.session import AsyncSession, put_under
 from antiphon.client.table_core import TableCore
@@ -28,7 +28,7 @@ Key = str | bytes
 Value = str | bytes
 
 
-class AsyncTable(Handle, Generic[ValueT]):
+class AsyncTable(TableArrow, Generic[ValueT]):
     """Keys, values and versions, cut into shards by key. `await client.table(name)` checks that it exists.
 
     `AsyncTable` has values of bytes. A table with a codec, `client.table(name, type=Order)`, is an `AsyncTable[Order]`:

@@ -5,11 +5,12 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Generic, NamedTuple, overload
 
+from antiphon.client.arrow_calls import BATCH_BYTES_MAX, TopicArrow
 from antiphon.client.cluster import Cluster
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
 from antiphon.client.on_unreadable import OnCorrupt, RecordPieces
 from antiphon.client.pipeline import Item
-from antiphon.client.topic_reads import Span, TopicReads
+from antiphon.client.topic_reads import Span
 from antiphon.client.topic_writer import Append, Position, RecordInput, TopicWriter, now_ms
 from antiphon.client.values import Values
 from antiphon.errors import InvalidRequestError, WrongKindError
@@ -19,7 +20,6 @@ from antiphon.records.unreadable import FAIL
 from antiphon.records.value_type import ValueT
 
 RECORD_OVERHEAD_BYTES: Final = 24
-BATCH_BYTES_MAX: Final = 1_048_588  # a topic's default for `max.message.bytes`
 
 Value = bytes | str | None
 Message = Value | tuple[Value, Value] | tuple[Value, Value, Iterable[tuple[str, bytes | None]]]
@@ -45,7 +45,7 @@ def record_bytes(record: RecordInput) -> int:
     return size_bytes + sum(len(name) + (len(data) if data else 0) + 4 for name, data in headers)
 
 
-class AsyncTopic(TopicReads, Generic[ValueT]):
+class AsyncTopic(TopicArrow, Generic[ValueT]):
     """A plain log, cut into shards. `await client.topic(name)` checks that it exists.
 
     `AsyncTopic` has values of bytes. A topic with a codec, `client.topic(name, type=Order)`, is an `AsyncTopic[Order]`:
