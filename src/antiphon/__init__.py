@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from antiphon.client.changes import Changes
     from antiphon.client.codecs import Codec, JsonCodec, MsgpackCodec, TextCodec
     from antiphon.client.log_backed_store import Applied, LogBackedStore
+    from antiphon.client.show import show
     from antiphon.client.sync import Client, connect
     from antiphon.client.sync_table import Table
     from antiphon.client.sync_topic import Topic
@@ -75,6 +76,7 @@ _LAZY = {
     "VersionMismatchError": "antiphon.errors",
     "connect": "antiphon.client.sync",
     "local": "antiphon.tools.local_client",
+    "show": "antiphon.client.show",
 }
 
 __all__ = [
@@ -111,6 +113,7 @@ __all__ = [
     "aio",
     "connect",
     "local",
+    "show",
 ]
 
 

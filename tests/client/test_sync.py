@@ -330,3 +330,16 @@ def test_arrow_in_and_out(cluster: RealNodes) -> None:
         assert table.to_arrow("a", "z").column("key").to_pylist() == [b"k"]
         assert [batch.num_rows for batch in table.to_arrow_batches()] == [1]
         assert list(table.to_pandas()["version"]) == [0]
+
+
+def test_what_people_see(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        assert repr(db) == f"<antiphon.Client of {cluster.servers}, open>"
+        table = db.create_table("t", shards=2)
+        assert (repr(table), repr(db.create_topic("u"))) == (
+            "<antiphon.Table 't', 2 shards>",
+            "<antiphon.Topic 'u', 1 shard>",
+        )
+        assert "<td>1</td>" in table._repr_html_()
+        assert repr(db.table("t", type=int)) == "<antiphon.Table 't' of int, 2 shards>"
+    assert repr(db).endswith("closed>")

@@ -88,6 +88,10 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         self._topic_writers: dict[int, TopicWriter] = {}
         self._sessions = OpenedSessions(self._cluster)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._cluster.closed else "open"
+        return f"<antiphon.aio.AsyncClient of {','.join(self._cluster.servers)}, {state}>"
+
     async def __aenter__(self) -> Self:
         await self.connect()
         return self
@@ -260,14 +264,14 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         Returns when the change is decided; replicas are then added and dropped while clients read and write: see
         `wait_for_moves`.
         """
-        await self._decide(AlterTopic(name, dict(config or {}), shards, replicas), timeout_s)
+        await self.administer(AlterTopic(name, dict(config or {}), shards, replicas), timeout_s=timeout_s)
 
     async def elect_leader(
         self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
     ) -> None:
         """Fence a shard and elect a new leader; `node` -1: the replica with the best log."""
         shard_id = shard_of(await self._meta_of(name), shard).shard_id
-        await self._decide(ElectLeader(shard_id, node), timeout_s)
+        await self.administer(ElectLeader(shard_id, node), timeout_s=timeout_s)
 
     async def split_shard(
         self, name: str, shard: int, *, at: int | None = None, timeout_s: float | None = None
@@ -297,11 +301,12 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         Raises InvalidRequestError, UnknownShardError.
         """
         shard_id = shard_of(await self._meta_of(name), shard).shard_id
-        await self._decide(MoveReplica(shard_id, from_node, to_node), timeout_s)
+        await self.administer(MoveReplica(shard_id, from_node, to_node), timeout_s=timeout_s)
 
     async def administer(self, request: AdminRequest, *, timeout_s: float | None = None) -> None:
         """Have the coordinator carry out a request as it stands: of users, access control lists, quotas."""
-        await self._decide(request, timeout_s)
+        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
+        await self._cluster.refresh()
 
     async def access(self) -> AccessReply:
         """Users, access control lists and quotas. Takes the right to describe the cluster."""
@@ -315,11 +320,11 @@ class AsyncClient(CoordinatedCalls, RawRequests):
 
         Returns when it is decided: see `wait_for_moves`. Raises InvalidRequestError if a replica has nowhere to go.
         """
-        await self._decide(DrainNode(node, cancel), timeout_s)
+        await self.administer(DrainNode(node, cancel), timeout_s=timeout_s)
 
     async def remove_node(self, node: int, *, timeout_s: float | None = None) -> None:
         """Remove a node that holds nothing and is stopped. Raises InvalidRequestError for any other."""
-        await self._decide(RemoveNode(node), timeout_s)
+        await self.administer(RemoveNode(node), timeout_s=timeout_s)
 
     async def rebalance(self, *, leaders_only: bool = False, timeout_s: float | None = None) -> None:
         """Spread replicas (unless `leaders_only`) and leaderships evenly. Returns when it is decided: see
@@ -327,7 +332,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
 
         Leaderships of shards that move replicas are not evened out at once: call again when those moves are done.
         """
-        await self._decide(Rebalance(leaders_only), timeout_s)
+        await self.administer(Rebalance(leaders_only), timeout_s=timeout_s)
 
     async def wait_for_moves(self, name: str | None = None, *, timeout_s: float | None = None) -> None:
         """Return when no shard (of one topic, if named) is changing its members. Raises TimedOutError."""
@@ -341,10 +346,6 @@ class AsyncClient(CoordinatedCalls, RawRequests):
                     f"{list(shard.ensemble)} to {list(shard.goal)}"
                 )
             await asyncio.sleep(MOVES_POLL_S)
-
-    async def _decide(self, request: AdminRequest, timeout_s: float | None) -> None:
-        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
-        await self._cluster.refresh()
 
     async def metadata(self) -> ClusterMeta:
         """Nodes, topics and shards as a node knows them now."""

@@ -50,6 +50,9 @@ class Client(TransactionCalls, Closes):
         self._thread = LoopThread(servers, timeout_s, client_id, account, tls)
         self._finalizer = weakref.finalize(self, LoopThread.close, self._thread)
 
+    def __repr__(self) -> str:
+        return repr(self.aio).replace("aio.AsyncClient", "Client", 1)
+
     @property
     def aio(self) -> AsyncClient:
         """The asynchronous client underneath; its coroutines are run by `run`."""

@@ -28,6 +28,12 @@ class Table(TableArrowCalls, Generic[ValueT]):
         self._table = table
         self.name = table.name
 
+    def __repr__(self) -> str:
+        return self._table.described("antiphon.Table")
+
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
     @property
     def shards(self) -> int:
         """Number of shards."""

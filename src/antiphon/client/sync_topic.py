@@ -21,6 +21,12 @@ class Topic(TopicArrowCalls, Generic[ValueT]):
         self._topic = topic
         self.name = topic.name
 
+    def __repr__(self) -> str:
+        return self._topic.described("antiphon.Topic")
+
+    def _repr_html_(self) -> str:
+        return self._topic._repr_html_()
+
     @property
     def shards(self) -> int:
         """Number of shards."""

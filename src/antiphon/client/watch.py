@@ -27,6 +27,7 @@ from antiphon.model.rows import Version
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import Change as LoggedChange
 from antiphon.records.changes import ChangeKind, decode_changes
+from antiphon.records.display import html_table, line
 from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.records.value_type import ValueT, ValueT_co
 
@@ -51,6 +52,16 @@ class Change(NamedTuple, Generic[ValueT_co]):
     offset: int
     timestamp_ms: int
     session_id: int | None = None
+
+    def display(self) -> dict[str, Any]:
+        """Its fields, as people see them: of the version its id."""
+        return self._asdict() | {"version": self.version.id, "kind": str(self.kind)}
+
+    def __repr__(self) -> str:
+        return line("Change", self.display())
+
+    def _repr_html_(self) -> str:
+        return html_table([self.display()])
 
 
 class Watch(StartsAndCloses, Generic[ValueT]):

@@ -1,9 +1,10 @@
 """Rows of tables, and their versions."""
 
-from typing import Generic
+from typing import Any, Generic
 
 import msgspec
 
+from antiphon.records.display import html_table, line
 from antiphon.records.value_type import ValueT_co
 
 
@@ -26,3 +27,18 @@ class Row(msgspec.Struct, Generic[ValueT_co], frozen=True, array_like=True, gc=F
     value: ValueT_co
     version: Version
     session_id: int | None = None
+
+    def display(self) -> dict[str, Any]:
+        """Its fields, as people see them: of the version its id."""
+        return {
+            "key": self.key,
+            "value": self.value,
+            "version": self.version.id,
+            "session_id": self.session_id,
+        }
+
+    def __repr__(self) -> str:
+        return line("Row", self.display())
+
+    def _repr_html_(self) -> str:
+        return html_table([self.display()])

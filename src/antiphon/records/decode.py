@@ -21,6 +21,7 @@ from antiphon.records.batch import (
     iter_batches,
 )
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from antiphon.records.display import html_table, line
 from antiphon.records.value_type import ValueT_co
 
 RECORD_BYTES_MIN = (
@@ -39,6 +40,16 @@ class Record(NamedTuple, Generic[ValueT_co]):
     key: bytes | None
     value: ValueT_co | None
     headers: tuple[tuple[str, bytes | None], ...]
+
+    def display(self) -> dict[str, Any]:
+        """Its fields, as people see them."""
+        return self._asdict()
+
+    def __repr__(self) -> str:
+        return line("Record", self.display())
+
+    def _repr_html_(self) -> str:
+        return html_table([self.display()])
 
 
 _batch_class: Any = None
