@@ -117,6 +117,8 @@ async def test_a_table_as_arrow_is_what_scans_give(cluster: FailingNodes, db: As
                 row.session_id,
             )
             assert int(at["modified"].timestamp() * 1000 + 0.5) == row.version.modified_ms
+        frame = (await table.to_pandas("k0000", "k0002")).sort_values("key")
+        assert list(frame["session_id"]) == [None, session.id]
     part = await table.to_arrow("k0100", "k0200")
     assert sorted(part.column("key").to_pylist()) == [b"k%04d" % n for n in range(100, 200)]
     assert max([batch.num_rows async for batch in table.to_arrow_batches()]) <= 1000

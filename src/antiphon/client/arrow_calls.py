@@ -117,7 +117,7 @@ class TopicArrow(TopicReads):
         table = await self.to_arrow(
             shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
         )
-        return table.to_pandas()
+        return table.to_pandas(integer_object_nulls=True)
 
     async def to_polars(
         self,
@@ -224,8 +224,10 @@ class TableArrow(Handle):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
-        library("pandas")
-        return (await self.to_arrow(start, end, consistency=consistency, timeout_s=timeout_s)).to_pandas()
+        library("pandas")  # ids of sessions would be rounded where a column with nulls is of floats
+        return (await self.to_arrow(start, end, consistency=consistency, timeout_s=timeout_s)).to_pandas(
+            integer_object_nulls=True
+        )
 
     async def to_polars(
         self,
