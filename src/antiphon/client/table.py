@@ -162,7 +162,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         deadline = self._deadline(timeout_s)
         if not self.core.is_known:
             await self.core.ready()
-        row: Any = await self.core.ask(key, consistency, deadline)
+        row: Any = await self.core.reads.ask(key, self.core.ranges(), consistency, deadline)
         return row if row is None or self.values is None else self.values.row(row)
 
     async def get_many(
@@ -173,7 +173,8 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         deadline = self._deadline(timeout_s)
         if not self.core.is_known:
             await self.core.ready()
-        rows: Any = await asyncio.gather(*(self.core.ask(key, consistency, deadline) for key in wanted))
+        ask, ranges = self.core.reads.ask, self.core.ranges()
+        rows: Any = await asyncio.gather(*(ask(key, ranges, consistency, deadline) for key in wanted))
         if self.values is not None:
             rows = [None if row is None else self.values.row(row) for row in rows]
         found: list[Row[ValueT] | None] = rows

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError
@@ -26,9 +26,6 @@ from antiphon.errors import AntiphonError, BatchTooLargeError, InvalidRequestErr
 from antiphon.model.metadata import KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import DeleteRange, OpResult, OpStatus, TableOp, TableScan
 
-if TYPE_CHECKING:
-    from antiphon.model.rows import Row
-
 RANGE_PIECE_KEYS: Final = 1000
 
 
@@ -45,7 +42,7 @@ class TableCore(Handle):
         self._handover: Handover | None = None  # while writes to shards that took keys over have to wait
         self._early: list[Item] = []  # made before the table's metadata was known, and those behind them
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reads = KeyReads(cluster, self.ranges, self._start)
+        self.reads = KeyReads(cluster, self.ranges, self._start)
 
     async def ready(self) -> None:
         """Return when the table's shards are known. Raises UnknownTopicError, WrongKindError."""
@@ -267,10 +264,6 @@ class TableCore(Handle):
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def ask(self, key: bytes, consistency: str, deadline: float) -> "asyncio.Future[Row | None]":
-        """The row of a key, or None; the table must be ready. Raises InvalidRequestError for an unknown consistency."""
-        return self._reads.ask(key, self._ranges, consistency, deadline)
-
     async def scans(self, request: TableScan, timeout_s: float) -> list[RangeScan]:
         """A scan for each shard that there is now. `request` says what to read; `timeout_s` bounds each page."""
         meta = await self._resolved()
@@ -286,7 +279,7 @@ class TableCore(Handle):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._reads.close()
+        await self.reads.close()
         for writer in list(self._writers.values()):
             await writer.close()
         if self._handover is not None:
