@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     __version__: str
     from antiphon import aio
     from antiphon.client.changes import Changes
+    from antiphon.client.codecs import Codec, JsonCodec, MsgpackCodec, TextCodec
     from antiphon.client.log_backed_store import Applied, LogBackedStore
-    from antiphon.client.sync import Client, Table, Topic, connect
+    from antiphon.client.show import show
+    from antiphon.client.sync import Client, connect
+    from antiphon.client.sync_table import Table
+    from antiphon.client.sync_topic import Topic
     from antiphon.client.table import ABSENT
     from antiphon.client.topic_writer import Position
     from antiphon.client.watch import Change
     from antiphon.errors import (
         AntiphonError,
+        BadRecordError,
         InvalidTxnStateError,
         KeyNotFoundError,
         OffsetMismatchError,
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
         VersionMismatchError,
     )
     from antiphon.errors import OffsetMismatchError as OffsetMismatch
-    from antiphon.model.requests import Row, Version
+    from antiphon.model.rows import Row, Version
     from antiphon.records.changes import ChangeKind
     from antiphon.records.decode import Record
     from antiphon.records.unreadable import UnreadableBatch
@@ -43,42 +48,52 @@ _LAZY = {
     "ABSENT": "antiphon.client.table",
     "AntiphonError": "antiphon.errors",
     "Applied": "antiphon.client.log_backed_store",
+    "BadRecordError": "antiphon.errors",
     "Change": "antiphon.client.watch",
     "ChangeKind": "antiphon.records.changes",
     "Changes": "antiphon.client.changes",
     "Client": "antiphon.client.sync",
+    "Codec": "antiphon.client.codecs",
     "InvalidTxnStateError": "antiphon.errors",
+    "JsonCodec": "antiphon.client.codecs",
     "KeyNotFoundError": "antiphon.errors",
     "LogBackedStore": "antiphon.client.log_backed_store",
+    "MsgpackCodec": "antiphon.client.codecs",
     "OffsetMismatch": "antiphon.errors:OffsetMismatchError",
     "OffsetMismatchError": "antiphon.errors",
     "Position": "antiphon.client.topic_writer",
     "ProducerFencedError": "antiphon.errors",
     "Record": "antiphon.records.decode",
-    "Row": "antiphon.model.requests",
-    "Table": "antiphon.client.sync",
+    "Row": "antiphon.model.rows",
+    "Table": "antiphon.client.sync_table",
+    "TextCodec": "antiphon.client.codecs",
     "TimedOutError": "antiphon.errors",
-    "Topic": "antiphon.client.sync",
+    "Topic": "antiphon.client.sync_topic",
     "TopicExistsError": "antiphon.errors",
     "UnknownTopicError": "antiphon.errors",
     "UnreadableBatch": "antiphon.records.unreadable",
-    "Version": "antiphon.model.requests",
+    "Version": "antiphon.model.rows",
     "VersionMismatchError": "antiphon.errors",
     "connect": "antiphon.client.sync",
     "local": "antiphon.tools.local_client",
+    "show": "antiphon.client.show",
 }
 
 __all__ = [
     "ABSENT",
     "AntiphonError",
     "Applied",
+    "BadRecordError",
     "Change",
     "ChangeKind",
     "Changes",
     "Client",
+    "Codec",
     "InvalidTxnStateError",
+    "JsonCodec",
     "KeyNotFoundError",
     "LogBackedStore",
+    "MsgpackCodec",
     "OffsetMismatch",
     "OffsetMismatchError",
     "Position",
@@ -86,6 +101,7 @@ __all__ = [
     "Record",
     "Row",
     "Table",
+    "TextCodec",
     "TimedOutError",
     "Topic",
     "TopicExistsError",
@@ -97,6 +113,7 @@ __all__ = [
     "aio",
     "connect",
     "local",
+    "show",
 ]
 
 

@@ -324,7 +324,9 @@ class UnreachableError(AntiphonError):
 
 
 class BadRecordError(AntiphonError):
-    """A record whose value is not what its schema says. `details`: topic, shard, offset, reason."""
+    """A record or row whose value is not what its schema or codec says. `details`: topic, reason; shard and offset where
+    they are known; of a codec also key and type.
+    """
 
     code = "bad_record"
 

@@ -31,7 +31,7 @@ from antiphon.archive.format import (
 )
 from antiphon.archive.writer import FileWriter
 from antiphon.errors import ArchiveError, InvalidRequestError
-from antiphon.model.requests import Row, Version
+from antiphon.model.rows import Row, Version
 from antiphon.records.arrow import to_arrow
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.decode import Record, decode_records

@@ -8,7 +8,7 @@ import pytest
 from antiphon.archive.format import ArchivedFile, decode_row, encode_row
 from antiphon.archive.places import LOCATIONS_VARIABLE, location_problem
 from antiphon.errors import ArchiveError
-from antiphon.model.requests import Row, Version
+from antiphon.model.rows import Row, Version
 
 ID: Final = "0123456789abcdef" * 2
 NAME: Final = "00000000000000000005-00000000000000000009-1700000000000-0a1b2c3d.parquet"

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from antiphon.cli import node_process, up_command
+from antiphon.client import local_folder
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -21,9 +22,9 @@ def test_what_is_saved_is_loaded_and_follows_a_moved_directory(tmp_path: Path) -
     first, second = tmp_path / "first", tmp_path / "second"
     cluster = cluster_files.new_cluster(first, 3, "127.0.0.1", "oxia")
     cluster_files.save_cluster(first, cluster)
-    assert cluster_files.load_cluster(first) == cluster
+    assert local_folder.load_cluster(first) == cluster
     first.rename(second)
-    moved = cluster_files.find_cluster(second)
+    moved = local_folder.find_cluster(second)
     assert [node.dir for node in moved.nodes] == [str(second / f"node-{i}") for i in range(3)]
     assert moved.cluster_id == cluster.cluster_id
 
@@ -62,9 +63,9 @@ def test_nodes_that_start_together_wait_long_for_their_coordinator(
 
 
 def test_absent_cluster_says_how_to_start_one(tmp_path: Path) -> None:
-    assert cluster_files.load_cluster(tmp_path) is None
+    assert local_folder.load_cluster(tmp_path) is None
     with pytest.raises(AntiphonError, match="antiphon up --dir"):
-        cluster_files.find_cluster(tmp_path)
+        local_folder.find_cluster(tmp_path)
 
 
 @pytest.mark.parametrize("count", [0, -1, 65])
@@ -77,13 +78,13 @@ def test_number_of_nodes_is_bounded(tmp_path: Path, count: int) -> None:
 def test_other_files_of_that_name_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(ForeignDirectoryError, match="--dir"):
-        cluster_files.load_cluster(tmp_path)
+        local_folder.load_cluster(tmp_path)
 
 
 def test_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_bytes(msgspec.json.encode({"format": 99}))
     with pytest.raises(NewerFormatError, match="99"):
-        cluster_files.load_cluster(tmp_path)
+        local_folder.load_cluster(tmp_path)
 
 
 def test_pid_of_an_ended_or_recycled_process_is_not_taken_for_a_node(tmp_path: Path) -> None:

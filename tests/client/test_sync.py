@@ -2,16 +2,20 @@
 
 import asyncio
 import gc
+import re
+import signal
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_type
 
+import pyarrow as pa
 import pytest
 
 import antiphon
 from antiphon.errors import (
+    BadRecordError,
     InvalidRequestError,
     KeyNotFoundError,
     TimedOutError,
@@ -167,13 +171,52 @@ def test_watch_begins_when_it_is_made(cluster: RealNodes) -> None:
             assert list(changes) == []
 
 
-def test_follow_is_left_in_the_middle(cluster: RealNodes) -> None:
+def test_follow_is_left_in_the_middle(cluster: RealNodes, caplog: pytest.LogCaptureFixture) -> None:
     with antiphon.connect(cluster.servers) as db:
         topic = db.create_topic("t")
         topic.append(b"1")
         following = topic.read(follow=True)
         assert next(following).value == b"1"
     following.close()  # after the client
+    assert caplog.messages == []
+
+
+def test_follow_is_closed_from_another_thread(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic = db.create_topic("t")
+        topic.append(b"1")
+        with topic.read(follow=True) as records:
+            threading.Timer(0.05, records.close).start()
+            assert [record.value for record in records] == [b"1"]
+            assert list(records) == []
+            with pytest.raises(StopIteration):
+                next(records)
+        records.close()
+
+
+def test_follow_ends_with_the_loop_that_it_is_in(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic = db.create_topic("t")
+        topic.append_batch([b"1", b"2"])
+        for record in topic.read(follow=True):
+            assert record.value == b"1"
+            break
+
+        async def at_work() -> int:
+            return len(asyncio.all_tasks())
+
+        others = db.run(at_work())
+        for _ in topic.read(follow=True):
+            break
+        assert db.run(at_work()) == others, "nobody asks for more"
+
+        def fails(records: Iterator[antiphon.Record]) -> None:
+            for _ in records:
+                raise ValueError("the program's own")
+
+        with pytest.raises(ValueError, match="own"):
+            fails(topic.read(follow=True))
+        assert db.run(at_work()) == others
 
 
 def test_errors_and_the_end(cluster: RealNodes) -> None:
@@ -225,3 +268,78 @@ def test_a_transaction_of_the_blocking_client(cluster: RealNodes) -> None:
         with pytest.raises(antiphon.VersionMismatchError), table.transaction() as t:
             t.put("a", "3", expected_version=7)
         assert [row.value for row in table.scan()] == [b"1", b"2"]
+
+
+def test_values_with_a_type(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        db.create_table("counts")
+        counts = db.table("counts", type=int)
+        assert_type(counts, antiphon.Table[int])
+        with counts.watch() as changes:
+            counts.put("a", 1)
+            counts.put_many({"b": 2, "c": 3})
+            with counts.transaction() as t:
+                t.put("d", 4)
+            assert [next(changes).value for _ in range(4)] == [1, 2, 3, 4]
+        assert counts.get("a").value + 1 == 2
+        assert [row.value for row in counts.scan()] == [1, 2, 3, 4]
+        db.table("counts").put("e", b"five")
+        with pytest.raises(BadRecordError, match="counts, key b'e': the value is no int"):
+            counts.get("e")
+
+        db.create_topic("words")
+        words = db.topic("words", type=str)
+        words.append("one")
+        words.append_batch(["two", ("key", "three")])
+        assert [record.value for record in words.read()] == ["one", "two", "three"]
+        assert_type(next(words.read()).value, str | None)
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "python.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_a_block_of_the_page(cluster: RealNodes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setenv("ANTIPHON_SERVERS", cluster.servers)
+    exec(BLOCKS[number], {"__name__": "page"})
+
+
+def test_an_interrupt_ends_a_read_that_waits(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic = db.create_topic("t")
+        for _ in range(3):
+            at = topic.append(b"1")
+            following = topic.read(start=at.offset, follow=True)
+            assert next(following).value == b"1"
+            threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                next(following)
+            assert list(following) == []
+            following.close()
+
+
+def test_arrow_in_and_out(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        topic, table = db.create_topic("t"), db.create_table("rows")
+        assert topic.append_arrow(pa.table({"value": ["a", "b"]})) == 2
+        assert topic.to_arrow(0, 1).column("value").to_pylist() == [b"b"]
+        assert [batch.num_rows for batch in topic.to_arrow_batches()] == [2]
+        assert list(topic.to_pandas(headers=True)["value"]) == [b"a", b"b"]
+        assert table.put_arrow(pa.table({"key": ["k"], "value": ["v"]})) == 1
+        assert table.to_arrow("a", "z").column("key").to_pylist() == [b"k"]
+        assert [batch.num_rows for batch in table.to_arrow_batches()] == [1]
+        assert list(table.to_pandas()["version"]) == [0]
+
+
+def test_what_people_see(cluster: RealNodes) -> None:
+    with antiphon.connect(cluster.servers) as db:
+        assert repr(db) == f"<antiphon.Client of {cluster.servers}, open>"
+        table = db.create_table("t", shards=2)
+        assert (repr(table), repr(db.create_topic("u"))) == (
+            "<antiphon.Table 't', 2 shards>",
+            "<antiphon.Topic 'u', 1 shard>",
+        )
+        assert "<td>1</td>" in table._repr_html_()
+        assert repr(db.table("t", type=int)) == "<antiphon.Table 't' of int, 2 shards>"
+    assert repr(db).endswith("closed>")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.client import table as table_client
+from antiphon.client import table_core as table_client
 from antiphon.client import table_scan, table_writer
 from antiphon.client.aio import AsyncClient
 from antiphon.client.hashing import shard_of_table_key
@@ -304,9 +304,9 @@ async def test_wrong_names_and_values(cluster: FailingNodes, db: AsyncClient) ->
         await db.table("plain")
     table = await db.create_table("t")
     with pytest.raises(InvalidRequestError, match="a key is bytes or str, not int"):
-        await table.put(5, b"")  # type: ignore[arg-type]
+        await table.put(5, b"")  # type: ignore[call-overload]
     with pytest.raises(InvalidRequestError, match="a value is bytes or str"):
-        await table.put("k", None)  # type: ignore[arg-type]
+        await table.put("k", None)  # type: ignore[call-overload]
     with pytest.raises(InvalidRequestError, match="consistency"):
         await table.get("k", consistency="eventual")
 

@@ -338,3 +338,20 @@ async def test_wrong_names(cluster: FailingNodes, db: AsyncClient) -> None:
     with pytest.raises(AntiphonError):
         await topic.append(b"", headers=[("h", "text")])  # type: ignore[list-item]
     assert (await topic.append(b"", shard=0)).offset == 0
+
+
+@in_a_cluster
+async def test_who_leaves_a_follow_asks_for_nothing_more(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await db.create_topic("t")
+    await topic.append(b"1")
+    before = asyncio.all_tasks()
+    async for record in topic.read(follow=True):
+        assert record.value == b"1"
+        break
+    await asyncio.sleep(0.1)
+    assert client_tasks(asyncio.all_tasks() - before) == []
+
+
+def client_tasks(tasks: set[asyncio.Task[object]]) -> list[str]:
+    """Questions of readers that are open."""
+    return [name for task in tasks if "fetch" in (name := repr(task.get_coro()))]

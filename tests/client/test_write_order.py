@@ -5,7 +5,7 @@ import os
 import random
 from collections import Counter
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,9 +21,12 @@ from antiphon.errors import (
     VersionMismatchError,
 )
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import Put, TableWrite, Version
+from antiphon.model.requests import Put, TableWrite
 from antiphon.partition.write_order import WriteOrder
 from tests.client.writer_model import POISON, ModelCluster
+
+if TYPE_CHECKING:
+    from antiphon.model.rows import Version
 
 SEEDS = int(os.environ.get("SCHEDULES", "100"))
 KEYS = 6

@@ -27,16 +27,8 @@ from antiphon.errors import (
 )
 from antiphon.log.producer_state import ProducerState
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
-from antiphon.model.requests import (
-    AppendBatch,
-    Appended,
-    OpResult,
-    OpStatus,
-    Put,
-    TableWrite,
-    TableWritten,
-    Version,
-)
+from antiphon.model.requests import AppendBatch, Appended, OpResult, OpStatus, Put, TableWrite, TableWritten
+from antiphon.model.rows import Version
 from antiphon.partition.write_order import RefusedAppends, WriteOrder
 from antiphon.records.batch import BatchHeader, read_header
 from antiphon.records.decode import decode_records

@@ -1,18 +1,20 @@
 """A group's state belongs to the term in which this node's own replica leads, whatever the metadata here says yet."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from antiphon.errors import NotLeaderError
-from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupConfig, Join, Sync
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import TableRows, TableScan
 from tests.coroutines import on_a_loop
+
+if TYPE_CHECKING:
+    from antiphon.gateway.interface import Gateway
 
 HERE, SHARD, TERM = 1, 7, 5
 JOIN = Join("", None, "c", "h", 60_000, 60_000, "consumer", (("range", b""),), "m")
@@ -39,7 +41,9 @@ class StaleNode:
 
 
 async def with_a_member(node: StaleNode) -> tuple[GroupCoordinator, int]:
-    groups = GroupCoordinator(cast(Gateway, cast(Any, node)), GroupConfig(initial_delay_ms=0), table_shards=1)
+    groups = GroupCoordinator(
+        cast("Gateway", cast("Any", node)), GroupConfig(initial_delay_ms=0), table_shards=1
+    )
     joined = await groups.join("g", JOIN)
     assert joined.error_code == code.NONE
     await groups.sync("g", Sync("m", None, joined.generation, "consumer", "range", (("m", b""),)))

@@ -140,11 +140,11 @@ class Shard:
             election_timeout_ticks=lambda: 10,
             election=ElectionConfig(),
         )
-        return SingleWriterPartition(cast(Any, services), SHARD, log, replica, None, 1_000_000)
+        return SingleWriterPartition(cast("Any", services), SHARD, log, replica, None, 1_000_000)
 
     def services(self, node: int) -> StepServices:
         """Of one host."""
-        return cast(StepServices, self.hosts[node].services)
+        return cast("StepServices", self.hosts[node].services)
 
     def settle(self) -> None:
         """Let everything happen that is under way: turns, disks, network, in this order, until all is quiet."""

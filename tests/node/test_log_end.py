@@ -13,7 +13,7 @@ from tests.node.hosts_in_memory import Shard
 
 
 def _replica(shard: Shard) -> RaftReplica:
-    return cast(RaftReplica, shard.leader.replica)
+    return cast("RaftReplica", shard.leader.replica)
 
 
 def _assert_same(shard: Shard) -> None:
@@ -122,7 +122,7 @@ def test_an_append_in_the_middle_of_a_step_stops_the_replica_and_writes_nothing(
             pass
 
     shard.append(b"first", answers.append)
-    host.state.table = cast(Any, Table())
+    host.state.table = cast("Any", Table())
     shard.settle()
     assert host.state.failed is not None
     assert "being carried out" in host.state.failed.message

@@ -17,7 +17,6 @@ from antiphon.model.requests import (
     OpStatus,
     Put,
     ReplicaStatus,
-    Row,
     TableGet,
     TableOp,
     TableRows,
@@ -25,6 +24,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.model.rows import Row
 from antiphon.node import findings
 from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.partition.multi_writer import MultiWriterPartition
@@ -66,7 +66,7 @@ async def new_shard(
 
 
 def host(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPartition:
-    return cast(MultiWriterPartition, nodes.nodes[node_id].hosts[shard_id])
+    return cast("MultiWriterPartition", nodes.nodes[node_id].hosts[shard_id])
 
 
 async def append(nodes: Nodes, node_id: int, shard_id: int, *values: bytes, **producer: int) -> int:

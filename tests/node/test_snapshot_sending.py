@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -15,14 +15,16 @@ from antiphon.log.disk import write_whole
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.requests import Done
-from antiphon.node.node import Node
 from antiphon.node.peer_wire import SnapshotBegin, SnapshotChunk, SnapshotProgress
 from antiphon.node.snapshots import Snapshots
-from antiphon.partition.services import SnapshotSource
 from antiphon.records.entry_id import EntryId, TermIndex
 from tests.coroutines import run_by
 from tests.node.in_process import eventually
 from tests.node.in_process import run as run_in_virtual_time
+
+if TYPE_CHECKING:
+    from antiphon.node.node import Node
+    from antiphon.partition.services import SnapshotSource
 
 SHARD, FOLLOWER = 7, 2
 
@@ -100,10 +102,10 @@ class Around:
 
 async def send(leader: Leader, around: Around) -> None:
     """Ask for a send and wait until the replica was told how it ended."""
-    snapshots = Snapshots(cast(Node, around), "/node/snapshots")
+    snapshots = Snapshots(cast("Node", around), "/node/snapshots")
     for _ in range(2):  # the second one shows that nothing of the first stands in its way
         leader.told.clear()
-        snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
+        snapshots.send(cast("SnapshotSource", leader), FOLLOWER)
         await eventually(lambda: bool(leader.told))
 
 
@@ -172,8 +174,8 @@ async def test_a_leader_that_is_deposed_during_the_checkpoint_offers_nothing_in_
         leader.term += 1
 
     leader.during_checkpoint = depose
-    snapshots = Snapshots(cast(Node, around), "/node/snapshots")
-    snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
+    snapshots = Snapshots(cast("Node", around), "/node/snapshots")
+    snapshots.send(cast("SnapshotSource", leader), FOLLOWER)
     await eventually(lambda: bool(leader.told))
     assert leader.told == [("failed", FOLLOWER)]
     assert around.begun == []
@@ -227,7 +229,7 @@ async def test_a_copy_that_is_removed_late_does_not_take_the_next_one_with_it(
     leader: Leader, around: Around
 ) -> None:
     threads = LateThreads(around.loop)
-    around.loop = cast(asyncio.AbstractEventLoop, threads)
+    around.loop = cast("asyncio.AbstractEventLoop", threads)
     leader.applied, leader.during_checkpoint = [40], threads.catch_up
     await send(leader, around)
     assert leader.told == [("sent", FOLLOWER, EntryId(3, 40))]
@@ -253,10 +255,10 @@ async def test_a_copy_that_cannot_be_sent_is_made_anew(
 
     around.ask = failing_once  # type: ignore[method-assign]
     leader.applied = [40]
-    snapshots = Snapshots(cast(Node, around), "/node/snapshots")
+    snapshots = Snapshots(cast("Node", around), "/node/snapshots")
     for wanted in (("failed", FOLLOWER), ("sent", FOLLOWER, EntryId(3, 40))):
         leader.told.clear()
-        snapshots.send(cast(SnapshotSource, leader), FOLLOWER)
+        snapshots.send(cast("SnapshotSource", leader), FOLLOWER)
         await eventually(lambda: bool(leader.told))
         assert leader.told == [wanted]
     assert len(set(asked)) == 2

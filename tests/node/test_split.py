@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.model.cluster import SplitStep
 from antiphon.model.metadata import ShardMeta, Split, SplitPhase, key_hash
-from antiphon.model.requests import Put, TableGet, TableScan, TableWrite, Version
+from antiphon.model.requests import Put, TableGet, TableScan, TableWrite
 from antiphon.node.splits import next_entry
 from antiphon.partition.partition import Partition
 from antiphon.records.batch import read_header
@@ -31,6 +31,9 @@ from antiphon.records.split_entries import Freeze, Release, Thaw
 from antiphon.simulation.linearizability import Operation, Verdict, check, register
 from antiphon.table.ranges import WHOLE, OwnedRange
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time, run
+
+if TYPE_CHECKING:
+    from antiphon.model.rows import Version
 
 HALF = 1 << 31
 

@@ -16,7 +16,6 @@ from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.log.simulated_faults import Fault
 from antiphon.node import received_snapshots
 from antiphon.node.received_snapshots import MANIFEST_FILE, PRODUCERS_FILE, install_snapshot
-from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
     INSTALL_SUFFIX,
     destroy_state,
@@ -31,6 +30,7 @@ from antiphon.replication.actions import LostTail, ResetLog
 from tests.log.helpers import Runner, batch_at
 
 if TYPE_CHECKING:
+    from antiphon.partition.single_writer import SingleWriterPartition
     from antiphon.partition.snapshots import InstallingSnapshot
 
 TABLES, LOG, COPY = "/node/tables", "/node/shards/7", "/node/snapshots/receive-7"
@@ -76,7 +76,7 @@ class Follower:
                 self.runner.run(self.log.reset(action.at, producers, None, then))
 
     def install(self) -> None:
-        install_snapshot(cast(SingleWriterPartition, self), AT, COPY)
+        install_snapshot(cast("SingleWriterPartition", self), AT, COPY)
 
 
 @pytest.fixture(autouse=True)

@@ -110,9 +110,11 @@ def test_reading_stops_at_a_bound_and_goes_on_at_its_half() -> None:
     named = {name: (lambda name=name: told.append(name)) for name in HOLDS}
     wal = SimpleNamespace(overloaded=False, backlog_bytes=0)
     pressure = BackPressure(
-        Limits(append_in_flight=100, wal_backlog=1000), cast(Any, wal), cast(Any, SimpleNamespace(**named))
+        Limits(append_in_flight=100, wal_backlog=1000),
+        cast("Any", wal),
+        cast("Any", SimpleNamespace(**named)),
     )
-    pressure.intakes.append(cast(Any, SimpleNamespace(**named)))
+    pressure.intakes.append(cast("Any", SimpleNamespace(**named)))
     for change in (100, 1, 50, -100):
         pressure.in_flight(change)
     assert told == ["hold_clients"]

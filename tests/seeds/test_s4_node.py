@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,9 +18,11 @@ from antiphon.records.batch import Buffer
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.messages import Ack, AnyMessage, Append
-from antiphon.transport.connection import Connection
 from tests.node import real_nodes
 from tests.node.in_process import SomeNodes, cluster_of, eventually, in_virtual_time
+
+if TYPE_CHECKING:
+    from antiphon.transport.connection import Connection
 
 pytestmark = pytest.mark.cluster
 
@@ -202,7 +204,7 @@ async def test_s4_20_the_replica_dials_data_flows_one_way_and_acknowledgements_t
         await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 1)
         assert sent == {leader.node_id: {Append}, follower.node_id: {Ack}}
         session = leader.network.accepted.newest[follower.node_id]  # the connection that the replica has made
-        cast(Connection, session._connection).close()
+        cast("Connection", session._connection).close()
         await eventually(lambda: leader.network.accepted.newest.get(follower.node_id) not in {None, session})
         await nodes.append(shard_id, b"y")
         await eventually(lambda: follower.hosts[shard_id].state.high_watermark == 2)

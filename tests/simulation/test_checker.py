@@ -1,7 +1,7 @@
 """Every promise can be broken: for each of them an event that must be refused, beside one that must not."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -12,8 +12,10 @@ from antiphon.replication.messages import Ack, Append, Entry, NewTermReply, Requ
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.checker import Checker
 from antiphon.simulation.replica_files import ReplicaFiles
-from antiphon.simulation.truth import Watched
 from antiphon.simulation.violation import ViolationError
+
+if TYPE_CHECKING:
+    from antiphon.simulation.truth import Watched
 
 SHARD = 1
 
@@ -53,7 +55,7 @@ class Bench:
         )
         node.role = Role.FOLLOWER
         node.term_now = lambda: replica.term
-        self.truth.hosted[number] = cast(Watched, node)
+        self.truth.hosted[number] = cast("Watched", node)
         return node
 
     def append(self, number: int, *entries: Entry, durable: bool = True) -> None:

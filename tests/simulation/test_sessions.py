@@ -46,7 +46,7 @@ def cluster() -> Iterator[SimulatedCluster]:
 
 def client(cluster: SimulatedCluster, rate: float) -> tuple[Process, AsyncSession]:
     process = Process(cluster.loop, "client", "client", 1, rate=rate)
-    return process, cast(AsyncSession, FakeSession(process.monotonic_s()))
+    return process, cast("AsyncSession", FakeSession(process.monotonic_s()))
 
 
 def after(cluster: SimulatedCluster, passed_s: float) -> None:
@@ -93,7 +93,7 @@ def test_nobody_holds_by_a_session_that_it_takes_for_lost(
     fastest = 1 + NODES_SKEW_PPM / 1e6
     assert holder.kept_until_s(fastest) == pytest.approx(began_s + 1 / fastest)
     after(cluster, 0.92)
-    told = cast(FakeSession, session).told
+    told = cast("FakeSession", session).told
     assert told is not None
     told(error)
     assert (holder.kept_until_s(fastest) <= cluster.loop.now) is is_over

@@ -49,7 +49,6 @@ from antiphon.model.requests import (
     OpStatus,
     Put,
     ReplicaStatus,
-    Row,
     StatusReply,
     TableGet,
     TableOp,
@@ -59,8 +58,8 @@ from antiphon.model.requests import (
     TableWritten,
     Trimmed,
     TrimShard,
-    Version,
 )
+from antiphon.model.rows import Row, Version
 from antiphon.records.batch import BatchHeader, read_header, stamp, validate_batch
 from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION, VERSION_HEADER

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.records.arrow import SCHEMA, to_arrow
+from antiphon.records.arrow import SCHEMA, to_arrow, version_columns
 from antiphon.records.batch import CODEC_NAMES
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, decode_changes
@@ -116,10 +116,10 @@ def test_any_choice_of_a_topics_columns() -> None:
 
 
 def test_versions_of_scanned_rows() -> None:
-    made = columns.version_columns([(1, 2, 3, 2**62), (-1, 0, 0, -(2**62))])
+    made = version_columns([(1, 2, 3, 2**62), (-1, 0, 0, -(2**62))])
     assert [column.to_pylist() for column in (made["version"], made["modifications"])] == [[1, -1], [2, 0]]
     assert made["modified"].cast(pa.int64()).to_pylist() == [TIME_MAX, -TIME_MAX]
-    assert columns.version_columns([])["created"].type == pa.timestamp("us", "UTC")
+    assert version_columns([])["created"].type == pa.timestamp("us", "UTC")
     kinds = columns.kinds(pa.array([b"", b"", None]), pa.array([0, 7, 0]))
     assert kinds.to_pylist() == ["created", "modified", "deleted"]
 

@@ -14,7 +14,7 @@ from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Link
 from antiphon.errors import AntiphonError, ProducerFencedError
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import Version
+from antiphon.model.rows import Version
 from antiphon.records.changes import decode_changes
 from antiphon.spark.job import Job
 from antiphon.spark.staging import housekeeper as staging_housekeeper

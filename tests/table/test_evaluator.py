@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError, OverloadedError
 from antiphon.invariants import InvariantError
-from antiphon.model.requests import (
-    Check,
-    Delete,
-    DeleteRange,
-    OpResult,
-    OpStatus,
-    Put,
-    TableOp,
-    TableWritten,
-    Version,
-)
+from antiphon.model.requests import Check, Delete, DeleteRange, OpResult, OpStatus, Put, TableOp, TableWritten
+from antiphon.model.rows import Version
 from antiphon.records.batch import stamp
 from antiphon.records.builder import build_batch, building
 from antiphon.records.changes import VERSION, ChangeKind, decode_changes

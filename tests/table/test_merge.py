@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError
-from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put, Row, TableOp
+from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put, TableOp
+from antiphon.model.rows import Row
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.table.merge import (

@@ -16,7 +16,7 @@ class _NoState:
 
 
 def opened(*ids: int, timeout_ms: int = 5000) -> OpenSessions:
-    made = OpenSessions(cast(Any, _NoState()))
+    made = OpenSessions(cast("Any", _NoState()))
     for session_id in ids:
         made.changed(SessionChange(session_id, timeout_ms))
     return made

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError
-from antiphon.model.requests import Delete, OpStatus, Put, Row, Version
+from antiphon.model.requests import Delete, OpStatus, Put
+from antiphon.model.rows import Row, Version
 from antiphon.model.sessions import PutEphemeral
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, decode_changes, owned_version, stored_version

@@ -20,13 +20,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import antiphon
 import antiphon.testing
+from antiphon.client.local_folder import load_cluster
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from antiphon.kafka.schema import decode
 from antiphon.node import injected_faults
 from antiphon.testing import Cluster, Node
-from antiphon.tools.cluster_files import load_cluster, running_pid
+from antiphon.tools.cluster_files import running_pid
 from antiphon.tools.local_cluster import LocalCluster
 from tests.kafka.raw import RawClient
 

@@ -23,13 +23,12 @@ from antiphon.model.requests import (
     Done,
     Failure,
     Hello,
-    Row,
     TableGet,
     TableScan,
     TableWrite,
     TableWritten,
-    Version,
 )
+from antiphon.model.rows import Row, Version
 from antiphon.model.sessions import HASHES_MAX, CloseSession, KeepSession, OpenSession, PutEphemeral
 from antiphon.wire.frames import (
     Frame,

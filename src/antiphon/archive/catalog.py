@@ -35,16 +35,8 @@ from antiphon.errors import (
     UnreachableError,
 )
 from antiphon.model.metadata import Kind, TopicMeta
-from antiphon.model.requests import (
-    CreateTopic,
-    OpStatus,
-    Put,
-    Row,
-    TableGet,
-    TableRows,
-    TableWrite,
-    TableWritten,
-)
+from antiphon.model.requests import CreateTopic, OpStatus, Put, TableGet, TableRows, TableWrite, TableWritten
+from antiphon.model.rows import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa

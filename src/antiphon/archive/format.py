@@ -16,7 +16,8 @@ from antiphon.archive.places import address_problem
 from antiphon.errors import UNDECODABLE, ArchiveError
 from antiphon.model import internal
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.model.requests import Row, TableScan
+from antiphon.model.requests import TableScan
+from antiphon.model.rows import Row
 
 ARCHIVE_TABLE: Final = internal.ARCHIVE_TABLE
 FORMAT_VERSION: Final = 1

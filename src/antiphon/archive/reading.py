@@ -8,7 +8,7 @@ have been trimmed again by then, the same happens again. Offsets only rise, so t
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from antiphon.archive.format import (
     FILES_MAX,
@@ -26,20 +26,33 @@ from antiphon.errors import OffsetOutOfRangeError, ProtocolViolationError
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import TableRows
 from antiphon.records.batch import iter_batches
-from antiphon.records.decode import Record
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from antiphon.archive.files import OpenFile
 
-_NO_RECORDS: Final[list[Record]] = []
 _T = TypeVar("_T")
+_P = TypeVar("_P")
 
 ReadLog = Callable[[int, int | None], AsyncIterator[memoryview]]
 """Chunks of whole batches of the log from a start to an end (exclusive; None: for ever), as the client reads them."""
 
 
-Decode = Callable[[memoryview], AsyncGenerator[list[Record], None]]
-"""The records of such a chunk, in order."""
+class Pieces(Protocol[_P]):
+    """What records are read as: lists of them, or columns."""
+
+    def decode(self, chunk: memoryview, /) -> AsyncGenerator[_P, None]:
+        """The records of a chunk of the log, in order."""
+        ...
+
+    def within(self, piece: _P, start: int, end: int | None, /) -> _P | None:
+        """Those with start <= offset < end; None without any."""
+        ...
+
+    def archived(self, batch: "pa.RecordBatch", /) -> _P:
+        """Rows of an archived file."""
+        ...
 
 
 class Cluster(Protocol):
@@ -127,13 +140,13 @@ async def _with_file(file: ArchivedFile, look: "Callable[[OpenFile], _T]") -> _T
 
 
 async def read_archived(
-    files: list[ArchivedFile], topic: str, shard: int, start: int, end: int
-) -> AsyncIterator[list[Record]]:
+    files: list[ArchivedFile], topic: str, shard: int, start: int, end: int, pieces: Pieces[_P]
+) -> AsyncIterator[_P]:
     """Records with start <= offset < end from the archived files of a shard, which are in order.
 
     Raises OffsetOutOfRangeError where the archive does not hold them, ArchiveError for a missing or damaged file.
     """
-    from antiphon.archive.files import as_records, rows_of
+    from antiphon.archive.files import rows_of
 
     at = start
     while at < end:
@@ -144,13 +157,13 @@ async def read_archived(
             )
         rows = rows_of(file, at, min(end, file.end))
 
-        def next_records(rows: Any = rows) -> list[Record] | None:
+        def following(rows: Any = rows) -> _P | None:
             batch = next(rows, None)
-            return None if batch is None else as_records(batch)
+            return None if batch is None else pieces.archived(batch)
 
         try:
-            while (records := await asyncio.to_thread(next_records)) is not None:
-                yield records
+            while (piece := await asyncio.to_thread(following)) is not None:
+                yield piece
         finally:
             await asyncio.to_thread(rows.close)
         at = file.end
@@ -164,9 +177,9 @@ async def read_through(
     start: int,
     end: int | None,
     *,
-    decode: Decode,
+    pieces: Pieces[_P],
     timeout_s: float,
-) -> AsyncGenerator[list[Record], None]:
+) -> AsyncGenerator[_P, None]:
     """Records with start <= offset < end (None: for ever), from the archive where the log does not have them any more."""
     at = start
     while end is None or at < end:
@@ -176,10 +189,10 @@ async def read_through(
                 first = at
                 for header, _ in iter_batches(chunk):
                     at = max(at, header.next_offset)
-                async with aclosing(decode(chunk)) as pieces:
-                    async for piece in pieces:
-                        if records := _within(piece, first, end):
-                            yield records
+                async with aclosing(pieces.decode(chunk)) as decoded:
+                    async for piece in decoded:
+                        if (wanted := pieces.within(piece, first, end)) is not None:
+                            yield wanted
             return
         except OffsetOutOfRangeError as error:
             log_start = int(error.details.get("start", -1))
@@ -191,12 +204,6 @@ async def read_through(
         finally:
             await chunks.aclose()  # type: ignore[attr-defined]
         until = log_start if end is None else min(log_start, end)
-        async for records in read_archived(files, topic.name, shard, at, until):
-            yield records
+        async for archived in read_archived(files, topic.name, shard, at, until, pieces):
+            yield archived
         at = until
-
-
-def _within(records: list[Record], start: int, end: int | None) -> list[Record]:
-    if records and (records[0].offset < start or (end is not None and records[-1].offset >= end)):
-        return [r for r in records if r.offset >= start and (end is None or r.offset < end)]
-    return records or _NO_RECORDS

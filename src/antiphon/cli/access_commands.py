@@ -8,8 +8,9 @@ import typer
 
 import antiphon
 from antiphon.cli import acl_file
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, reports_errors, say, usage
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AccessReply, AlterAcls, AlterUser

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
+from antiphon.client.local_folder import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from antiphon.archive.format import ArchivedFile

@@ -4,9 +4,10 @@ from typing import Annotated, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
+from antiphon.client.local_folder import DEFAULT_DIR
 
 REPLICA_TIMEOUT_S: Final = 10.0
 

@@ -7,13 +7,8 @@ import shlex
 from pathlib import Path
 
 from antiphon.cli.secure_folder import client_settings
-from antiphon.tools.cluster_files import (
-    AUTHORITY_FILE,
-    FIRST_USER,
-    PASSWORD_FILE,
-    SETTINGS_FILE,
-    LocalClusterFile,
-)
+from antiphon.client.local_folder import AUTHORITY_FILE, FIRST_USER, PASSWORD_FILE, LocalClusterFile
+from antiphon.tools.cluster_files import SETTINGS_FILE
 
 
 def as_plain(directory: Path) -> dict[str, str]:

@@ -10,11 +10,16 @@ import typer
 from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
 from antiphon.cli.secure_folder import use_settings
+from antiphon.client.local_folder import (
+    DEFAULT_DIR,
+    LocalClusterFile,
+    find_cluster,
+    load_cluster,
+    local_servers,
+)
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
-from antiphon.tools.cluster_files import LocalClusterFile, find_cluster, load_cluster, running_pid
-
-DEFAULT_DIR = Path("antiphon-data")
+from antiphon.tools.cluster_files import running_pid
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
@@ -38,10 +43,6 @@ def mount(app: typer.Typer) -> None:
     node_app.command("start", epilog="Example: antiphon node start --dir /tmp/flights/node-2")(node_start)
     node_app.command("list", epilog="Example: antiphon node list --json")(node_list)
     app.add_typer(node_app, name="node")
-
-
-def _all(cluster: LocalClusterFile, listener: str) -> str:
-    return ",".join(getattr(node, listener) for node in cluster.nodes)
 
 
 @reports_errors
@@ -135,16 +136,10 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
 def server_addresses(servers: str | None, directory: Path) -> str:
     """Addresses to ask: --servers, else the local cluster in `directory`; if that is secure, its clients know how."""
     directory = directory.absolute()
-    if not servers:
-        cluster = find_cluster(directory)
+    found, cluster = local_servers(servers or "", directory)
+    if cluster is not None:
         use_settings(directory, cluster)
-        return _all(cluster, "native")
-    with contextlib.suppress(AntiphonError, OSError):
-        cluster = find_cluster(directory)
-        own = {each for node in cluster.nodes for each in (node.native, cluster.told(node.native))}
-        if {text.strip() for text in servers.split(",")} <= own:
-            use_settings(directory, cluster)
-    return servers
+    return found
 
 
 ServersOption = Annotated[

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import reports_errors, usage
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.client.log_reader import ISOLATIONS
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.records.decode import Record

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.tools.cluster_files import PASSWORD_FILE, LocalClusterFile, running_pid
+from antiphon.client.local_folder import PASSWORD_FILE, LocalClusterFile
+from antiphon.tools.cluster_files import running_pid
 
 Finding = dict[str, Any]
 
@@ -25,6 +26,7 @@ CERTIFICATE_LOW_S = 30 * 86_400
 EXTRAS: Final = {  # of pyproject.toml, those for users
     "spark": "Spark and a Java for it",
     "lake": "lake tables, and the formats of values in them",
+    "arrow": "topics and tables as Arrow and as DataFrames",
     "archive": "reading archived topics without Spark",
     "pipelines": "what spark-pipelines needs",
     "dashboard": "the dashboard on each node's HTTP port",

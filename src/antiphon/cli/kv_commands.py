@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.data_commands import as_text
 from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import SessionNotFoundError
 
 SESSION_TIMEOUT_S = 10.0

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
+from antiphon.client.local_folder import LocalClusterFile, LocalNode, load_cluster
 from antiphon.errors import AntiphonError
 from antiphon.tools import supervisor
-from antiphon.tools.cluster_files import LocalClusterFile, LocalNode, load_cluster
 
 
 def node_json(node: LocalNode, pid: int | None) -> dict[str, Any]:

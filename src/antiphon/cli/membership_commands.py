@@ -9,17 +9,11 @@ import msgspec
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import (
-    DEFAULT_DIR,
-    DirOption,
-    JsonOption,
-    ServersOption,
-    node_app,
-    server_addresses,
-)
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, node_app, server_addresses
 from antiphon.cli.moves import POLL_S, WAIT_S, anything, listed, wait_for_moves
 from antiphon.cli.output import print_json, progress, reports_errors
 from antiphon.cli.topic_commands import shard_app
+from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, LocalNode, find_cluster, load_cluster
 from antiphon.client.moves import is_on_its_way
 from antiphon.errors import (
     AntiphonError,
@@ -29,15 +23,7 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import ClusterMeta
 from antiphon.tools import supervisor
-from antiphon.tools.cluster_files import (
-    LocalClusterFile,
-    LocalNode,
-    find_cluster,
-    load_cluster,
-    new_node,
-    running_pid,
-    save_cluster,
-)
+from antiphon.tools.cluster_files import new_node, running_pid, save_cluster
 
 STOPPED_NOTICED_S = 15.0
 

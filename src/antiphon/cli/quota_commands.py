@@ -6,8 +6,9 @@ import msgspec
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, reports_errors, say
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError
 from antiphon.model.quotas import DEFAULT, LIMITS, Quota, address, check_quota
 from antiphon.model.requests import AlterQuota

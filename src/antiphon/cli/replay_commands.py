@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.lake_options import FLAGS, takes_lake_targets
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.topic_commands import parse_config
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.kinds import KINDS
 

@@ -24,18 +24,18 @@ import time
 from pathlib import Path
 from typing import Final
 
+from antiphon.client.local_folder import (
+    AUTHORITY_FILE,
+    FIRST_USER,
+    PASSWORD_FILE,
+    LocalClusterFile,
+    LocalNode,
+)
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 from antiphon.node.config import NodeConfig, replace_text, split_address
 from antiphon.security.private_files import write_private
 from antiphon.security.settings import Security, Tls
-from antiphon.tools.cluster_files import (
-    AUTHORITY_FILE,
-    FIRST_USER,
-    PASSWORD_FILE,
-    SETTINGS_FILE,
-    LocalClusterFile,
-    LocalNode,
-)
+from antiphon.tools.cluster_files import SETTINGS_FILE
 
 FIRST_USER_FILE: Final = "first-user"
 CLIENTS: Final = Tls("node.pem", "node.key", AUTHORITY_FILE)

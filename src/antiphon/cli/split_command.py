@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, progress, reports_errors
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.model.metadata import KeyRanges
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DEFAULT_DIR, DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.moves import WAIT_S, wait_for_moves
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
 from antiphon.cli.split_command import shard_split
@@ -22,6 +22,7 @@ from antiphon.cli.topic_options import (
     settings_in_force,
     with_options,
 )
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus

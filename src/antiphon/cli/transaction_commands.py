@@ -6,15 +6,10 @@ from typing import Annotated, Any
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import (
-    DEFAULT_DIR,
-    DirOption,
-    JsonOption,
-    ServersOption,
-    server_addresses,
-)
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
 from antiphon.cli.status_page import NODE_TIMEOUT_S
+from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.transactions import TransactionState

@@ -9,21 +9,24 @@ async with antiphon.aio.connect("127.0.0.1:7400") as db:
 import asyncio
 from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from antiphon import system
-from antiphon.client import log_reader
 from antiphon.client.account import account_of
-from antiphon.client.cluster import Cluster, default_servers
+from antiphon.client.cluster import Cluster
+from antiphon.client.codecs import Codec, codec_of
 from antiphon.client.coordinated import CoordinatedCalls, Coordinators
+from antiphon.client.finding import Way, find_way
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shard_of, shards_on_their_way
 from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer
+from antiphon.client.raw_requests import RawRequests
 from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
 from antiphon.client.session import AsyncSession, OnLost, OpenedSessions
 from antiphon.client.table import AsyncTable
 from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic
+from antiphon.client.values import Values
 from antiphon.errors import (
     AntiphonError,
     ProtocolViolationError,
@@ -31,44 +34,40 @@ from antiphon.errors import (
     TopicExistsError,
     UnavailableError,
     UnknownTopicError,
+    UnreachableError,
 )
 from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
     AlterTopic,
-    AppendBatch,
-    Appended,
     CreateTopic,
     DeleteTopic,
     DrainNode,
     ElectLeader,
-    Fetched,
     GetAccess,
     GetStatus,
     MoveReplica,
-    OffsetReply,
     Rebalance,
     RemoveNode,
     SplitShard,
     StartScrub,
     StatusReply,
-    TableWrite,
-    TableWritten,
 )
 from antiphon.security.account import Account
-from antiphon.wire.frames import Buffer
 
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing, TlsChoice
     from antiphon.client.topic_writer import TopicWriter
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
 MOVES_POLL_S: Final = 0.1
 
 
-class AsyncClient(CoordinatedCalls):
+class AsyncClient(CoordinatedCalls, RawRequests):
     """A cluster, from one event loop. Connections are shared by all topics and tables. Close it, or use it as a context."""
 
     def __init__(
@@ -88,6 +87,10 @@ class AsyncClient(CoordinatedCalls):
         self._tables: dict[str, AsyncTable] = {}
         self._topic_writers: dict[int, TopicWriter] = {}
         self._sessions = OpenedSessions(self._cluster)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._cluster.closed else "open"
+        return f"<antiphon.aio.AsyncClient of {','.join(self._cluster.servers)}, {state}>"
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -118,31 +121,76 @@ class AsyncClient(CoordinatedCalls):
 
     # -- topics and tables --------------------------------------------------------------------------------------
 
-    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> AsyncTopic:
+    @overload
+    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> AsyncTopic: ...
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> AsyncTopic[T]: ...
+
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> AsyncTopic[Any]:
         """A topic to append to and read from. Await it to check that it exists: `await db.topic("flights")`.
 
         `compression` (none, gzip, snappy, lz4, zstd) applies to appended records. With `any_kind` the log of a table
-        can be read.
+        can be read. With a `codec`, or the `type` of its values (docs/python.md), it has those in place of bytes. Raises
+        InvalidRequestError for a type without a codec.
         """
+        known = codec_of(codec, type)
         key = (name, any_kind, compression)
-        topic = self._topics.get(key)
+        topic = self._topics.get(key) if known is None else None
         if topic is None:
-            topic = self._topics[key] = AsyncTopic(
-                self._cluster,
-                name,
-                self._timeout_s,
-                self._topic_writers,
-                any_kind=any_kind,
-                compression=compression,
-            )
+            shared = self._cluster, name, self._timeout_s, self._topic_writers
+            values = None if known is None else Values(name, known)
+            topic = AsyncTopic(*shared, any_kind=any_kind, compression=compression, values=values)
+            if known is None:
+                self._topics[key] = topic
         return topic
 
-    def table(self, name: str) -> AsyncTable:
-        """A table. Await it to check that it exists: `await db.table("aircraft")`."""
+    @overload
+    def table(self, name: str) -> AsyncTable: ...
+
+    @overload
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> AsyncTable[T]: ...
+
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> AsyncTable[Any]:
+        """A table. Await it to check that it exists: `await db.table("aircraft")`.
+
+        With a `codec`, or the `type` of its values (docs/python.md), it has those in place of bytes. Raises
+        InvalidRequestError for a type without a codec.
+        """
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = AsyncTable(self._cluster, name, self._timeout_s)
-        return table
+        if (known := codec_of(codec, type)) is None:
+            return table
+        return AsyncTable(self._cluster, name, self._timeout_s, table.core, Values(name, known))
 
     async def create_topic(
         self,
@@ -216,14 +264,14 @@ class AsyncClient(CoordinatedCalls):
         Returns when the change is decided; replicas are then added and dropped while clients read and write: see
         `wait_for_moves`.
         """
-        await self._decide(AlterTopic(name, dict(config or {}), shards, replicas), timeout_s)
+        await self.administer(AlterTopic(name, dict(config or {}), shards, replicas), timeout_s=timeout_s)
 
     async def elect_leader(
         self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
     ) -> None:
         """Fence a shard and elect a new leader; `node` -1: the replica with the best log."""
         shard_id = shard_of(await self._meta_of(name), shard).shard_id
-        await self._decide(ElectLeader(shard_id, node), timeout_s)
+        await self.administer(ElectLeader(shard_id, node), timeout_s=timeout_s)
 
     async def split_shard(
         self, name: str, shard: int, *, at: int | None = None, timeout_s: float | None = None
@@ -253,11 +301,12 @@ class AsyncClient(CoordinatedCalls):
         Raises InvalidRequestError, UnknownShardError.
         """
         shard_id = shard_of(await self._meta_of(name), shard).shard_id
-        await self._decide(MoveReplica(shard_id, from_node, to_node), timeout_s)
+        await self.administer(MoveReplica(shard_id, from_node, to_node), timeout_s=timeout_s)
 
     async def administer(self, request: AdminRequest, *, timeout_s: float | None = None) -> None:
         """Have the coordinator carry out a request as it stands: of users, access control lists, quotas."""
-        await self._decide(request, timeout_s)
+        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
+        await self._cluster.refresh()
 
     async def access(self) -> AccessReply:
         """Users, access control lists and quotas. Takes the right to describe the cluster."""
@@ -271,11 +320,11 @@ class AsyncClient(CoordinatedCalls):
 
         Returns when it is decided: see `wait_for_moves`. Raises InvalidRequestError if a replica has nowhere to go.
         """
-        await self._decide(DrainNode(node, cancel), timeout_s)
+        await self.administer(DrainNode(node, cancel), timeout_s=timeout_s)
 
     async def remove_node(self, node: int, *, timeout_s: float | None = None) -> None:
         """Remove a node that holds nothing and is stopped. Raises InvalidRequestError for any other."""
-        await self._decide(RemoveNode(node), timeout_s)
+        await self.administer(RemoveNode(node), timeout_s=timeout_s)
 
     async def rebalance(self, *, leaders_only: bool = False, timeout_s: float | None = None) -> None:
         """Spread replicas (unless `leaders_only`) and leaderships evenly. Returns when it is decided: see
@@ -283,7 +332,7 @@ class AsyncClient(CoordinatedCalls):
 
         Leaderships of shards that move replicas are not evened out at once: call again when those moves are done.
         """
-        await self._decide(Rebalance(leaders_only), timeout_s)
+        await self.administer(Rebalance(leaders_only), timeout_s=timeout_s)
 
     async def wait_for_moves(self, name: str | None = None, *, timeout_s: float | None = None) -> None:
         """Return when no shard (of one topic, if named) is changing its members. Raises TimedOutError."""
@@ -297,10 +346,6 @@ class AsyncClient(CoordinatedCalls):
                     f"{list(shard.ensemble)} to {list(shard.goal)}"
                 )
             await asyncio.sleep(MOVES_POLL_S)
-
-    async def _decide(self, request: AdminRequest, timeout_s: float | None) -> None:
-        await self._cluster.call_any(request, timeout_s=self._time(timeout_s))
-        await self._cluster.refresh()
 
     async def metadata(self) -> ClusterMeta:
         """Nodes, topics and shards as a node knows them now."""
@@ -355,62 +400,6 @@ class AsyncClient(CoordinatedCalls):
         """
         return self._sessions.add(timeout_s, on_lost)
 
-    # -- single requests, for programs that keep their own books ------------------------------------------------
-
-    async def fetch(
-        self,
-        shard_id: int,
-        offset: int,
-        *,
-        max_bytes: int = log_reader.FETCH_BYTES,
-        wait_ms: int = 0,
-        isolation: str = "",
-        timeout_s: float | None = None,
-    ) -> tuple[Fetched, memoryview]:
-        """Whole batches of a shard (by its cluster-wide id), from the batch that holds `offset`, exactly as in the log."""
-        return await log_reader.fetch(
-            self._cluster,
-            shard_id,
-            offset,
-            isolation=isolation,
-            wait_ms=wait_ms,
-            max_bytes=max_bytes,
-            timeout_s=self._time(timeout_s),
-        )
-
-    async def list_offset(
-        self, shard_id: int, timestamp_ms: int, *, timeout_s: float | None = None
-    ) -> OffsetReply:
-        """First offset at or after a time; -1: the end of what is committed, -2: the first available offset."""
-        return await log_reader.list_offset(self._cluster, shard_id, timestamp_ms, self._time(timeout_s))
-
-    async def append_raw(
-        self,
-        shard_id: int,
-        batch: Buffer,
-        *,
-        expected_offset: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Appended:
-        """Append one RecordBatch that the caller built; a producer id makes repeats after lost connections harmless."""
-        limit_s = self._time(timeout_s)
-        request = AppendBatch(shard_id, expected_offset, int(limit_s * 1000))
-        reply, _ = await self._cluster.call_shard(shard_id, request, (batch,), timeout_s=limit_s)
-        if not isinstance(reply, Appended):
-            raise ProtocolViolationError(f"asked for an append, got {type(reply).__name__}")
-        return reply
-
-    async def write_raw(self, request: TableWrite, *, timeout_s: float | None = None) -> TableWritten:
-        """Send one TableWrite that the caller numbered. It is repeated when a connection is lost."""
-        reply, _ = await self._cluster.call_shard(request.shard_id, request, timeout_s=self._time(timeout_s))
-        if not isinstance(reply, TableWritten):
-            raise ProtocolViolationError(f"asked for a table write, got {type(reply).__name__}")
-        return reply
-
-    async def new_producer_id(self) -> int:
-        """A producer id that no other producer has."""
-        return await self._cluster.producer_id(fresh=True)
-
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _time(self, timeout_s: float | None) -> float:
@@ -438,15 +427,19 @@ class AsyncClient(CoordinatedCalls):
 class Connecting:
     """What `connect` returns: await it for a client, or use it as an async context."""
 
-    def __init__(self, client: AsyncClient, timeout_s: float) -> None:
+    def __init__(self, client: AsyncClient, timeout_s: float, way: Way | None = None) -> None:
         self._client = client
         self._timeout_s = timeout_s
+        self._way = way
 
     def __await__(self) -> Generator[Any, None, AsyncClient]:
         return self._connect().__await__()
 
     async def _connect(self) -> AsyncClient:
-        await self._client.connect(self._timeout_s)
+        try:
+            await self._client.connect(self._timeout_s)
+        except UnreachableError as error:
+            raise error if self._way is None else self._way.unreachable(error) from None
         return self._client
 
     async def __aenter__(self) -> AsyncClient:
@@ -473,7 +466,8 @@ def connect(
 
     Args:
         servers: native addresses of some nodes, `host:port[,host:port...]`; the client learns the others from them. By
-            default the environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
+            default the environment's ANTIPHON_SERVERS, else the cluster that `antiphon up` made in the working directory
+            (`antiphon-data`); if that is secure, also the login and the authority that it has for its clients.
         timeout_s: default limit of a call, retries included.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
@@ -483,18 +477,17 @@ def connect(
         tls: speak TLS: True trusts the system's authorities, a path those of a PEM file, an `ssl.SSLContext` is used as it
             is; False: never. Paths: authorities, the client's own certificate, its key. By default ANTIPHON_TLS says it.
 
-    Raises UnreachableError and UnauthenticatedError (when awaited), and InvalidRequestError for an invalid address.
+    Raises UnreachableError and UnauthenticatedError (when awaited), and InvalidRequestError for an invalid address. Without
+    `servers`, UnreachableError at once where no cluster is found.
     """
-    return Connecting(
-        AsyncClient(
-            default_servers() if servers is None else servers,
-            timeout_s=timeout_s,
-            client_id=client_id,
-            account=account_of(user, password, token),
-            tls=tls_of(tls),
-        ),
-        connect_timeout_s,
+    account, dialing = account_of(user, password, token), tls_of(tls)
+    way = find_way(account, dialing) if servers is None else None
+    if way is not None:
+        servers, account, dialing = way.servers, way.account, way.tls
+    client = AsyncClient(
+        servers or (), timeout_s=timeout_s, client_id=client_id, account=account, tls=dialing
     )
+    return Connecting(client, connect_timeout_s, way)
 
 
 __all__ = ["AntiphonError", "AsyncClient", "AsyncTable", "AsyncTopic", "Handle", "connect"]

@@ -6,7 +6,6 @@ request waits at the node until there is newer metadata, so that the client lear
 """
 
 import asyncio
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -377,11 +376,6 @@ class Cluster:
 def _failed(task: "asyncio.Task[Any]") -> bool:
     """Did it fail? Asking marks the error as seen, for whoever waited may have stopped."""
     return task.cancelled() or task.exception() is not None
-
-
-def default_servers() -> str:
-    """The default addresses: ANTIPHON_SERVERS of the environment, else the local cluster's first port."""
-    return os.environ.get("ANTIPHON_SERVERS") or "127.0.0.1:7400"
 
 
 def parse_servers(servers: str | Iterable[str]) -> list[str]:

@@ -8,7 +8,8 @@ from antiphon.archive.reading import archived_offset_at
 from antiphon.client.cluster import Cluster
 from antiphon.client.log_reader import EARLIEST, LATEST, committed_end, list_offset
 from antiphon.errors import InvalidRequestError, UnknownShardError, UnknownTopicError, WrongKindError
-from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, Kind, TopicMeta
+from antiphon.records.display import html_table
 
 PartT = TypeVar("PartT")
 """What a handle keeps per shard: a writer, a reader."""
@@ -46,6 +47,29 @@ class Handle:
     async def _checked(self) -> Self:
         await self._resolved()
         return self
+
+    def described(self, face: str) -> str:
+        """One line for people, of what is known without asking."""
+        values = getattr(self, "values", None)
+        of = "" if values is None else f" of {values.type_name}"
+        meta = self._cluster.topics.get(self.name)
+        shards = "" if meta is None else f", {len(meta.shards)} shard{'s' * (len(meta.shards) != 1)}"
+        return f"<{face} {self.name!r}{of}{shards}>"
+
+    def __repr__(self) -> str:
+        return self.described(f"antiphon.aio.{type(self).__name__}")
+
+    def _repr_html_(self) -> str:
+        """The shards as the client knows them now: nothing is asked for, so that showing it never waits."""
+        meta = self._cluster.topics.get(self.name)
+        if meta is None:
+            return html_table([{"not known yet": self.name}])
+        leaders = [None if shard.leader == ABSENT_NODE else shard.leader for shard in meta.shards]
+        rows = [
+            {"shard": shard.index, "leader": leader, "replicas": list(shard.ensemble)}
+            for shard, leader in zip(meta.shards, leaders, strict=True)
+        ]
+        return html_table(rows, f"{meta.kind} {self.name}, profile {meta.profile}")
 
     def _known(self) -> TopicMeta | None:
         """The metadata if it is known without asking."""

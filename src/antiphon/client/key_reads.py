@@ -13,7 +13,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError, W
 from antiphon.model.metadata import KeyRanges
 
 if TYPE_CHECKING:
-    from antiphon.model.requests import Row
+    from antiphon.model.rows import Row
 
 CONSISTENCIES: Final = ("linearizable", "leader", "local")
 

@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from antiphon.client.aio import AsyncClient
+from antiphon.client.closing import Closes
 from antiphon.client.connection import ClientClosedError
 from antiphon.errors import InvalidRequestError
 from antiphon.security.account import Account
@@ -33,6 +36,7 @@ class LoopThread:
         self.loop = _new_loop()
         self._closing = threading.Lock()
         self._closed = False
+        self._open: weakref.WeakSet[_Source[Any]] = weakref.WeakSet()  # touched on the loop only
         self._thread = threading.Thread(target=self._run, name="antiphon-client", daemon=True)
         self._thread.start()
 
@@ -67,26 +71,17 @@ class LoopThread:
             future.cancel()
             raise
 
-    def iterate(self, chunks: AsyncIterator[Sequence[T]]) -> Generator[T, None, None]:
-        """Items of asynchronous chunks, one by one. Closing the generator closes the asynchronous one."""
+    def iterate(self, chunks: AsyncIterator[Sequence[T]]) -> "Stream[T]":
+        """Items of asynchronous chunks, one by one."""
+        return Stream(_Source(self, chunks))
 
-        async def following() -> Sequence[T] | None:
-            return await anext(chunks, None)
+    def opened(self, source: "_Source[Any]") -> None:
+        """Note chunks that have to be closed before the loop ends; called on the loop."""
+        self._open.add(source)
 
-        async def close() -> None:
-            aclose = getattr(chunks, "aclose", None)
-            if aclose is not None:
-                await aclose()
-
-        try:
-            while (chunk := self.call(following())) is not None:
-                yield from chunk
-        finally:
-            if not self.loop.is_closed():
-                with contextlib.suppress(
-                    ClientClosedError
-                ):  # the client was closed first, and closed this too
-                    self.call(close())
+    async def _end(self) -> None:
+        await asyncio.gather(*(source.end() for source in list(self._open)), return_exceptions=True)
+        await self.client.close()
 
     def close(self) -> None:
         """Close the client, then the loop. Waits for the thread; a second close does nothing."""
@@ -94,7 +89,7 @@ class LoopThread:
             if self._closed:
                 return
             try:
-                asyncio.run_coroutine_threadsafe(self.client.close(), self.loop).result(JOIN_TIMEOUT_S)
+                asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(JOIN_TIMEOUT_S)
             finally:
                 self._stop()
 
@@ -105,6 +100,83 @@ class LoopThread:
         self._thread.join(JOIN_TIMEOUT_S)
         if not self._thread.is_alive():
             self.loop.close()
+
+
+class _Source(Generic[T]):
+    """Asynchronous chunks, asked for from the threads of a program."""
+
+    def __init__(self, thread: LoopThread, chunks: AsyncIterator[Sequence[T]]) -> None:
+        self._thread = thread
+        self._chunks = chunks
+        self._asking: asyncio.Task[Any] | None = None
+        self._closed = False
+
+    def items(self) -> Generator[T, None, None]:
+        """The items; the end of the generator, by whatever, closes the chunks."""
+        try:
+            while not self._closed and (chunk := self._thread.call(self._following())) is not None:
+                yield from chunk
+        except CancelledError:
+            if not self._closed:
+                raise
+        finally:
+            self.close()
+
+    async def _following(self) -> Sequence[T] | None:
+        if self._closed:
+            return None
+        self._thread.opened(self)
+        self._asking = asyncio.current_task()
+        try:
+            return await anext(self._chunks, None)
+        finally:
+            self._asking = None
+
+    def close(self) -> None:
+        """Close the chunks. Whoever waits for one in another thread has come to the end."""
+        self._closed = True
+        if not self._thread.loop.is_closed():
+            with contextlib.suppress(ClientClosedError):  # the client was closed first, and closed this too
+                self._thread.call(self.end())
+
+    async def end(self) -> None:
+        """The same, on the loop. A generator that is at work cannot be closed: what it works for is cancelled first."""
+        self._closed = True
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        aclose = getattr(self._chunks, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
+class Stream(Generator[T, None, None], Closes):
+    """A blocking iterator over what comes from a cluster; also a context manager.
+
+    It ends when it is dropped, for instance by `break`, when it is closed, from another thread too, and by an interrupt.
+    """
+
+    def __init__(self, source: _Source[T]) -> None:
+        self._source = source
+        self._items = source.items()
+
+    def __iter__(self) -> Generator[T, None, None]:  # noqa: PYI058 - as its base has it
+        return self._items
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def send(self, value: None) -> T:
+        """The next item, as of any generator."""
+        return self._items.send(value)
+
+    def throw(self, *error: Any) -> T:
+        """End it by an error, as any generator."""
+        return self._items.throw(*error)
+
+    def close(self) -> None:
+        """End it. A second close does nothing."""
+        self._source.close()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -29,7 +29,7 @@ from antiphon.errors import (
     WrongShardError,
 )
 from antiphon.model.metadata import KeyRanges
-from antiphon.model.requests import Version
+from antiphon.model.rows import Version
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, PutEphemeral
 
 TIMEOUT_S: Final = 10.0

@@ -5,281 +5,34 @@ Iterators (`read`, `scan`, `watch`) move a page at a time between the threads. A
 is collected, or at the end of the program.
 """
 
-import asyncio
-import contextlib
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from antiphon.client.account import account_of
 from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
-from antiphon.client.changes import Changes
 from antiphon.client.closing import Closes
-from antiphon.client.cluster import default_servers
+from antiphon.client.codecs import Codec
+from antiphon.client.finding import find_way
 from antiphon.client.loop_thread import LoopThread
-from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
 from antiphon.client.session import AsyncSession, OnLost
 from antiphon.client.sync_producer import TransactionCalls
 from antiphon.client.sync_session import Session
-from antiphon.client.table import AsyncTable, Key
-from antiphon.client.table import Value as TableValue
+from antiphon.client.sync_table import Table
+from antiphon.client.sync_topic import Topic
+from antiphon.client.table import AsyncTable
 from antiphon.client.tls import tls_of
-from antiphon.client.topic import AsyncTopic, Message, Value
-from antiphon.client.topic_writer import Position
-from antiphon.client.transaction import Operation, Results, Transaction
-from antiphon.client.watch import Watch
+from antiphon.client.topic import AsyncTopic
+from antiphon.errors import UnreachableError
 from antiphon.model.metadata import ClusterMeta
-from antiphon.model.requests import GetStatus, Row, StatusReply, Version
-from antiphon.records.decode import Record
-from antiphon.records.unreadable import FAIL
+from antiphon.model.requests import GetStatus, StatusReply
 from antiphon.security.account import Account
 
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing, TlsChoice
 
 T = TypeVar("T")
-
-SCAN_PAGE_ROWS: Final = 500
-
-
-class Topic:
-    """A plain log, cut into shards; `client.topic(name)` makes one. See `AsyncTopic` for the details of each call."""
-
-    def __init__(self, thread: LoopThread, topic: AsyncTopic) -> None:
-        self._thread = thread
-        self._topic = topic
-        self.name = topic.name
-
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return self._topic.shards
-
-    def append(
-        self,
-        value: Value,
-        *,
-        key: Value = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
-        timestamp_ms: int | None = None,
-        shard: int | None = None,
-        expected_offset: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Position:
-        """Append one record; returns when it is durable and committed. See `AsyncTopic.append`.
-
-        Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
-        InvalidRequestError, TimedOutError.
-        """
-        return self._thread.call(
-            self._topic.append(
-                value,
-                key=key,
-                headers=headers,
-                timestamp_ms=timestamp_ms,
-                shard=shard,
-                expected_offset=expected_offset,
-                timeout_s=timeout_s,
-            )
-        )
-
-    def append_batch(
-        self,
-        messages: Iterable[Message],
-        *,
-        shard: int | None = None,
-        expected_offset: int | None = None,
-        timestamp_ms: int | None = None,
-        timeout_s: float | None = None,
-    ) -> list[Position]:
-        """Append several records, as one durable batch per shard. See `AsyncTopic.append_batch`."""
-        return self._thread.call(
-            self._topic.append_batch(
-                list(messages),
-                shard=shard,
-                expected_offset=expected_offset,
-                timestamp_ms=timestamp_ms,
-                timeout_s=timeout_s,
-            )
-        )
-
-    def read(
-        self,
-        shard: int = 0,
-        start: int = 0,
-        end: int | None = None,
-        *,
-        isolation: str = "",
-        follow: bool = False,
-        on_corrupt: OnCorrupt = FAIL,
-        timeout_s: float | None = None,
-    ) -> Generator[Record, None, None]:
-        """Records of one shard in order. See `AsyncTopic.read`.
-
-        A function for `on_corrupt` is called in the client's own thread, and must not call the client.
-        """
-        chunks = self._topic.read_chunks(
-            shard, start, end, isolation=isolation, follow=follow, on_corrupt=on_corrupt, timeout_s=timeout_s
-        )
-        return self._thread.iterate(chunks)
-
-    @property
-    def unreadable_batches(self) -> int:
-        """Batches that reads of this handle have passed over (`on_corrupt`)."""
-        return self._topic.unreadable_batches
-
-    def offsets(self, shard: int = 0) -> tuple[int, int]:
-        """(first offset that is still there, end of what is committed) of a shard; the end is exclusive."""
-        return self._thread.call(self._topic.offsets(shard))
-
-    def offset_at(self, timestamp_ms: int, shard: int = 0) -> int:
-        """First offset whose timestamp is at least `timestamp_ms`; the end where none is that late."""
-        return self._thread.call(self._topic.offset_at(timestamp_ms, shard))
-
-
-class Table:
-    """Keys, values and versions; `client.table(name)` makes one. See `AsyncTable` for the details of each call."""
-
-    def __init__(self, thread: LoopThread, table: AsyncTable) -> None:
-        self._thread = thread
-        self._table = table
-        self.name = table.name
-
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return self._table.shards
-
-    def put(
-        self,
-        key: Key,
-        value: TableValue,
-        *,
-        expected_version: int | None = None,
-        session: Session | None = None,
-        timeout_s: float | None = None,
-    ) -> Version:
-        """Set a key; returns its new version when it is durable and committed. See `AsyncTable.put`.
-
-        Raises VersionMismatchError (expected, actual), UnknownTopicError, InvalidRequestError, SessionNotFoundError,
-        TimedOutError.
-        """
-
-        async def put() -> Version:
-            under = None if session is None else session.aio
-            return await self._table.put(
-                key, value, expected_version=expected_version, session=under, timeout_s=timeout_s
-            )
-
-        return self._thread.call(put())
-
-    def put_many(
-        self,
-        items: Mapping[str, TableValue] | Mapping[bytes, TableValue] | Iterable[tuple[Key, TableValue]],
-        *,
-        timeout_s: float | None = None,
-    ) -> list[Version]:
-        """Set several keys, each on its own; returns their versions in order. The first error is raised, after all ended."""
-        pairs: list[tuple[Key, TableValue]] = list(items.items() if isinstance(items, Mapping) else items)
-
-        async def put_all() -> list[Version]:
-            puts = [self._table.put(key, value, timeout_s=timeout_s) for key, value in pairs]
-            versions: list[Version] = []
-            outcomes = await asyncio.gather(*puts, return_exceptions=True)
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                versions.append(outcome)
-            return versions
-
-        return self._thread.call(put_all())
-
-    @contextlib.contextmanager
-    def transaction(self, *, timeout_s: float | None = None) -> Generator[Transaction]:
-        """Several puts and deletes that are carried out together when the block ends, or not at all.
-
-        All keys must belong to one shard. See `AsyncTable.write` for what the end of the block raises.
-        """
-
-        async def write(operations: Sequence[Operation]) -> Results:
-            return await self._table.write(operations, timeout_s=timeout_s)
-
-        transaction = Transaction(write, self._table.places, timeout_s)
-        yield transaction
-        if transaction.operations:
-            self._thread.call(transaction.commit())
-
-    def get(self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None) -> Row:
-        """The row of a key: `value` and `version`. Raises KeyNotFoundError. See `AsyncTable.get`."""
-        return self._thread.call(self._table.get(key, consistency=consistency, timeout_s=timeout_s))
-
-    def find(
-        self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None
-    ) -> Row | None:
-        """The row of a key, or None when it is not there."""
-        return self._thread.call(self._table.find(key, consistency=consistency, timeout_s=timeout_s))
-
-    def get_many(
-        self, keys: Iterable[Key], *, consistency: str = "linearizable", timeout_s: float | None = None
-    ) -> list[Row | None]:
-        """The rows of several keys in their order, None where a key is not there."""
-        return self._thread.call(
-            self._table.get_many(list(keys), consistency=consistency, timeout_s=timeout_s)
-        )
-
-    def __contains__(self, key: Key) -> bool:
-        return self.find(key) is not None
-
-    def delete(
-        self, key: Key, *, expected_version: int | None = None, timeout_s: float | None = None
-    ) -> None:
-        """Remove a key. Raises KeyNotFoundError when it is not there, VersionMismatchError."""
-
-        async def delete() -> None:
-            await self._table.delete(key, expected_version=expected_version, timeout_s=timeout_s)
-
-        self._thread.call(delete())
-
-    def delete_range(self, start: Key, end: Key, *, timeout_s: float | None = None) -> None:
-        """Remove every key with start <= key < end in byte order; an empty end means to the end."""
-        self._thread.call(self._table.delete_range(start, end, timeout_s=timeout_s))
-
-    def scan(
-        self,
-        start: Key = b"",
-        end: Key = b"",
-        *,
-        include_value: bool = True,
-        consistency: str = "linearizable",
-        timeout_s: float | None = None,
-    ) -> Generator[Row, None, None]:
-        """Rows with start <= key < end in byte order; an empty end means to the end. See `AsyncTable.scan`."""
-        rows = self._table.scan(
-            start, end, include_value=include_value, consistency=consistency, timeout_s=timeout_s
-        )
-        return self._thread.iterate(_pages(rows))
-
-    def list(
-        self,
-        start: Key = b"",
-        end: Key = b"",
-        *,
-        consistency: str = "linearizable",
-        timeout_s: float | None = None,
-    ) -> "list[bytes]":
-        """Keys with start <= key < end in byte order."""
-        return self._thread.call(self._table.list(start, end, consistency=consistency, timeout_s=timeout_s))
-
-    def watch(self, *, start: int | Sequence[int] = -1, shard: int | None = None) -> Changes:
-        """Follow the table from this moment on (or from `start`): an iterator of changes. See `AsyncTable.watch`."""
-
-        async def make() -> Watch:
-            watch = self._table.watch(start=start, shard=shard)
-            await watch.start()
-            return watch
-
-        return Changes(self._thread, self._thread.call(make()))
 
 
 class Client(TransactionCalls, Closes):
@@ -296,6 +49,9 @@ class Client(TransactionCalls, Closes):
     ) -> None:
         self._thread = LoopThread(servers, timeout_s, client_id, account, tls)
         self._finalizer = weakref.finalize(self, LoopThread.close, self._thread)
+
+    def __repr__(self) -> str:
+        return repr(self.aio).replace("aio.AsyncClient", "Client", 1)
 
     @property
     def aio(self) -> AsyncClient:
@@ -314,19 +70,63 @@ class Client(TransactionCalls, Closes):
         """Fail all open requests, close all connections, end the thread. A second close does nothing."""
         self._finalizer()
 
-    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> Topic:
+    @overload
+    def topic(self, name: str, *, compression: str = "none", any_kind: bool = False) -> Topic: ...
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> Topic[T]: ...
+
+    def topic(
+        self,
+        name: str,
+        *,
+        compression: str = "none",
+        any_kind: bool = False,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> Topic[Any]:
         """A topic to append to and read from. Raises UnknownTopicError, WrongKindError. See `AsyncClient.topic`."""
 
-        async def find() -> AsyncTopic:
-            return await self.aio.topic(name, compression=compression, any_kind=any_kind)
+        async def find() -> AsyncTopic[Any]:
+            topic: AsyncTopic[Any] = self.aio.topic(
+                name, compression=compression, any_kind=any_kind, codec=codec, type=type
+            )
+            return await topic
 
         return Topic(self._thread, self.run(find()))
 
-    def table(self, name: str) -> Table:
-        """A table. Raises UnknownTopicError, WrongKindError."""
+    @overload
+    def table(self, name: str) -> Table: ...
 
-        async def find() -> AsyncTable:
-            return await self.aio.table(name)
+    @overload
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[T] | None = None,
+        type: type[T] | None = None,
+    ) -> Table[T]: ...
+
+    def table(
+        self,
+        name: str,
+        *,
+        codec: Codec[Any] | None = None,
+        type: "type[Any] | None" = None,  # noqa: A002 - as above
+    ) -> Table[Any]:
+        """A table. Raises UnknownTopicError, WrongKindError. See `AsyncClient.table`."""
+
+        async def find() -> AsyncTable[Any]:
+            table: AsyncTable[Any] = self.aio.table(name, codec=codec, type=type)
+            return await table
 
         return Table(self._thread, self.run(find()))
 
@@ -461,7 +261,8 @@ def connect(
 
     Args:
         servers: native addresses of some nodes, `host:port[,host:port...]`; the client learns the others from them. By
-            default the environment's ANTIPHON_SERVERS, else 127.0.0.1:7400.
+            default the environment's ANTIPHON_SERVERS, else the cluster that `antiphon up` made in the working directory
+            (`antiphon-data`); if that is secure, also the login and the authority that it has for its clients.
         timeout_s: default limit of a call, retries included.
         connect_timeout_s: how long to try to reach a first node.
         client_id: free text for the nodes' logs.
@@ -472,29 +273,19 @@ def connect(
             is; False: never. A tuple of paths: authorities, the client's own certificate, its key. By default the
             environment's ANTIPHON_TLS: `on`, or a path; with ANTIPHON_TLS_CERTIFICATE and ANTIPHON_TLS_KEY.
 
-    Raises UnreachableError, UnauthenticatedError, and InvalidRequestError for an invalid address.
+    Raises UnreachableError, UnauthenticatedError, and InvalidRequestError for an invalid address. Without `servers`,
+    UnreachableError at once where no cluster is found.
     """
-    client = Client(
-        default_servers() if servers is None else servers,
-        timeout_s=timeout_s,
-        client_id=client_id,
-        account=account_of(user, password, token),
-        tls=tls_of(tls),
-    )
+    account, dialing = account_of(user, password, token), tls_of(tls)
+    way = find_way(account, dialing) if servers is None else None
+    if way is not None:
+        servers, account, dialing = way.servers, way.account, way.tls
+    client = Client(servers or (), timeout_s=timeout_s, client_id=client_id, account=account, tls=dialing)
     try:
         client.connect(connect_timeout_s)
-    except BaseException:
+    except BaseException as error:
         client.close()
+        if way is not None and isinstance(error, UnreachableError):
+            raise way.unreachable(error) from None
         raise
     return client
-
-
-async def _pages(rows: AsyncIterator[Row]) -> AsyncIterator[Sequence[Row]]:
-    page: list[Row] = []
-    async for row in rows:
-        page.append(row)
-        if len(page) == SCAN_PAGE_ROWS:
-            yield page
-            page = []
-    if page:
-        yield page

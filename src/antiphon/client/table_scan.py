@@ -12,7 +12,8 @@ from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.table_writer import OP_OVERHEAD_BYTES
 from antiphon.errors import ProtocolViolationError, WrongShardError
 from antiphon.model.metadata import KeyRanges
-from antiphon.model.requests import Row, TableRows, TableScan
+from antiphon.model.requests import TableRows, TableScan
+from antiphon.model.rows import Row
 
 SCAN_ROWS: Final = 1000
 RANGE_PIECE_BYTES: Final = 128 * 1024

@@ -46,6 +46,11 @@ def use_tls(dialing: "Dialing") -> None:
     _own.set(dialing)
 
 
+def environment_says_tls() -> bool:
+    """Is it said how to connect, by `use_tls` or ANTIPHON_TLS, also that it is without TLS?"""
+    return _own.get() is not None or TLS in os.environ
+
+
 def tls_of(choice: "TlsChoice") -> "Dialing | None":
     """How to connect, by what a program says; None: it says nothing. Raises InvalidRequestError for a file that holds no
     authorities.

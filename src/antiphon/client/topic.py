@@ -3,28 +3,29 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, overload
 
-from antiphon.archive.reading import archived_start, read_through
+from antiphon.client.arrow_calls import BATCH_BYTES_MAX, TopicArrow
 from antiphon.client.cluster import Cluster
-from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
-from antiphon.client.log_reader import EARLIEST, read_batches
-from antiphon.client.on_unreadable import ChunkDecoder, OnCorrupt
+from antiphon.client.on_unreadable import OnCorrupt, RecordPieces
 from antiphon.client.pipeline import Item
-from antiphon.client.topic_writer import Append, Headers, Position, RecordInput, TopicWriter, now_ms
-from antiphon.errors import InvalidRequestError, OffsetOutOfRangeError, WrongKindError
+from antiphon.client.topic_reads import Span
+from antiphon.client.topic_writer import Append, Position, RecordInput, TopicWriter, now_ms
+from antiphon.client.values import Values
+from antiphon.errors import InvalidRequestError, WrongKindError
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
+from antiphon.records.value_type import ValueT
 
 RECORD_OVERHEAD_BYTES: Final = 24
-BATCH_BYTES_MAX: Final = 1_048_588  # a topic's default for `max.message.bytes`
 
 Value = bytes | str | None
 Message = Value | tuple[Value, Value] | tuple[Value, Value, Iterable[tuple[str, bytes | None]]]
 """A record to append: a value, (key, value) or (key, value, headers)."""
+TypedPair = tuple[Value, ValueT | None] | tuple[Value, ValueT | None, Iterable[tuple[str, bytes | None]]]
+"""The last two for a topic with a codec. A value that is a tuple itself stands in one: (None, value)."""
 
 
 class Placed(NamedTuple):
@@ -44,8 +45,13 @@ def record_bytes(record: RecordInput) -> int:
     return size_bytes + sum(len(name) + (len(data) if data else 0) + 4 for name, data in headers)
 
 
-class AsyncTopic(Handle):
-    """A plain log, cut into shards. `await client.topic(name)` checks that it exists."""
+class AsyncTopic(TopicArrow, Generic[ValueT]):
+    """A plain log, cut into shards. `await client.topic(name)` checks that it exists.
+
+    `AsyncTopic` has values of bytes. A topic with a codec, `client.topic(name, type=Order)`, is an `AsyncTopic[Order]`:
+    appends take an Order, and records have one. BadRecordError says shard, offset, key and type where a value cannot be
+    decoded. None stands for a record without a value.
+    """
 
     kind: Kind | None = Kind.TOPIC
 
@@ -58,12 +64,17 @@ class AsyncTopic(Handle):
         *,
         any_kind: bool = False,
         compression: str = "none",
+        values: Values[ValueT] | None = None,
     ) -> None:
-        """`writers` are the client's, by shard id: all its handles of a topic share them, as they share a producer id."""
+        """`writers` are the client's, by shard id: all its handles of a topic share them, as they share a producer id.
+
+        `values` of None: values are bytes.
+        """
         super().__init__(cluster, name, timeout_s)
         if any_kind:
             self.kind = None
         self._compression = compression
+        self.values = values
         self._writers = writers
         self._next_shard = 0
         self.unreadable_batches = 0
@@ -78,9 +89,35 @@ class AsyncTopic(Handle):
 
     # -- appending ----------------------------------------------------------------------------------------------
 
+    @overload
+    async def append(
+        self: "AsyncTopic[bytes]",
+        value: Value,
+        *,
+        key: Value = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Position: ...
+
+    @overload
     async def append(
         self,
-        value: Value,
+        value: ValueT | None,
+        *,
+        key: Value = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Position: ...
+
+    async def append(
+        self,
+        value: Any,
         *,
         key: Value = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
@@ -98,7 +135,7 @@ class AsyncTopic(Handle):
         Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
         InvalidRequestError, and TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
         """
-        record = _record(key, value, headers, timestamp_ms)
+        record = self._record(key, value, headers, timestamp_ms)
         deadline = self._deadline(timeout_s)
         meta = self._known() or await self._resolved()
         index = self._shard_for(meta, record[0], shard)
@@ -108,9 +145,31 @@ class AsyncTopic(Handle):
         offset, term = await self._add(meta, index, append, deadline)
         return Position(index, offset, term)
 
+    @overload
+    async def append_batch(
+        self: "AsyncTopic[bytes]",
+        messages: Iterable[Message],
+        *,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timestamp_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Position]: ...
+
+    @overload
     async def append_batch(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[ValueT | TypedPair[ValueT] | None],
+        *,
+        shard: int | None = None,
+        expected_offset: int | None = None,
+        timestamp_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Position]: ...
+
+    async def append_batch(
+        self,
+        messages: Any,
         *,
         shard: int | None = None,
         expected_offset: int | None = None,
@@ -124,7 +183,7 @@ class AsyncTopic(Handle):
         fail independently; the first error is then raised. See `append` for the rest.
         """
         now = now_ms() if timestamp_ms is None else timestamp_ms
-        records = [_message(message, now) for message in messages]
+        records = [self._message(message, now) for message in messages]
         deadline = self._deadline(timeout_s)
         meta = self._known() or await self._resolved()
         if expected_offset is not None:
@@ -155,6 +214,23 @@ class AsyncTopic(Handle):
             )
         return [positions[at] for at in range(len(records))]
 
+    def _record(
+        self, key: Value, value: Any, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int | None
+    ) -> RecordInput:
+        name = None if key is None else as_bytes(key, "key")
+        if value is not None:
+            value = as_bytes(value, "value") if self.values is None else self.values.encode(name, value)
+        return name, value, tuple(headers), now_ms() if timestamp_ms is None else timestamp_ms
+
+    def _message(self, message: Any, timestamp_ms: int) -> RecordInput:
+        if not isinstance(message, tuple):
+            return self._record(None, message, (), timestamp_ms)
+        if len(message) == 3:
+            return self._record(message[0], message[1], message[2], timestamp_ms)
+        if len(message) != 2:
+            raise InvalidRequestError("a message is a value, (key, value) or (key, value, headers)")
+        return self._record(message[0], message[1], (), timestamp_ms)
+
     async def _add(self, meta: TopicMeta, index: int, append: Append, deadline: float) -> tuple[int, int]:
         if meta.kind is Kind.TABLE:
             raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
@@ -173,7 +249,7 @@ class AsyncTopic(Handle):
         shard: int | None,
     ) -> "Placed":
         """A record with where it belongs, for writers with batches of their own. Raises what `append` raises of that."""
-        record = _record(key, value, headers, timestamp_ms)
+        record = self._record(key, value, headers, timestamp_ms)
         meta = self._known() or await self._resolved()
         if meta.kind is Kind.TABLE:
             raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
@@ -202,7 +278,7 @@ class AsyncTopic(Handle):
         follow: bool = False,
         on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
-    ) -> AsyncGenerator[Record, None]:
+    ) -> AsyncGenerator[Record[ValueT], None]:
         """Records of one shard in order, from offset `start` (-1: from now on, -2: from the first that is there).
 
         Stops before `end` (exclusive; by default the end of what is committed, or with isolation "uncommitted" of what is
@@ -240,67 +316,28 @@ class AsyncTopic(Handle):
         follow: bool = False,
         on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
-    ) -> AsyncGenerator[Sequence[Record], None]:
+    ) -> AsyncGenerator[Sequence[Record[ValueT]], None]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        meta = await self._resolved()
-        shard_id = self._shard_id(meta, shard)
-        from_first = start == EARLIEST
-        start = await self._start_of(shard_id, start)
-        if end is None and not follow:
-            end = await self._end_of(shard_id, isolation, start, timeout_s)
-        if from_first:
-            start = await archived_start(self._cluster, meta, shard, start, timeout_s)
-        log = partial(read_batches, self._cluster, shard_id, isolation=isolation, timeout_s=timeout_s)
-        decode = ChunkDecoder(meta, shard, on_corrupt, self._passed_over)
-        chunks = read_through(self._cluster, log, meta, shard, start, end, decode=decode, timeout_s=timeout_s)
+
+        def pieces(meta: TopicMeta) -> RecordPieces:
+            return RecordPieces(meta, shard, on_corrupt, self._passed_over)
+
+        chunks = self._pieces(pieces, Span(shard, start, end, isolation, follow), timeout_s)
+        values = self.values
         async with aclosing(chunks):
             async for records in chunks:
-                yield records
+                if values is None:
+                    plain: Any = records
+                    yield plain
+                    continue
+                found, bad = values.records(shard, records)
+                if found:
+                    yield found
+                if bad is not None:
+                    raise bad
 
     def _passed_over(self) -> None:
         self.unreadable_batches += 1
-
-    async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
-        from antiphon.client.log_reader import LATEST, committed_end, fetch, list_offset
-
-        if isolation != "uncommitted":
-            latest = await list_offset(self._cluster, shard_id, LATEST, timeout_s)
-            if not isolation:
-                return max(latest.default_end, committed_end(latest))
-            return committed_end(latest) if isolation == "committed" else latest.high_watermark
-        try:
-            reply, _ = await fetch(
-                self._cluster, shard_id, start, isolation=isolation, max_bytes=1, timeout_s=timeout_s
-            )
-        except OffsetOutOfRangeError as error:
-            log_start = int(error.details.get("start", -1))
-            if not start < log_start:
-                raise
-            return await self._end_of(shard_id, isolation, log_start, timeout_s)  # `start` may be archived
-        return reply.log_end
-
-
-def _record(
-    key: Value, value: Value, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int | None
-) -> RecordInput:
-    return (
-        None if key is None else as_bytes(key, "key"),
-        None if value is None else as_bytes(value, "value"),
-        tuple(headers),
-        now_ms() if timestamp_ms is None else timestamp_ms,
-    )
-
-
-def _message(message: Message, timestamp_ms: int) -> RecordInput:
-    headers: Headers = ()
-    if isinstance(message, tuple):
-        if len(message) == 3:
-            return _record(message[0], message[1], message[2], timestamp_ms)
-        if len(message) != 2:
-            raise InvalidRequestError("a message is a value, (key, value) or (key, value, headers)")
-        return _record(message[0], message[1], headers, timestamp_ms)
-    return _record(None, message, headers, timestamp_ms)
 
 
 def _check_expected(expected_offset: int, shard: int | None) -> None:

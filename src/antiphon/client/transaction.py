@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Generic, Self, overload
 
 from antiphon.client.hashing import as_bytes
 from antiphon.client.session import AnySession, AsyncSession, TablePlaces
+from antiphon.client.values import Values
 from antiphon.errors import InvalidRequestError
-from antiphon.model.requests import Check, Delete, Put, Version
+from antiphon.model.requests import Check, Delete, Put
+from antiphon.model.rows import Version
 from antiphon.model.sessions import PutEphemeral
+from antiphon.records.value_type import ValueT
 
 Operation = Put | Delete | Check | PutEphemeral
 Results = list[Version | None]
@@ -17,25 +20,52 @@ OPEN_TIMEOUT_S: Final = 30.0  # for sessions, where nothing else is said
 Commit = Callable[[Sequence[Operation]], Awaitable[Results]]
 
 
-class Transaction:
+class Transaction(Generic[ValueT]):
     """Collects operations; `async with table.transaction() as t` carries them out when the block ends without an error.
 
     Afterwards `versions` has the new version of each put (None for deletes and checks), in order. Operations see those
     before them in the same transaction.
     """
 
-    def __init__(self, commit: Commit, table: TablePlaces, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        commit: Commit,
+        table: TablePlaces,
+        timeout_s: float | None = None,
+        values: Values[ValueT] | None = None,
+    ) -> None:
         self._commit = commit
+        self._values = values
         self._table = table
         self._timeout_s = timeout_s
         self._sessions: list[tuple[AsyncSession, bytes]] = []
         self.operations: list[Operation] = []
         self.versions: Results = []
 
+    @overload
+    def put(
+        self: "Transaction[bytes]",
+        key: str | bytes,
+        value: str | bytes,
+        *,
+        expected_version: int | None = None,
+        session: AnySession | None = None,
+    ) -> None: ...
+
+    @overload
     def put(
         self,
         key: str | bytes,
-        value: str | bytes,
+        value: ValueT,
+        *,
+        expected_version: int | None = None,
+        session: AnySession | None = None,
+    ) -> None: ...
+
+    def put(
+        self,
+        key: str | bytes,
+        value: str | bytes | ValueT,
         *,
         expected_version: int | None = None,
         session: AnySession | None = None,
@@ -44,12 +74,14 @@ class Transaction:
 
         Under a `session` the row is removed when the session ends; SessionNotFoundError if it has ended.
         """
-        key, value = as_bytes(key, "key"), as_bytes(value, "value")
+        key = as_bytes(key, "key")
+        given: Any = value
+        data = as_bytes(given, "value") if self._values is None else self._values.encode(key, given)
         if session is None:
-            self.operations.append(Put(key, value, expected_version))
+            self.operations.append(Put(key, data, expected_version))
             return
         self._sessions.append((session.aio, key))
-        self.operations.append(PutEphemeral(key, value, session.id, expected_version))
+        self.operations.append(PutEphemeral(key, data, session.id, expected_version))
 
     def delete(self, key: str | bytes, *, expected_version: int | None = None) -> None:
         """Remove a key; a key that does not exist refuses the transaction."""

@@ -6,31 +6,37 @@ entry names. A watch of the whole table follows them, so each change is delivere
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Self
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Generic, NamedTuple, Self
 
 from antiphon.client.closing import StartsAndCloses
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.log_reader import read_batches
+from antiphon.client.values import Values
 from antiphon.errors import (
     AntiphonError,
+    BadRecordError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     UnknownShardError,
     WrongShardError,
 )
 from antiphon.model.metadata import KeyRanges, ShardMeta, TopicMeta
-from antiphon.model.requests import TableScan, Version
+from antiphon.model.requests import TableScan
+from antiphon.model.rows import Version
 from antiphon.records.batch import iter_batches
+from antiphon.records.changes import Change as LoggedChange
 from antiphon.records.changes import ChangeKind, decode_changes
+from antiphon.records.display import html_table, line
 from antiphon.records.split_entries import Release, split_entry_of
+from antiphon.records.value_type import ValueT, ValueT_co
 
 QUEUE_CHUNKS_MAX: Final = 4  # per shard, about 1 MiB each
 START_TIMEOUT_S: Final = 30.0
 INDEX_PAUSE_S: Final = 0.02
 
 
-class Change(NamedTuple):
+class Change(NamedTuple, Generic[ValueT_co]):
     """A key was created, modified or deleted. `value` is the new one, None when deleted.
 
     `version` is the new row's, or that of the removed row. `shard` and `offset` are its position in the table's log;
@@ -39,7 +45,7 @@ class Change(NamedTuple):
     """
 
     key: bytes
-    value: bytes | None
+    value: ValueT_co | None
     version: Version
     kind: ChangeKind
     shard: int
@@ -47,8 +53,18 @@ class Change(NamedTuple):
     timestamp_ms: int
     session_id: int | None = None
 
+    def display(self) -> dict[str, Any]:
+        """Its fields, as people see them: of the version its id."""
+        return self._asdict() | {"version": self.version.id, "kind": str(self.kind)}
 
-class Watch(StartsAndCloses):
+    def __repr__(self) -> str:
+        return line("Change", self.display())
+
+    def _repr_html_(self) -> str:
+        return html_table([self.display()])
+
+
+class Watch(StartsAndCloses, Generic[ValueT]):
     """An asynchronous iterator of `Change`; also an async context manager. Close it when it is no longer followed."""
 
     def __init__(
@@ -58,16 +74,18 @@ class Watch(StartsAndCloses):
         start_of: Callable[[int, int], Awaitable[int]],
         start: int | Sequence[int],
         shard: int | None,
+        values: Values[ValueT] | None = None,
     ) -> None:
         self._cluster = cluster
+        self._values = values
         self._resolve = resolve
         self._start_of = start_of
         self._start = start
         self._shard = shard
         self._tasks: list[asyncio.Task[None]] = []
         self._followed: set[int] = set()
-        self._ready: deque[tuple[list[Change], asyncio.Semaphore]] = deque()
-        self._current: deque[Change] = deque()
+        self._ready: deque[tuple[list[Change[ValueT]], asyncio.Semaphore]] = deque()
+        self._current: deque[Change[ValueT]] = deque()
         self._wake = asyncio.Event()
         self._error: AntiphonError | None = None
         self._started = False
@@ -144,30 +162,38 @@ class Watch(StartsAndCloses):
         room = asyncio.Semaphore(QUEUE_CHUNKS_MAX)
         try:
             async for chunk in read_batches(self._cluster, shard_id, start, None):
-                changes = [
-                    Change(
-                        c.key,
-                        c.value,
-                        Version(*c[4:8]),
-                        c.kind,
-                        index,
-                        c.offset,
-                        c.timestamp_ms,
-                        c.session_id,
-                    )
-                    for c in decode_changes([chunk], start)
-                ]
+                changes, bad = self._changes(index, decode_changes([chunk], start))
                 if changes:
                     await room.acquire()
                     self._ready.append((changes, room))
                     self._wake.set()
+                if bad is not None:
+                    raise bad
                 if self._shard is None:
                     self._follow_released(chunk, start)
         except OffsetOutOfRangeError as error:
             error.details["shard"] = index  # who watches several would not know where to go on
             raise
 
-    async def next_chunk(self) -> list[Change]:
+    def _changes(
+        self, shard: int, found: Iterable[LoggedChange]
+    ) -> tuple[list[Change[ValueT]], BadRecordError | None]:
+        """Changes of a shard as they are delivered; those before the first whose value cannot be decoded, and the error."""
+        changes: list[Change[ValueT]] = []
+        values = self._values
+        for c in found:
+            value: Any = c.value
+            if values is not None and value is not None:
+                try:
+                    value = values.decode(c.key, value, shard=shard, offset=c.offset)
+                except BadRecordError as error:
+                    return changes, error
+            changes.append(
+                Change(c.key, value, Version(*c[4:8]), c.kind, shard, c.offset, c.timestamp_ms, c.session_id)
+            )
+        return changes, None
+
+    async def next_chunk(self) -> list[Change[ValueT]]:
         """The changes that are there, at least one; waits for it. An empty list once the watch is closed."""
         await self.start()
         if self._current:
@@ -188,7 +214,7 @@ class Watch(StartsAndCloses):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> Change[ValueT]:
         if not self._current:
             chunk = await self.next_chunk()
             if not chunk:

@@ -17,6 +17,7 @@ from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
+from antiphon.model.rows import Row, Version
 from antiphon.model.sessions import HASHES_MAX, PutEphemeral, SessionRequest
 from antiphon.model.transactions import TransactionReply, TransactionRequest
 
@@ -384,15 +385,6 @@ class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3, forbi
 TableOp = Put | Delete | DeleteRange | Check | PutEphemeral
 
 
-class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Version of a key's value. `id` is unique in its shard and rises; `modifications` is 0 at creation."""
-
-    id: int
-    modifications: int
-    created_ms: int
-    modified_ms: int
-
-
 class TableWrite(Body, frozen=True, array_like=True, tag=True):
     """Apply the operations in order as one entry. A refused operation does not refuse the others, unless `atomic`.
 
@@ -452,15 +444,6 @@ class TableGet(Body, frozen=True, array_like=True, tag=True):
     consistency: str = "linearizable"
     comparison: int = 0
     include_value: bool = True
-
-
-class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A key as it stands. `value` is None when it was not asked for, `session_id` where it belongs to no session."""
-
-    key: bytes
-    value: bytes | None
-    version: Version
-    session_id: int | None = None
 
 
 class TableRows(Body, frozen=True, array_like=True, tag=True):

@@ -164,7 +164,7 @@ def open_log(directory: Path, level: str, node_id: int, settings: LogFiles) -> L
             _render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, file)),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", file)),
         context_class=dict,
         cache_logger_on_first_use=False,
     )

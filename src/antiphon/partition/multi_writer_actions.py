@@ -106,7 +106,7 @@ class MultiWriterActions:
     # -- other replicas -----------------------------------------------------------------------------------------
 
     def _tell(self, action: Tell) -> None:
-        self._services.send_message(action.to, cast(Any, action.message))
+        self._services.send_message(action.to, cast("Any", action.message))
 
     def _read_for_relay(self, action: ReadForRelay) -> None:
         self._driver.steps.queue(self._entries_read, action)

@@ -13,7 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError
-from antiphon.records.batch import HEADER_BYTES, Buffer, check_batch, iter_batches, read_header
+from antiphon.records.batch import (
+    HEADER_BYTES,
+    TIMESTAMP_MS_MAX,
+    Buffer,
+    check_batch,
+    iter_batches,
+    read_header,
+)
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 from antiphon.records.decode import plain_records
 
@@ -131,6 +138,26 @@ def texts(values: Sequence[str]) -> pa.Array:
     return pa.Array.from_buffers(
         pa.string(), len(values), [None, pa.py_buffer(edges), pa.py_buffer(b"".join(encoded))], 0
     )
+
+
+def binaries(values: Sequence[bytes]) -> pa.Array:
+    """A binary column of a few values, none of them null."""
+    edges = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=edges[1:])
+    data = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(edges), data], 0)
+
+
+def version_columns(versions: Any) -> dict[str, pa.Array]:
+    """(version id, modifications, created ms, modified ms) per row, as columns."""
+    numbers = np.asarray(versions, np.int64).reshape(-1, 4)
+    times_us = np.clip(numbers[:, 2:], -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX) * 1000
+    return {
+        "version": array_of(numbers[:, 0]),
+        "modifications": array_of(numbers[:, 1]),
+        "created": array_of(times_us[:, 0], _TIMESTAMP),
+        "modified": array_of(times_us[:, 1], _TIMESTAMP),
+    }
 
 
 def int64_view(column: pa.Array) -> "Ints":

@@ -5,7 +5,7 @@ use.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import (
@@ -21,20 +21,35 @@ from antiphon.records.batch import (
     iter_batches,
 )
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from antiphon.records.display import html_table, line
+from antiphon.records.value_type import ValueT_co
 
 RECORD_BYTES_MIN = (
     7  # length, attributes, timestamp, offset, key length, value length, header count: a byte each
 )
 
 
-class Record(NamedTuple):
-    """One record as it stands in the log. `timestamp_ms` is ms since 1970 UTC; headers keep their order."""
+class Record(NamedTuple, Generic[ValueT_co]):
+    """One record as it stands in the log. `timestamp_ms` is ms since 1970 UTC; headers keep their order.
+
+    `Record` is one of bytes; the value of a `Record[Order]` was decoded by a codec of the client.
+    """
 
     offset: int
     timestamp_ms: int
     key: bytes | None
-    value: bytes | None
+    value: ValueT_co | None
     headers: tuple[tuple[str, bytes | None], ...]
+
+    def display(self) -> dict[str, Any]:
+        """Its fields, as people see them."""
+        return self._asdict()
+
+    def __repr__(self) -> str:
+        return line("Record", self.display())
+
+    def _repr_html_(self) -> str:
+        return html_table([self.display()])
 
 
 _batch_class: Any = None

@@ -222,7 +222,7 @@ class MemoryStore:
         self._check_open()
         if self._seen:
             self.rows, self.keys, self._seen = self.rows.copy(), self.keys.copy(), False
-        rows, changes = self.rows, dict(cast(MemoryBatch, batch).changes)
+        rows, changes = self.rows, dict(cast("MemoryBatch", batch).changes)
         added = [key for key, value in changes.items() if value is not None and key not in rows]
         gone = [key for key, value in changes.items() if value is None and key in rows]
         for key, value in changes.items():

@@ -3,7 +3,8 @@
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from antiphon.model.requests import OpResult, OpStatus, Version
+from antiphon.model.requests import OpResult, OpStatus
+from antiphon.model.rows import Version
 from antiphon.records.changes import (
     OUTCOMES_HEADER,
     Effect,

@@ -40,17 +40,8 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError, OverloadedError
 from antiphon.invariants import unreachable
-from antiphon.model.requests import (
-    OPS_MAX,
-    Check,
-    Delete,
-    DeleteRange,
-    OpResult,
-    OpStatus,
-    Put,
-    TableOp,
-    Version,
-)
+from antiphon.model.requests import OPS_MAX, Check, Delete, DeleteRange, OpResult, OpStatus, Put, TableOp
+from antiphon.model.rows import Version
 from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import (
     INDEX,

@@ -1,7 +1,8 @@
 """The answer to a request, read again from the batch that it became: for a request that is sent again."""
 
 from antiphon.errors import CorruptBatchError
-from antiphon.model.requests import OpResult, OpStatus, TableWritten, Version
+from antiphon.model.requests import OpResult, OpStatus, TableWritten
+from antiphon.model.rows import Version
 from antiphon.records.batch import Buffer, read_header
 from antiphon.records.changes import (
     INDEX,

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from antiphon.errors import InvalidRequestError
-from antiphon.model.requests import Check, OpResult, TableOp, Version
+from antiphon.model.requests import Check, OpResult, TableOp
+from antiphon.model.rows import Version
 from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import (
     INDEX,

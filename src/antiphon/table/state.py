@@ -33,7 +33,7 @@ import msgspec
 from antiphon.errors import FrameTooLargeError, InvalidRequestError, NewerFormatError, StorageFailedError
 from antiphon.invariants import unreachable
 from antiphon.model.metadata import key_hash
-from antiphon.model.requests import Row, Version
+from antiphon.model.rows import Row, Version
 from antiphon.records.batch import CONTROL_BIT, Buffer, iter_batches
 from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in, stored_version
 from antiphon.records.session_entries import session_entry_of
@@ -452,7 +452,8 @@ def add_effects(batch: Batch, effects: Iterable[Effect]) -> None:
 
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
     version, session_id, at = stored_version(stored)
-    return Row(key, stored[at:] if include_value else None, Version(*version), session_id)
+    value: Any = stored[at:] if include_value else None
+    return Row(key, value, Version(*version), session_id)
 
 
 def _too_much(count: int) -> FrameTooLargeError:

@@ -14,17 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from antiphon.client.local_folder import LISTENERS, PEER_LISTENER, LocalClusterFile, LocalNode
 from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
 from antiphon.node.logs import bound_output, open_output
 from antiphon.security.private_files import only_private_files
-from antiphon.tools.cluster_files import (
-    LISTENERS,
-    PEER_LISTENER,
-    LocalClusterFile,
-    LocalNode,
-    running_pid,
-    write_pid,
-)
+from antiphon.tools.cluster_files import running_pid, write_pid
 from antiphon.tools.free_ports import bind_free
 
 READY_TIMEOUT_S = 60.0

@@ -20,7 +20,8 @@ from antiphon.errors import UNDECODABLE, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta
-from antiphon.model.requests import DeleteRange, OpStatus, Put, Row, TableGet, TableOp, TableScan, TableWrite
+from antiphon.model.requests import DeleteRange, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
+from antiphon.model.rows import Row
 from antiphon.transactions.internal_table import shard_of_name
 
 OPS_MAX: Final = 500  # operations in one write or read of the table

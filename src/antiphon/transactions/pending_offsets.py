@@ -20,12 +20,12 @@ from antiphon.model.requests import (
     DeleteRange,
     OpStatus,
     Put,
-    Row,
     TableGet,
     TableOp,
     TableScan,
     TableWrite,
 )
+from antiphon.model.rows import Row
 from antiphon.transactions.group_offsets import (
     OPS_MAX,
     GroupOffsets,

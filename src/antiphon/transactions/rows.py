@@ -14,7 +14,7 @@ from antiphon.errors import UNDECODABLE, UnavailableError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
-from antiphon.model.requests import Row as TableRow
+from antiphon.model.rows import Row as TableRow
 
 ABSENT: Final = -1  # version of a row that is not there
 SCAN_ROWS: Final = 500

@@ -9,7 +9,7 @@ from antiphon.archive.files import OpenFile, as_records, rows_of, verify
 from antiphon.archive.format import ArchivedFile, decode_row, encode_row, holder, in_order, reaching
 from antiphon.archive.writer import FileWriter
 from antiphon.errors import ArchiveError
-from antiphon.model.requests import Row, Version
+from antiphon.model.rows import Row, Version
 from antiphon.records.arrow import to_arrow
 from antiphon.records.builder import build_batch
 from tests.fuzz.target import Target, check

@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import (
-    DEFAULT_DIR,
-    DirOption,
-    JsonOption,
-    ServersOption,
-    server_addresses,
-)
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, reports_errors, usage
+from antiphon.client.local_folder import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from antiphon.cli.top.reading import Reader

@@ -14,7 +14,8 @@ from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import GROUPS_TABLE, JOBS_TABLE
-from antiphon.model.requests import Row, TableScan
+from antiphon.model.requests import TableScan
+from antiphon.model.rows import Row
 from antiphon.model.transactions import ListTransactions, TransactionsReply
 from antiphon.transactions.group_offsets import committed_of, place_of
 

@@ -6,7 +6,7 @@ shards than a page may ask are browsed shard by shard.
 
 import asyncio
 import heapq
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
@@ -16,7 +16,10 @@ from antiphon.http.pages.site import Look, Site
 from antiphon.http.pages.topics import find_topic
 from antiphon.model.access import Operation
 from antiphon.model.metadata import KeyRanges, Kind, ShardMeta, TopicMeta
-from antiphon.model.requests import Row, TableGet, TableScan
+from antiphon.model.requests import TableGet, TableScan
+
+if TYPE_CHECKING:
+    from antiphon.model.rows import Row
 
 ROWS: Final = 50
 SHARDS_MERGED: Final = 16

@@ -25,7 +25,8 @@ from antiphon.coordination.consumer_terms import (
 )
 from antiphon.errors import UNDECODABLE, UnavailableError
 from antiphon.gateway.interface import Gateway
-from antiphon.model.requests import Delete, OpStatus, Put, Row, TableGet, TableOp, TableScan, TableWrite
+from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
+from antiphon.model.rows import Row
 from antiphon.transactions.group_offsets import escaped
 
 ABSENT: Final = -1  # version of a row that is not there

@@ -288,7 +288,7 @@ class MultiWatch:
                 truth.shard_id,
                 f"the disk of node {node} has no batch at {seen.at}, though {end} is called durable",
             )
-            data = cast(bytes, batch)
+            data = cast("bytes", batch)
             header = read_header(data)
             if hurt:
                 check_batch(header, data)
@@ -395,5 +395,5 @@ class MultiWatch:
                 f"the disk of node {machine.node_id} has no batch at {at}, and is said to have what is before "
                 f"{host.replica.log.durable_end}",
             )
-            yield cast(bytes, batch)
-            at = read_header(cast(bytes, batch)).next_offset
+            yield cast("bytes", batch)
+            at = read_header(cast("bytes", batch)).next_offset

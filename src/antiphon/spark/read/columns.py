@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.records.arrow import array_of, constants, decode, int64_view, null_rows, texts
-from antiphon.records.batch import TIMESTAMP_MS_MAX
+from antiphon.records.arrow import array_of, constants, decode, int64_view, null_rows, texts, version_columns
 from antiphon.records.changes import VERSION, VERSION_HEADER, ChangeKind
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 
@@ -100,22 +99,6 @@ def kinds(value: Any, modifications: Any) -> Any:
 
     number = np.where(null_rows(value), 2, int64_view(modifications) != 0)
     return texts(_KINDS).take(array_of(number))
-
-
-def version_columns(versions: Any) -> dict[str, Any]:
-    """(version id, modifications, created ms, modified ms) per row, as columns."""
-    import numpy as np
-    import pyarrow as pa
-
-    numbers = np.asarray(versions, np.int64).reshape(-1, 4)
-    times_us = np.clip(numbers[:, 2:], -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX) * 1000
-    utc = pa.timestamp("us", "UTC")
-    return {
-        "version": array_of(numbers[:, 0]),
-        "modifications": array_of(numbers[:, 1]),
-        "created": array_of(times_us[:, 0], utc),
-        "modified": array_of(times_us[:, 1], utc),
-    }
 
 
 def sliced(batch: "pa.RecordBatch") -> "Iterable[pa.RecordBatch]":

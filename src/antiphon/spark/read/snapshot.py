@@ -22,7 +22,8 @@ from antiphon.archive import catalog as archived
 from antiphon.client.blocking import Cluster, ShardCall, is_multi
 from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError, WrongShardError
 from antiphon.model.metadata import KeyRanges
-from antiphon.model.requests import ListOffset, OffsetReply, Row, TableRows, TableScan
+from antiphon.model.requests import ListOffset, OffsetReply, TableRows, TableScan
+from antiphon.model.rows import Row
 from antiphon.records.batch import iter_batches
 from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.spark.offset_options import OffsetSpec
@@ -353,8 +354,7 @@ def _scanned(task: _Task, holder: Holder, rows: Sequence[Row], schema: "pa.Schem
     import numpy as np
     import pyarrow as pa
 
-    from antiphon.records.arrow import constants
-    from antiphon.spark.read.table_fold import binaries
+    from antiphon.records.arrow import binaries, constants, version_columns
 
     versions = [row.version for row in rows]
     numbers = np.empty((len(rows), 4), np.int64)
@@ -362,7 +362,7 @@ def _scanned(task: _Task, holder: Holder, rows: Sequence[Row], schema: "pa.Schem
     numbers[:, 1] = [version.modifications for version in versions]
     numbers[:, 2] = [version.created_ms for version in versions]
     numbers[:, 3] = [version.modified_ms for version in versions]
-    made = columns.version_columns(numbers)
+    made = version_columns(numbers)
     made["key"] = binaries([row.key for row in rows])
     made["value"] = binaries([row.value or b"" for row in rows])
     made["kind"] = columns.kinds(made["value"], made["modifications"])

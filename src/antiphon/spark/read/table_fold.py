@@ -72,14 +72,6 @@ def with_values(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.filter(_mask(~null)) if null.any() else rows
 
 
-def binaries(values: Sequence[bytes]) -> pa.Array:
-    """A binary column of a few values, none of them null."""
-    edges = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=edges[1:])
-    data = pa.py_buffer(b"".join(values))
-    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(edges), data], 0)
-
-
 def _numbers(indices: pa.Array) -> "NDArray[np.int32]":
     return np.frombuffer(indices.buffers()[1], np.int32, len(indices), 4 * indices.offset)
 

@@ -31,7 +31,6 @@ from antiphon.model.requests import (
     OpResult,
     OpStatus,
     Put,
-    Row,
     TableGet,
     TableOp,
     TableRows,
@@ -39,6 +38,7 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
+from antiphon.model.rows import Row
 from antiphon.spark.staging.blobs import BlobAt
 
 ABSENT: Final = -1

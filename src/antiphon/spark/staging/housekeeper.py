@@ -28,7 +28,8 @@ from antiphon.client.tls import tls_of, use_tls
 from antiphon.errors import AntiphonError, CorruptBatchError, UnknownTopicError
 from antiphon.model import internal
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.model.requests import Row, Trimmed, TrimShard
+from antiphon.model.requests import Trimmed, TrimShard
+from antiphon.model.rows import Row
 
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing

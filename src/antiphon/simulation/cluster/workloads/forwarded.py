@@ -16,14 +16,13 @@ from antiphon.model.requests import (
     Delete,
     OpStatus,
     Put,
-    Row,
     TableGet,
     TableOp,
     TableRows,
     TableWrite,
     TableWritten,
-    Version,
 )
+from antiphon.model.rows import Row, Version
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
