@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from antiphon.client import topic
+from antiphon.client import topic_reads
 from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableRows, TableScan
@@ -89,7 +89,7 @@ READ_MUTANTS: Final = (
     ClusterMutant(
         "client-reads-on-at-log-end",
         "a reader goes on at the end of the leader's log, and not behind what it was given",
-        (Edit(topic, "read_batches", "at = header.next_offset", "at = reply.log_end"),),
+        (Edit(topic_reads, "read_batches", "at = header.next_offset", "at = reply.log_end"),),
         options={**CALM, "putters": 0, "appenders": 4, "followers": True},
     ),
     ClusterMutant(
