@@ -23,6 +23,7 @@ class Installation(NamedTuple):
 BESIDE_BASE: Final = (
     "antiphon.archive.digest",
     "antiphon.archive.job",
+    "antiphon.client.arrow_pieces",
     "antiphon.http.pages",
     "antiphon.lake",
     "antiphon.records.arrow",
@@ -32,6 +33,7 @@ BESIDE_BASE: Final = (
 )
 INSTALLATIONS: Final = (
     Installation(""),
+    Installation("arrow", ("antiphon.client", "antiphon.records"), ("numba", "pyarrow")),
     Installation("archive", ("antiphon.archive",), ("fsspec", "pyarrow")),
     Installation("dashboard", ("antiphon.http",), ("jinja2", "starlette")),
     Installation("demo", (), ("confluent_kafka", "matplotlib", "pandas")),

@@ -432,7 +432,7 @@ def test_faults_of_a_listener_outlive_its_process_and_end_with_heal(cluster: Clu
 
     assert [asyncio.run(ask(one)) for one in cluster.nodes] == [(5, 16), (5, 4), (5, 16)]
     cluster.heal()
-    assert [asyncio.run(ask(one)) for one in cluster.nodes] == [(11, 16)] * 3
+    assert [asyncio.run(ask(one)) for one in cluster.nodes] == [(12, 16)] * 3
 
 
 def test_what_makes_no_sense_is_refused_and_changes_nothing(cluster: Cluster) -> None:
