@@ -161,7 +161,7 @@ async def test_api_versions_of_the_future_is_answered_in_version_0() -> None:
         assert [(r.api_key, r.min_version, r.max_version) for r in answer.api_keys] == [(18, 0, 4)]
         modern = await client.ask(cluster.ApiVersionsRequest(client_software_name="x"), 18, 4)
         assert {r.api_key: (r.min_version, r.max_version) for r in modern.api_keys}[0] == (0, 12)
-        assert [f.name for f in modern.supported_features] == ["antiphon.conditional_append"]
+        assert "antiphon.conditional_append" in {f.name for f in modern.supported_features}
 
 
 @in_virtual_time
