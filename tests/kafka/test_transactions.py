@@ -138,7 +138,16 @@ def test_an_administrator_aborts_by_write_txn_markers_what_is_open_in_a_partitio
             assert await mark(tx.epoch, commit=False, partition=7) == code.UNKNOWN_TOPIC_OR_PARTITION
             assert await mark(tx.epoch, commit=False, topic="absent") == code.UNKNOWN_TOPIC_OR_PARTITION
             assert (await tx.describe()).transaction_state == "Ongoing"
-            assert await mark(tx.epoch, commit=False) == code.NONE
+            both = m.TxnMarker(
+                producer_id=tx.producer_id,
+                producer_epoch=tx.epoch,
+                committed=False,
+                topics=[m.TxnMarkerTopic(name=TOPIC, partition_indexes=[0, 1])],
+                coordinator_epoch=0,
+            )
+            told = await tx.client.ask(m.WriteTxnMarkersRequest(markers=[both]), 27, 1)
+            found = [one.error_code for one in told.markers[0].topics[0].results_by_partition]
+            assert found == [code.NONE] * 2, "the second one was aborted with the first"
             await state_is(tx, "CompleteAbort")
             assert markers(nodes) == [False, True]
             assert await mark(tx.epoch, commit=False) == code.NONE, "nothing is open any more"

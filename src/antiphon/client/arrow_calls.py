@@ -5,6 +5,7 @@ The libraries are optional, so they are imported where they are needed (`arrow_p
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import AppendBatch, Appended, Put, TableScan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     import pyarrow as pa
 
@@ -46,6 +47,15 @@ def library(name: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError as error:
         raise InvalidRequestError(f"{error.name} is not installed: pip install {name}") from error
+
+
+async def _frame(name: str, read: "Callable[[], Awaitable[pa.Table]]") -> Any:
+    """A Table as a DataFrame of pandas or Polars; nothing is read where the library is missing."""
+    found = library(name)
+    table = await read()
+    if name == "polars":
+        return found.from_arrow(table)
+    return table.to_pandas(integer_object_nulls=True)  # integers would be rounded beside nulls, as floats
 
 
 class TopicArrow(TopicReads):
@@ -113,11 +123,10 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
-        library("pandas")
-        table = await self.to_arrow(
-            shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+        read = partial(
+            self.to_arrow, shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
         )
-        return table.to_pandas(integer_object_nulls=True)
+        return await _frame("pandas", read)
 
     async def to_polars(
         self,
@@ -130,11 +139,10 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
-        polars = library("polars")
-        table = await self.to_arrow(
-            shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+        read = partial(
+            self.to_arrow, shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
         )
-        return polars.from_arrow(table)
+        return await _frame("polars", read)
 
     async def append_arrow(
         self, data: Any, *, shard: int | None = None, timeout_s: float | None = None
@@ -224,10 +232,8 @@ class TableArrow(Handle):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
-        library("pandas")  # ids of sessions would be rounded where a column with nulls is of floats
-        return (await self.to_arrow(start, end, consistency=consistency, timeout_s=timeout_s)).to_pandas(
-            integer_object_nulls=True
-        )
+        read = partial(self.to_arrow, start, end, consistency=consistency, timeout_s=timeout_s)
+        return await _frame("pandas", read)
 
     async def to_polars(
         self,
@@ -238,10 +244,8 @@ class TableArrow(Handle):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
-        polars = library("polars")
-        return polars.from_arrow(
-            await self.to_arrow(start, end, consistency=consistency, timeout_s=timeout_s)
-        )
+        read = partial(self.to_arrow, start, end, consistency=consistency, timeout_s=timeout_s)
+        return await _frame("polars", read)
 
     async def put_arrow(self, data: Any, *, timeout_s: float | None = None) -> int:
         """Put the rows of a Table, of record batches or of a DataFrame; returns how many, when all are durable.

@@ -82,18 +82,14 @@ class CompactionPass:
     def __init__(self, log: "ShardLog", rules: "Compaction", extent: Extent, map_bytes: int) -> None:
         self._log = log
         self._left = extent.segments  # to be written anew
-        self._at = max(log.compacting.clean.end, log.log_start, extent.segments[0].base_offset)
+        first = extent.segments[0].base_offset
+        self._at = max(log.compacting.clean.end, log.log_start, first)
         self._end = extent.segments[-1].next_offset  # of what is in the map
-        # Before it are batches that stay as they are: what a trim has left of a segment.
-        self._clean_from = (
-            extent.segments[0].base_offset if extent.segments[0].base_offset > log.log_start else 0
-        )
+        is_trimmed = first > log.log_start  # what a trim has left of a segment stays as it is, before them
+        self._clean_from = first if is_trimmed else 0
         self._newest = KeyMap(map_bytes, system.secret_bytes(16))
-        is_old = _are_old(log.compacting.clean, rules, system.wall_ms())
-        if (
-            extent.segments[0].base_offset > log.log_start
-        ):  # what a trim has left of a segment may have what they delete
-            is_old = False
+        # What tombstones delete may be in what a trim has left.
+        is_old = not is_trimmed and _are_old(log.compacting.clean, rules, system.wall_ms())
         self._drop_before = log.compacting.clean.since_end if is_old else 0
         silent_before = log.compacting.appended_before(system.wall_ms() - JOB_RESENDS_MS)
         self._needed = log.producers.needed(silent_before)

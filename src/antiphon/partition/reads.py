@@ -26,9 +26,7 @@ OF_THIS_REPLICA: Final = (REPLICA, REPLICA_COMMITTED)
 ISOLATIONS: Final = (COMMITTED, "read_uncommitted", "uncommitted", *OF_THIS_REPLICA, *OF_FOLLOWERS)
 OF_COMMITTED_TRANSACTIONS: Final = (COMMITTED, REPLICA_COMMITTED, FOLLOWER_COMMITTED)
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-READ_TRIES: Final = (
-    8  # of a read during which segments were replaced; a pass replaces one after the other, with pauses
-)
+READ_TRIES: Final = 8  # of a read while segments are replaced, which happens one after the other, with pauses
 
 
 class PartitionReads:

@@ -7,6 +7,7 @@ whether all of it was written.
 """
 
 import asyncio
+import contextlib
 from typing import Final
 
 from antiphon.coordination.transactions import State
@@ -17,7 +18,12 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.messages import transactions as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
-from antiphon.model.transactions import AbortTransaction, ListTransactions, TransactionsReply
+from antiphon.model.transactions import (
+    AbortTransaction,
+    ListTransactions,
+    TransactionsReply,
+    TransactionState,
+)
 from antiphon.records.known_producer import KnownProducer
 
 ASK_S: Final = 5.0
@@ -49,6 +55,7 @@ class MarkersHandler:
         )
 
     async def _marker(self, marker: m.TxnMarker, refused: int) -> m.WrittenTxnMarker:
+        ended: set[int] = set()  # shards of the transaction that was aborted for the partitions before
         return m.WrittenTxnMarker(
             producer_id=marker.producer_id,
             topics=[
@@ -57,7 +64,7 @@ class MarkersHandler:
                     results_by_partition=[
                         m.TxnPartitionResult(
                             partition_index=index,
-                            error_code=refused or await self._end(marker, topic.name, index),
+                            error_code=refused or await self._end(marker, topic.name, index, ended),
                         )
                         for index in topic.partition_indexes
                     ],
@@ -66,12 +73,14 @@ class MarkersHandler:
             ],
         )
 
-    async def _end(self, marker: m.TxnMarker, topic: str, index: int) -> int:
-        """The outcome in one partition."""
+    async def _end(self, marker: m.TxnMarker, topic: str, index: int, ended: set[int]) -> int:
+        """The outcome in one partition; `ended` gets the shards of a transaction that is aborted."""
         try:
             shard = self._cache.shard_at(self._gateway.topic(topic), index)
             if shard is None:
                 return code.UNKNOWN_TOPIC_OR_PARTITION
+            if shard.shard_id in ended:
+                return code.NONE
             found = await self._open_in(shard.shard_id, marker.producer_id)
             if found is None:
                 return code.NONE
@@ -79,7 +88,7 @@ class MarkersHandler:
                 return code.INVALID_TXN_STATE
             if found.epoch != marker.producer_epoch:
                 return code.INVALID_PRODUCER_EPOCH
-            return await self._abort(marker.producer_id, shard.shard_id)
+            return await self._abort(marker.producer_id, shard.shard_id, ended)
         except UnknownTopicError:
             return code.UNKNOWN_TOPIC_OR_PARTITION
         except AntiphonError as error:
@@ -94,31 +103,34 @@ class MarkersHandler:
                 await asyncio.sleep(0)
         return None
 
-    async def _abort(self, producer_id: int, shard_id: int) -> int:
+    async def _abort(self, producer_id: int, shard_id: int, ended: set[int]) -> int:
         """Have the coordinator abort the producer's transaction, whichever node it is."""
         for node in self._gateway.metadata.nodes:
             if not node.alive:
                 continue
-            name = await self._name_at(node.node_id, producer_id, shard_id)
-            if name is None:
+            row = await self._row_at(node.node_id, producer_id, shard_id)
+            if row is None:
                 continue
-            try:
-                await self._gateway.questions.ask(node.node_id, AbortTransaction(name), ASK_S)
-            except InvalidTxnStateError:
-                return code.NONE  # it was ended meanwhile
+            if row.state == State.PREPARE_COMMIT:
+                return code.INVALID_TXN_STATE
+            if row.state == State.ONGOING:
+                with contextlib.suppress(InvalidTxnStateError):  # it was ended meanwhile
+                    body = AbortTransaction(row.transactional_id)
+                    await self._gateway.questions.ask(node.node_id, body, ASK_S)
+            ended.update(row.shards)
             return code.NONE
         return code.COORDINATOR_NOT_AVAILABLE
 
-    async def _name_at(self, node_id: int, producer_id: int, shard_id: int) -> str | None:
-        """The transactional id of the producer's open transaction, if that node coordinates it."""
+    async def _row_at(self, node_id: int, producer_id: int, shard_id: int) -> TransactionState | None:
+        """The transaction of the producer that the shard takes part in, if that node coordinates it."""
         asked = ListTransactions()
         while True:
             told = await self._gateway.questions.ask(node_id, asked, ASK_S)
             if not isinstance(told, TransactionsReply):
                 return None
             for row in told.rows:
-                if row.producer_id == producer_id and shard_id in row.shards and row.state == State.ONGOING:
-                    return row.transactional_id
+                if row.producer_id == producer_id and shard_id in row.shards:
+                    return row
             if not told.more or not told.rows:
                 return None
             asked = ListTransactions(after=told.rows[-1].transactional_id)
