@@ -16,6 +16,7 @@ from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
 from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
+from antiphon.kafka.handlers.markers import PARTS_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
@@ -95,6 +96,7 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE
     assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE
     assert f"{IDS_MAX:,}, {PARTICIPANTS_MAX:,} partitions and groups" in PAGE
+    assert f"| partitions in one WriteTxnMarkers | {PARTS_MAX:,} |" in PAGE
     assert f"one transaction | {Bounds().participants_max:,} |" in PAGE
     assert f"{PENDING_MAX:,}, {PENDING_BYTES_MAX // 1024} KiB" in PAGE
     assert f"{MARKERS_AT_ONCE}, {WORKERS} | they wait" in PAGE
