@@ -1,11 +1,11 @@
-"""A target for a few seconds: kept inputs, and fresh ones from a seed that is printed. All of them take a minute.
+"""A target for a few seconds: kept inputs, and changed ones, the same in each run. All of them take a minute.
 
-`FUZZ_SEED` repeats a run, `FUZZ_TEST_S` makes it longer. `make fuzz` goes on for half an hour, led by coverage.
+What judges a change of the product must not depend on luck, so inputs that nobody has tried yet are the work of
+`make fuzz`: half an hour, led by coverage, from a new seed each time. Here `FUZZ_SEED` tries others, `FUZZ_TEST_S` more.
 """
 
 import os
 from pathlib import Path
-from random import SystemRandom
 from typing import Final
 
 import pytest
@@ -14,7 +14,7 @@ from tests.fuzz.engine import run_for
 from tests.fuzz.registry import TARGETS, make
 from tests.fuzz.target import name_of
 
-SEED: Final = int(os.environ.get("FUZZ_SEED", SystemRandom().randrange(1, 1 << 30)))
+SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 SECONDS: Final = float(os.environ.get("FUZZ_TEST_S", "2.3"))
 MARKS: Final = [
     pytest.mark.timeout(180),

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from antiphon.errors import ProtocolViolationError
@@ -10,15 +11,24 @@ from antiphon.log.config import LogConfig
 from antiphon.log.disk import RealDisk
 from antiphon.log.operations import CallStep, LogOp
 from antiphon.log.shard_log import ShardLog
+from antiphon.log.snapshot import frame
 from antiphon.log.wal_thread import WalThread
 from antiphon.node.peer_wire import decode_peer, encode_replica_message, with_payload
 from antiphon.partition.multi_batches import checked_entries, entry_of, identity, number_batch
-from antiphon.partition.multi_files import ORIGINS_FILE, load_marks, recover_origins, save_marks
+from antiphon.partition.multi_files import (
+    ORIGINS_FILE,
+    ORIGINS_MAGIC,
+    ORIGINS_VERSION,
+    load_marks,
+    recover_origins,
+    save_marks,
+)
 from antiphon.partition.multi_salvage import SALVAGE_FILE, salvage
 from antiphon.records.batch import read_header, stamp, validate_batch
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
-from antiphon.replication.multi_messages import Relay
+from antiphon.replication.messages import Message
+from antiphon.replication.multi_messages import Relay, RelayBase, Subscribe
 from antiphon.replication.origin_history import History, Mark
 from antiphon.wire.frames import FrameDecoder
 
@@ -108,6 +118,52 @@ def test_a_file_that_is_not_whole_counts_for_nothing(tmp_path: Path) -> None:
     found = recover_origins(DISK, log)
     assert found is not None
     assert found[1].clock == (0, 5, 5)
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        [(0, [0, 1], [0, 1 << 32])],  # no CRC-32C
+        [(0, [0, 1], [0, -1])],
+        [(0, [0, -1], [0, 5])],
+        [(0, [0, 1], [0])],  # a chain for each component
+        [(0, [0] * 33, [0] * 33)],  # more origins than there can be
+        [(5, [], []), (0, [], [])],  # backwards
+    ],
+)
+def test_a_file_of_what_no_log_can_have_counts_for_nothing(tmp_path: Path, marks: list[object]) -> None:
+    log = filled(tmp_path / "log", 10)
+    payload = frame(ORIGINS_MAGIC, ORIGINS_VERSION, msgspec.msgpack.encode(marks))
+    (tmp_path / "log" / ORIGINS_FILE).write_bytes(payload)
+    assert load_marks(DISK, log.path) == ()
+    found = recover_origins(DISK, log)
+    assert found is not None
+    assert found[1].clock == (0, 5, 5)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ("RelayBase", 0, 1, 1, (0, 3), (0,)),
+        ("RelayBase", 0, 1, 1, (0, 3), (0, 1 << 32)),
+        ("RelayBase", 0, 1, 1, (0,) * 33, (0,) * 33),
+        ("RelayBase", 0, 1, 1, (0, -3), (0, 5)),
+        ("Subscribe", 0, 1, 1, (0, 3), (0, -1)),
+        ("Relay", 0, 1, 1, 1, (0, 3), (1 << 32,)),
+    ],
+)
+def test_a_peer_cannot_say_what_no_log_can_have(sent: tuple[object, ...]) -> None:
+    with pytest.raises(ProtocolViolationError):
+        decode_peer(msgspec.msgpack.encode((7, sent)))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [RelayBase(0, 1, 1, (0, 3), (0, 5)), Subscribe(0, 1, 1, (0, 3), (0, 5)), Relay(0, 1, 1, 1, (0, 3), (5,))],
+)
+def test_a_peer_can_say_what_a_log_has(sent: Message) -> None:
+    names = (type(sent).__name__, *msgspec.structs.astuple(sent))
+    assert decode_peer(msgspec.msgpack.encode((7, names))) == (7, sent)
 
 
 def test_a_trimmed_log_without_the_file_cannot_be_placed(tmp_path: Path) -> None:

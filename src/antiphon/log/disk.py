@@ -147,10 +147,12 @@ class RealFile:
         self._fd = -1
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._fd)
+            try:  # nothing global is named here: at the interpreter's end modules may be empty
+                close(self._fd)
+            except OSError:
+                return
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
         """See `File`."""

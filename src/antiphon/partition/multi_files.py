@@ -10,6 +10,7 @@ File: magic "ANTIPHVC", version u32, CRC-32C u32, then a msgpack array of [offse
 """
 
 import functools
+import itertools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -44,15 +45,17 @@ def save_marks(disk: Disk, log: "ShardLog", marks: Sequence[Mark]) -> LogOp:
 
 
 def load_marks(disk: Disk, directory: str) -> tuple[Mark, ...]:
-    """What the file says; nothing where it is missing or not whole."""
+    """What the file says; nothing where it is missing, not whole, or says what no log can have."""
     path = os.path.join(directory, ORIGINS_FILE)
     payload = unframe(ORIGINS_MAGIC, ORIGINS_VERSION, read_whole(disk, path), path)
     if payload is None:
         return ()
     try:
-        return _decoder.decode(payload)
+        marks = _decoder.decode(payload)
     except UNDECODABLE:
         return ()
+    rising = all(before.offset <= mark.offset for before, mark in itertools.pairwise(marks))
+    return marks if rising and all(len(mark.clock) == len(mark.chains) for mark in marks) else ()
 
 
 def recover_origins(disk: Disk, log: "ShardLog") -> tuple[OriginIndex, Mark] | None:

@@ -6,7 +6,7 @@ transport carries the `entries` of a `Relay` as the frame's payload: RecordBatch
 """
 
 from antiphon.replication.messages import Message
-from antiphon.replication.origin_history import OriginEntry
+from antiphon.replication.origin_history import Chain, Chains, OriginEntry
 from antiphon.replication.vclock import Vclock
 
 
@@ -19,7 +19,7 @@ class Subscribe(Message, frozen=True, array_like=True, tag=True):
 
     session: int
     vclock: Vclock
-    chains: tuple[int, ...]
+    chains: Chains
     skip: tuple[int, ...] = ()
 
 
@@ -32,7 +32,7 @@ class Relay(Message, frozen=True, array_like=True, tag=True):
     session: int
     seq: int
     vclock: Vclock
-    chains: tuple[int, ...] = ()
+    chains: tuple[Chain, ...] = ()
     entries: tuple[OriginEntry, ...] = ()
 
 
@@ -49,7 +49,11 @@ class RelayBase(Message, frozen=True, array_like=True, tag=True):
 
     session: int
     vclock: Vclock
-    chains: tuple[int, ...]
+    chains: Chains
+
+    def __post_init__(self) -> None:
+        if len(self.vclock) != len(self.chains):
+            raise ValueError(f"a clock of {len(self.vclock)} components has {len(self.chains)} chains")
 
 
 class SplitBrainFound(Message, frozen=True, array_like=True, tag=True):

@@ -7,13 +7,17 @@ log per origin what the preceding entry's term is for Raft's.
 """
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from crc32c import crc32c
+from msgspec import Meta
 
 from antiphon.replication.vclock import NOTHING, ORIGINS_MAX, Vclock
 
 _LINK: Final = struct.Struct(">IqI")
+
+Chain = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+Chains = Annotated[tuple[Chain, ...], Meta(max_length=ORIGINS_MAX + 1)]
 
 
 class OriginEntry(NamedTuple):
@@ -37,7 +41,7 @@ class Mark(NamedTuple):
 
     offset: int
     clock: Vclock
-    chains: tuple[int, ...]
+    chains: Chains
 
 
 START: Final = Mark(0, NOTHING, ())

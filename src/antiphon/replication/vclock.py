@@ -9,14 +9,17 @@ all that is had of it; LSNs of different origins say nothing about each other.
 from collections.abc import Iterable
 from enum import Enum
 from itertools import zip_longest
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from antiphon.errors import InvalidRequestError
 
-Vclock = tuple[int, ...]
-
 LOCAL: Final = 0  # the component that is not replicated
 ORIGINS_MAX: Final = 31
+
+Lsn = Annotated[int, Meta(ge=0)]
+Vclock = Annotated[tuple[Lsn, ...], Meta(max_length=ORIGINS_MAX + 1)]
 NOTHING: Final[Vclock] = ()
 
 
