@@ -243,6 +243,18 @@ class SessionNotFoundError(AntiphonError):
     code = "session_not_found"
 
 
+class NotHeldError(AntiphonError):
+    """The shard is not held for a backup any more: the lease is over, or another node leads. The cut is taken again."""
+
+    code = "not_held"
+
+
+class BackupError(AntiphonError):
+    """A backup that is not there, not whole, or not what was asked for. Nothing was changed."""
+
+    code = "backup"
+
+
 class DiskFullError(AntiphonError):
     """The disk of a node has no room: writes are refused, reads go on, writes resume when there is room."""
 

@@ -92,7 +92,7 @@ def run(
 
     limits = Limits(None if older_than is None else _duration_ms(older_than), keep_bytes, _up_to(up_to))
     found = addresses(server_addresses(servers, directory))
-    job = ArchiveRun(found, topic, to, limits, options=_options(storage), timeout_ms=TIMEOUT_MS)
+    job = ArchiveRun(found, topic, to, limits, options=storage_options(storage), timeout_ms=TIMEOUT_MS)
     if dry_run:
         _print_plan(job, as_json=as_json)
         return
@@ -186,7 +186,7 @@ def verify(
     from antiphon.archive import files as archive_files
     from antiphon.errors import ArchiveError
 
-    options = _options(storage)
+    options = storage_options(storage)
     addresses = server_addresses(servers, directory)
     files = _files(addresses, topic)
     problems: dict[str, str] = {}
@@ -285,7 +285,8 @@ def _up_to(texts: list[str] | None) -> int | dict[int, int] | None:
     return found
 
 
-def _options(texts: list[str] | None) -> dict[str, Any] | None:
+def storage_options(texts: list[str] | None) -> dict[str, Any] | None:
+    """What `--storage-option` says; None: nothing."""
     if not texts:
         return None
     found: dict[str, Any] = {}

@@ -7,6 +7,7 @@ import typer
 
 from antiphon.cli import (
     access_commands,
+    backup_commands,
     bench,
     cluster_commands,
     data_commands,
@@ -68,6 +69,7 @@ judge.mount(app)
 verify.mount(app)
 scrub_command.mount(app)
 transaction_commands.mount(app)
+backup_commands.mount(app)
 for module in dict.fromkeys(job.mounted_by for job in JOBS):
     import_module(f"antiphon.cli.{module}").mount(app)
 spark_support.mount(app)

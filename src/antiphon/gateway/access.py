@@ -11,6 +11,7 @@ from typing import Any, Final
 from antiphon.errors import UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.access import Operation, Resource
+from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
 from antiphon.model.placement import PlaceReplicas
@@ -218,6 +219,11 @@ def _producer_id(_gateway: Gateway, rights: Rights, _body: NewProducerId) -> Non
         rights.require(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
 
 
+def _backs_up(_gateway: Gateway, rights: Rights, _body: CopyState | ReadState) -> None:
+    rights.require(Operation.ALTER, Resource.CLUSTER)
+    rights.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)  # a state has all rows, whoever may read them
+
+
 # -- transactions -------------------------------------------------------------------------------------------------
 
 
@@ -296,4 +302,10 @@ ACCESS: Final[dict[type, Check]] = {
     OpenSession: _shard(Operation.WRITE),
     KeepSession: _shard(Operation.WRITE),
     CloseSession: _shard(Operation.WRITE),
+    HoldShard: _cluster(Operation.ALTER),
+    ConfirmHold: _cluster(Operation.ALTER),
+    ReleaseHold: _cluster(Operation.ALTER),
+    CopyState: _backs_up,
+    ReadState: _backs_up,
+    DropState: _cluster(Operation.ALTER),
 }

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
+from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.events import Event
@@ -77,6 +78,7 @@ class Gateway(Protocol):
         quorum_voters: the nodes that vote in `__cluster`.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         transactions: the shards' part of them.
+        backups: the same of backups.
         rack: where this node stands, as its operator says; empty: nobody said.
         followers_with: given a shard and an offset, the nodes whose replicas have the log up to there, as the shard's
             leader here knows; the furthest first. Empty where this node does not lead the shard.
@@ -88,6 +90,7 @@ class Gateway(Protocol):
     quorum_voters: tuple[int, ...]
     check_request: Callable[[int], None]
     transactions: ShardTransactions
+    backups: ShardBackups
     questions: NodeQuestions
     events: Sequence[Event]
     rack: str

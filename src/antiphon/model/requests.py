@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.model.access import ACLS_MAX, Acl, Credential
+from antiphon.model.backup import BackupReply, BackupRequest
 from antiphon.model.body import Body
 from antiphon.model.counters import Counters
 from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
@@ -474,8 +475,10 @@ AdminRequest = (
 Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
+    | BackupRequest
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
     | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply
+    | BackupReply
 )  # fmt: skip

@@ -31,6 +31,7 @@ from antiphon.model.requests import (
     Hello,
     HelloReply,
 )
+from antiphon.native.backup_requests import BACKUP_HANDLERS
 from antiphon.native.charges import NEVER_WAIT, charge_mutation, charge_request, client_id_of
 from antiphon.native.cluster_requests import CLUSTER_HANDLERS
 from antiphon.native.log_requests import LOG_HANDLERS
@@ -60,7 +61,12 @@ Handler = Callable[["Exchange", int, Any, memoryview], None]
 STRANGER_BYTES: Final = 64 * 1024
 """Of a frame until who is connected has said who it is, and has logged in: longer ones take memory and time to decode."""
 
-HANDLERS: Final[dict[type, Handler]] = {**CLUSTER_HANDLERS, **LOG_HANDLERS, **TABLE_HANDLERS}
+HANDLERS: Final[dict[type, Handler]] = {
+    **CLUSTER_HANDLERS,
+    **LOG_HANDLERS,
+    **TABLE_HANDLERS,
+    **BACKUP_HANDLERS,
+}
 
 
 class Greets(Enum):

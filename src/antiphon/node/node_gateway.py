@@ -16,6 +16,7 @@ from antiphon.errors import (
     TimedOutError,
     UnknownTopicError,
 )
+from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.interface import Admit, AnsweredWithBulk, Done, NodeQuestions, ShardRequest
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
@@ -83,9 +84,11 @@ class OwnNode(Protocol):
 
     Attributes:
         care: of its disk.
+        backups: holds of shards, and copies of their state.
     """
 
     care: DiskCare
+    backups: ShardBackups
 
     def link(self, node_id: int) -> PeerLink:
         """The connection to a node; UnavailableError for one that is not known."""
@@ -137,6 +140,7 @@ class NodeGateway:
         self._forwarder = forwarder
         self.transactions = transactions
         self._own = own
+        self.backups: ShardBackups = own.backups  # see Gateway
         made = Questions(config.node_id, own.link)
         self.questions: NodeQuestions = made  # see Gateway
         self.asked = made.asked

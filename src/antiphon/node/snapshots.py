@@ -161,10 +161,18 @@ class Snapshots:
                 kept.used_s = self._node.now_s()
                 return kept
             self._drop_copy(*key)
-        name = f"{_PREFIX}{source.shard_id}-{to}-{next(self._numbers)}"
-        make_directory(self._disk, self._directory)
-        copy = self._copies[key] = await self._made_copy(source, os.path.join(self._directory, name))
+        copy = self._copies[key] = await self.copy_of(source, str(to))
         return copy
+
+    async def copy_of(self, source: "SnapshotSource", whose: str) -> Copy:
+        """A copy of the state for somebody; it is the caller's to `discard`. Raises UnavailableError, StorageFailedError."""
+        make_directory(self._disk, self._directory)
+        name = f"{_PREFIX}{source.shard_id}-{whose}-{next(self._numbers)}"
+        return await self._made_copy(source, os.path.join(self._directory, name))
+
+    def discard(self, copy: Copy) -> None:
+        """Remove a copy that nobody reads any more."""
+        self._drop(copy.path)
 
     async def _made_copy(self, source: "SnapshotSource", path: str) -> Copy:
         disk = self._disk

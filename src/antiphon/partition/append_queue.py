@@ -7,6 +7,8 @@ What waits is not in the log: when the shard's leadership ends, or the time is o
 Writes to a table wait here, too, while a large one is judged in pieces, as nothing may be appended in between. Then each
 sender's requests keep their order, and nobody waits for all that others have sent: the small ones that stand first in their
 sender's line go first, then one large one.
+
+Everything waits here while a backup takes its cut (`partition.hold`).
 """
 
 from collections import deque
@@ -108,14 +110,14 @@ class AppendQueue:
     def __init__(self, shard_id: int) -> None:
         self.limit = 0
         self.waiting = Line()
-        self.holds = False  # is a write judged in pieces?
+        self.holds = 0  # who holds the log: a write that is judged in pieces, a backup (`partition.hold`)
         self._shard_id = shard_id
         self._ends: deque[int] = deque()  # of the appends that are in the log and not committed
 
     @property
     def is_busy(self) -> bool:
         """Must the next append wait?"""
-        return self.holds or self.waiting.count > 0 or 0 < self.limit <= len(self._ends)
+        return self.holds > 0 or self.waiting.count > 0 or 0 < self.limit <= len(self._ends)
 
     @property
     def may_go_on(self) -> bool:
@@ -161,7 +163,7 @@ class AppendQueue:
         reason = (
             f"takes {self.limit} appends at a time (max.in.flight) and those before this one are not committed"
             if self.limit
-            else "is at other clients' large writes"
+            else "is at other clients' large writes, or is held for the moment of a backup"
         )
         error = TimedOutError(
             f"shard {self._shard_id} {reason}: nothing was appended", shard_id=self._shard_id

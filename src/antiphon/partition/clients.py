@@ -152,7 +152,8 @@ class PartitionClients:
         state.check_writable()
         if state.table is not None:
             raise WrongKindError(f"shard {state.shard_id} belongs to a table: use puts and deletes")
-        if self.queue.limit and self.queue.is_busy:
+        queue = self.queue
+        if (queue.limit or queue.holds or queue.waiting.count) and queue.is_busy:
             kept = bytes(batch)
 
             def go_on(left_s: float) -> None:
@@ -273,7 +274,7 @@ class PartitionClients:
 
     def let_go(self) -> None:
         """Who held the log does not any more: go on with who waits."""
-        self.queue.holds = False
+        self.queue.holds -= 1
         self.queue.waiting.large_ended()
         self._queue_moved()
 

@@ -50,7 +50,7 @@ class LongWrites:
         self._steps, self._done, self._size_bytes = steps, done, size_bytes
         self._evaluator = state.require_table().evaluator
         self._deadline_s = services.now_s() + timeout_s
-        self._clients.queue.holds = True
+        self._clients.queue.holds += 1
         services.in_flight(size_bytes)
         services.turn.pieces.add(self, self._piece)
 

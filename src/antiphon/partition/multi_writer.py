@@ -15,6 +15,7 @@ from antiphon.model.requests import ReplicaStatus
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.hold import ShardHold
 from antiphon.partition.live_reports import NoReports
 from antiphon.partition.mode import MultiWriterMode
 from antiphon.partition.multi_members import MultiWriterRules, member_origins
@@ -68,6 +69,7 @@ class MultiWriterPartition:
         self.driver = ReplicaDriver(self.state, self.readers)
         self.clients = PartitionClients(self.driver, self.readers, self.mode, max_message_bytes)
         self.transactions = TransactionEnds(self.state, self.clients)
+        self.hold = ShardHold(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
         self.table_reads = TableReads(self.driver, self.clients)
         self.sessions = PartitionSessions(self.driver, self.clients)

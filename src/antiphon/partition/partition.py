@@ -8,7 +8,8 @@ A partition is made of parts, each with one task, which share one `PartitionStat
 
 - `driver`: events go in there (`call`, `tick`, `stage`), one at a time; what follows from them goes out through the services
   that the node has handed in (`services.py`).
-- `clients`: appends, and who waits for commits and confirmations. `transactions`: how those end. `reads`: fetches and
+- `clients`: appends, and who waits for commits and confirmations. `transactions`: how those end.
+  `hold`: of the log, for the moment of a backup. `reads`: fetches and
   offsets by time. `readers`: those who have read all there is and wait for more. `table_writes`, `table_reads`: what clients
   ask of a table.
 - `sessions`: in a table, of clients whose rows go when they fall silent.
@@ -25,6 +26,7 @@ from antiphon.model.sender import Sender
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.hold import ShardHold
 from antiphon.partition.live_reports import LeaderReports
 from antiphon.partition.mode import ReplicationMode
 from antiphon.partition.reads import PartitionReads
@@ -71,6 +73,7 @@ class Partition(Protocol):
     driver: ReplicaDriver
     clients: PartitionClients
     transactions: TransactionEnds
+    hold: ShardHold
     reads: PartitionReads
     readers: WaitingReaders
     table_reads: TableReads

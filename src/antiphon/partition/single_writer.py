@@ -10,6 +10,7 @@ from antiphon.model.requests import ReplicaStatus
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.hold import ShardHold
 from antiphon.partition.live_reports import LiveReports
 from antiphon.partition.mode import SingleWriterMode
 from antiphon.partition.reads import PartitionReads
@@ -57,6 +58,7 @@ class SingleWriterPartition:
         self.driver = ReplicaDriver(self.state, self.readers)
         self.clients = PartitionClients(self.driver, self.readers, self.mode, max_message_bytes)
         self.transactions = TransactionEnds(self.state, self.clients)
+        self.hold = ShardHold(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
         self.table_reads = TableReads(self.driver, self.clients)
         self.sessions = PartitionSessions(self.driver, self.clients)

@@ -50,6 +50,8 @@ _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = 17
+_PRODUCER: Final = struct.Struct(">qhi")  # id, epoch, base sequence
+_PRODUCER_AT: Final = 43
 _ATTRIBUTES_LOW_AT: Final = 22  # the byte with the bits that have a meaning
 NO_TIME: Final = -1  # Kafka's value for a time that is not set
 
@@ -244,3 +246,16 @@ def stamp(
         buf[_ATTRIBUTES_LOW_AT] |= TIMESTAMP_TYPE_BIT
         _MAX_TIMESTAMP.pack_into(buf, _MAX_TIMESTAMP_AT, append_time_ms)
         _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[UNCHECKED_BYTES:]))
+
+
+def as_plain(batch: Buffer, producer_id: int, base_sequence: int) -> bytearray:
+    """The batch as another producer's, in its epoch 0, to be appended anew: no part of a transaction, and at no offset yet.
+
+    Records stay as they are, byte for byte; the CRC is made anew. `batch` is one whole batch.
+    """
+    owned = bytearray(batch)
+    _BASE_OFFSET.pack_into(owned, 0, 0)
+    owned[_ATTRIBUTES_LOW_AT] &= ~TRANSACTIONAL_BIT & 0xFF
+    _PRODUCER.pack_into(owned, _PRODUCER_AT, producer_id, 0, base_sequence)
+    _CRC.pack_into(owned, _CRC_AT, crc32c(memoryview(owned)[UNCHECKED_BYTES:]))
+    return owned

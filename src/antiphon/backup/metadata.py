@@ -1,0 +1,45 @@
+"""The cluster's metadata as of an offset of `__cluster`, folded from the bytes of that log as every voter does."""
+
+from collections.abc import Iterable
+
+from antiphon.coordination.state import ClusterState
+from antiphon.model.metadata import ShardMeta, TopicMeta
+from antiphon.node.metadata_fold import MetadataFold
+from antiphon.node.metrics import NodeMetrics
+from antiphon.records.batch import Buffer
+
+
+class Metadata:
+    """A fold that grows. `offset` is where the next batch of `__cluster` begins."""
+
+    def __init__(self) -> None:
+        self._fold = MetadataFold(0, NodeMetrics())
+
+    @property
+    def offset(self) -> int:
+        """Up to where `__cluster` is folded."""
+        return self._fold.offset
+
+    @property
+    def state(self) -> ClusterState:
+        """The metadata."""
+        return self._fold.state
+
+    def fold(self, chunks: Iterable[Buffer]) -> None:
+        """Take whole committed batches that begin at `offset`. Raises CorruptBatchError, NewerFormatError."""
+        self._fold.fold(chunks)
+
+
+def topics_of(state: ClusterState) -> list[TopicMeta]:
+    """All topics and tables, each with its shards, by name."""
+    return [state.topic_with_shards(name) for name in sorted(state.topics)]
+
+
+def is_multi(topic: TopicMeta) -> bool:
+    """Does every replica write?"""
+    return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
+
+
+def being_split(state: ClusterState) -> list[ShardMeta]:
+    """Shards that are being split off others."""
+    return [record.meta for record in state.shards.values() if record.meta.split is not None]

@@ -1,0 +1,141 @@
+"""Where backups are: a directory of any file system that fsspec knows, and a plain one without fsspec's extras.
+
+Files are written once, under names that nobody else uses, and never changed. What a backup consists of is said by its
+manifest, which is written last, so files that no manifest names are left over from a backup that did not end.
+"""
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from xxhash import xxh3_128
+
+from antiphon.archive.files import options_from_environment
+from antiphon.errors import BackupError
+
+READ_BYTES: Final = 4 * 1024 * 1024
+
+Options = Mapping[str, Any]
+"""Keyword arguments of an fsspec file system, such as credentials."""
+
+
+class Place:
+    """See the module's text. Paths of files are relative to it. All methods block, and raise BackupError."""
+
+    def __init__(self, uri: str, options: Options | None = None) -> None:
+        self.uri = uri
+        try:
+            import fsspec
+        except ImportError as error:
+            raise BackupError(
+                "backups are written with fsspec, which is not installed: pip install 'antiphon[archive]'"
+            ) from error
+        given = options_from_environment() if options is None else dict(options)
+        try:
+            self._system, self._root = fsspec.core.url_to_fs(uri, **given)
+        except (ImportError, ValueError, TypeError) as error:
+            raise BackupError(f"cannot open {uri}: {error}") from error
+
+    def _path(self, path: str) -> str:
+        if not path or path.startswith("/") or any(part in {"", ".", ".."} for part in path.split("/")):
+            raise BackupError(f"{path[:200]!r} is no path of a file of a backup in {self.uri}")
+        return f"{self._root.rstrip('/')}/{path}"
+
+    @contextlib.contextmanager
+    def _blamed(self, path: str, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise BackupError(f"{self.uri}: {path} is not there") from error
+        except (OSError, ValueError, TypeError) as error:
+            raise BackupError(f"{self.uri}: {path} cannot be {doing}: {error}") from error
+
+    def names(self, directory: str) -> list[str]:
+        """Names of the files directly in a directory, sorted; none where there is no such directory."""
+        with self._blamed(directory, "listed"):
+            try:
+                self._system.invalidate_cache()
+                found = self._system.ls(self._path(directory), detail=False)
+            except FileNotFoundError:
+                return []
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file, durably where the file system can."""
+        with self.writing(path) as file:
+            file.add(data)
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> "Iterator[Writing]":
+        """Write a file in pieces. Where something goes wrong what was written is removed, as well as it goes."""
+        full = self._path(path)
+        with self._blamed(path, "written"):
+            self._system.makedirs(full.rpartition("/")[0], exist_ok=True)
+            try:
+                with self._system.open(full, "wb") as handle:
+                    file = Writing(handle)
+                    yield file
+                    _sync(handle)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    self._system.rm_file(full)
+                raise
+
+    def read(self, path: str, size_bytes_max: int) -> bytes:
+        """A small file, whole."""
+        with self._blamed(path, "read"), self._system.open(self._path(path), "rb") as handle:
+            data = bytes(handle.read(size_bytes_max + 1))
+        if len(data) > size_bytes_max:
+            raise BackupError(f"{self.uri}: {path} is larger than {size_bytes_max} bytes")
+        return data
+
+    def pieces(self, path: str, size_bytes: int, checksum: str) -> Iterator[bytes]:
+        """A file in pieces. Raises BackupError at its end where it is not what was written: use none of it before."""
+        hasher, size = xxh3_128(), 0
+        with self._blamed(path, "read"), self._system.open(self._path(path), "rb") as handle:
+            while data := bytes(handle.read(READ_BYTES)):
+                size += len(data)
+                if size > size_bytes:
+                    break
+                hasher.update(data)
+                yield data
+        if size != size_bytes or hasher.hexdigest() != checksum:
+            raise BackupError(
+                f"{self.uri}: {path} is damaged: {size} bytes with checksum {hasher.hexdigest()[:8]}, {size_bytes} with "
+                f"{checksum[:8]} were written. Restore that file, or use another backup: `antiphon backup list`"
+            )
+
+    def check(self, path: str, size_bytes: int, checksum: str) -> None:
+        """Read a file and compare it. Raises BackupError."""
+        for _ in self.pieces(path, size_bytes, checksum):
+            pass
+
+
+class Writing:
+    """A file that is being written."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._hasher = xxh3_128()
+        self.size_bytes = 0
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Write more."""
+        self._handle.write(data)
+        self._hasher.update(data)
+        self.size_bytes += len(data)
+
+    @property
+    def checksum(self) -> str:
+        """XXH3-128 of what was written."""
+        return self._hasher.hexdigest()
+
+
+def _sync(handle: Any) -> None:
+    """To the disk, where it is a file of this machine."""
+    with contextlib.suppress(AttributeError, io.UnsupportedOperation, TypeError):
+        number = handle.fileno()
+        handle.flush()
+        os.fsync(number)

@@ -1,0 +1,229 @@
+"""Restores a single topic or table into a cluster that runs, through the client, into a new topic or table.
+
+A topic's batches are appended as they are, but for producer, sequence and the mark of a transaction: what aborted
+transactions wrote is left out, and what was not decided at the cut. A batch keeps its offset as long as nothing before it
+in its shard is left out: control batches, such as the first entry of a leader, take offsets, too. Batches that compaction
+made smaller, or whose times the node set, are built anew. A table's rows are put anew, and get new versions; rows of sessions
+are left out.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from antiphon.backup.manifest import Backup, ShardBackup, TopicBackup
+from antiphon.backup.place import Place
+from antiphon.backup.restored_rows import committed_producers, opened_state, rows_of
+from antiphon.backup.verify import Verified, log_of, verify_backup
+from antiphon.client.aio import AsyncClient
+from antiphon.errors import AntiphonError, BackupError, TopicExistsError
+from antiphon.model.internal import PREFIX
+from antiphon.model.metadata import Kind, ShardMeta
+from antiphon.records.batch import BatchHeader, as_plain
+from antiphon.records.builder import build_batch, end_marker_of
+from antiphon.records.decode import decode_records
+
+AT_ONCE: Final = 4  # shards
+AHEAD: Final = 8  # batches that are read while others are sent
+SEQUENCE_MAX: Final = (1 << 31) - 1
+
+Tell = Callable[[str], None]
+
+
+class ShardRestored(NamedTuple):
+    """What became of a shard. `kept_offsets`: every record has the offset that it had. `left_out`: records, or rows."""
+
+    shard: int
+    records: int
+    left_out: int
+    kept_offsets: bool
+
+
+class TopicRestored(NamedTuple):
+    """What was restored, under which name."""
+
+    name: str
+    kind: Kind
+    shards: list[ShardRestored]
+
+
+async def restore_topic(
+    client: AsyncClient, source: Place, backup: Backup, name: str, to: str = "", tell: Tell | None = None
+) -> TopicRestored:
+    """Restore one topic or table, as `to` where that is given. Raises BackupError before anything is changed, where its part
+    of the backup is not whole, TopicExistsError where there is such a topic.
+    """
+    say, target = tell or (lambda _text: None), to or name
+    saved = backup.topic(name)
+    if saved.internal or name.startswith(PREFIX) or target.startswith(PREFIX):
+        raise BackupError(
+            f"{name} belongs to the cluster: it comes back with the whole, `antiphon backup restore PLACE --dir DIR`"
+        )
+    say("reading the backup")
+    await asyncio.to_thread(_check, source, backup, saved)
+    kind = Kind(saved.kind)
+    committed = await asyncio.to_thread(committed_producers, source, backup) if kind is Kind.TOPIC else set()
+    await _create(client, saved, target, kind)
+    shard_ids = [shard.shard_id for shard in (await _known(client, target))]
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(shard: ShardBackup, shard_id: int) -> ShardRestored:
+        async with gate:
+            if kind is Kind.TABLE:
+                return await _restore_rows(client, source, shard, target)
+            return await _Sender(client, source, shard, shard_id, committed).run()
+
+    say(f"restoring {len(saved.shards)} shards")
+    done = await asyncio.gather(
+        *(one(*pair) for pair in zip(saved.shards, shard_ids, strict=kind is Kind.TOPIC))
+    )
+    return TopicRestored(target, kind, sorted(done))
+
+
+def _check(source: Place, backup: Backup, saved: TopicBackup) -> None:
+    only = msgspec.structs.replace(backup, topics=(saved,), without=())
+    found: Verified = verify_backup(source, only, of_cluster=False)
+    if found.problems:
+        raise BackupError(
+            f"{saved.name} is damaged in backup {backup.name}, nothing was changed: {found.problems[0].what}"
+        )
+
+
+async def _create(client: AsyncClient, saved: TopicBackup, target: str, kind: Kind) -> None:
+    meta = await client.refresh_metadata()
+    replicas = min(saved.replicas, sum(not node.draining for node in meta.nodes))
+    create = client.create_table if kind is Kind.TABLE else client.create_topic
+    try:
+        await create(
+            target, shards=len(saved.shards), replicas=replicas, profile=saved.profile, config=saved.config
+        )
+    except TopicExistsError as error:
+        raise TopicExistsError(
+            f"there is a topic or table {target!r} already: restore under another name with --as, or delete that one first",
+            name=target,
+        ) from error
+
+
+async def _known(client: AsyncClient, name: str) -> list[ShardMeta]:
+    for _ in range(100):
+        found = next(
+            (topic for topic in (await client.refresh_metadata()).topics if topic.name == name), None
+        )
+        if found is not None:
+            return sorted(found.shards, key=lambda shard: shard.index)
+        await asyncio.sleep(0.05)
+    raise BackupError(f"{name} was created, and no node tells of it")
+
+
+class _Fates:
+    """Which batches of a shard's transactions are left out: by producer, the ranges of offsets that came to nothing."""
+
+    def __init__(self, batches: Iterator[tuple[BatchHeader, bytes]], decided: set[int]) -> None:
+        self._open: dict[int, int] = {}  # producer -> first offset
+        self._lost: dict[int, list[tuple[int, int]]] = {}
+        end = 0
+        for header, batch in batches:
+            end = header.next_offset
+            if not header.is_transactional:
+                continue
+            if not header.is_control:
+                self._open.setdefault(header.producer_id, header.base_offset)
+                continue
+            said, first = end_marker_of(batch), self._open.pop(header.producer_id, None)
+            if said is not None and not said[0] and first is not None:
+                self._lost.setdefault(header.producer_id, []).append((first, header.base_offset))
+        for producer_id, first in self._open.items():
+            if producer_id not in decided:
+                self._lost.setdefault(producer_id, []).append((first, end))
+
+    def is_lost(self, header: BatchHeader) -> bool:
+        """Did the transaction that a batch is part of come to nothing?"""
+        if not header.is_transactional:
+            return False
+        ranges = self._lost.get(header.producer_id)
+        while ranges and ranges[0][1] <= header.base_offset:
+            ranges.pop(0)  # batches are asked about in their order
+        return bool(ranges) and ranges is not None and ranges[0][0] <= header.base_offset
+
+
+class _Sender:
+    """Sends the batches of one shard of a topic."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        source: Place,
+        saved: ShardBackup,
+        shard_id: int,
+        committed: set[tuple[int, int]],
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._saved = saved
+        self._shard_id = shard_id
+        self._decided = {producer for producer, shard in committed if shard == saved.shard_id}
+        self._producer_id = -1
+        self._sequence = 0
+        self._records = self._left_out = 0
+        self._kept = True
+
+    async def run(self) -> ShardRestored:
+        """Send all of them, one after the other, as one idempotent producer: repeats are recognised."""
+        fates = await asyncio.to_thread(_Fates, log_of(self._source, self._saved), self._decided)
+        self._producer_id = await self._client.new_producer_id()
+        batches = log_of(self._source, self._saved)
+        while some := await asyncio.to_thread(_take, batches, AHEAD):
+            for header, batch in some:
+                if header.base_offset >= self._saved.start:
+                    await self._send(header, batch, is_lost=fates.is_lost(header))
+        return ShardRestored(self._saved.index, self._records, self._left_out, self._kept)
+
+    async def _send(self, header: BatchHeader, batch: bytes, *, is_lost: bool) -> None:
+        if is_lost or header.is_control or not header.record_count:
+            self._left_out += header.record_count if is_lost else 0
+            return
+        offsets = header.last_offset_delta + 1
+        if header.record_count == offsets and not header.is_log_append_time:
+            owned = as_plain(batch, self._producer_id, self._sequence)
+        else:
+            records = decode_records(batch)
+            offsets = len(records)
+            owned = build_batch(
+                [(one.key, one.value, one.headers, one.timestamp_ms) for one in records],
+                producer_id=self._producer_id,
+                producer_epoch=0,
+                base_sequence=self._sequence,
+            )
+        done = await self._client.append_raw(self._shard_id, owned)
+        self._kept = self._kept and done.base_offset == header.base_offset and offsets == header.record_count
+        self._kept = self._kept and header.record_count == header.last_offset_delta + 1
+        self._records += header.record_count
+        self._sequence = (self._sequence + offsets) & SEQUENCE_MAX
+
+
+def _take(batches: Iterator[tuple[BatchHeader, bytes]], count: int) -> list[tuple[BatchHeader, bytes]]:
+    return [one for _, one in zip(range(count), batches, strict=False)]
+
+
+async def _restore_rows(client: AsyncClient, source: Place, saved: ShardBackup, target: str) -> ShardRestored:
+    """Put the rows of a table's shard."""
+    table, count, left_out = client.table(target), 0, 0
+    opening = opened_state(source, saved)
+    state = await asyncio.to_thread(opening.__enter__)
+    try:
+        pages = rows_of(state)
+        while page := await asyncio.to_thread(next, pages, None):
+            mine = [(key, value) for key, value, is_of_session in page if not is_of_session]
+            left_out += len(page) - len(mine)
+            count += len(mine)
+            await asyncio.gather(*(table.put(key, value) for key, value in mine))
+    except AntiphonError as error:
+        raise BackupError(
+            f"{target} is not whole: {count} rows of shard {saved.index} were begun ({error.message}); delete it and restore "
+            "again"
+        ) from error
+    finally:
+        await asyncio.to_thread(opening.__exit__, None, None, None)
+    return ShardRestored(saved.index, count, left_out, False)

@@ -1,0 +1,81 @@
+"""The rows of a table's shard as of the cut: its store is made anew in a directory of its own, and read."""
+
+import contextlib
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from antiphon.backup.manifest import Backup, ShardBackup
+from antiphon.backup.place import Place
+from antiphon.backup.shard_files import TABLES, ShardFiles
+from antiphon.coordination.transactions import Row, State
+from antiphon.errors import UNDECODABLE
+from antiphon.log.disk import RealDisk, make_directory
+from antiphon.model.internal import TRANSACTIONS_TABLE
+from antiphon.partition.table_files import store_path
+from antiphon.partition.table_shard import TableShard
+from antiphon.records.changes import VERSION
+from antiphon.table.rocks_store import RocksEngine
+from antiphon.table.state import TableState
+
+PAGE_ROWS: Final = 1_000
+PAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+@contextlib.contextmanager
+def opened_state(source: Place, saved: ShardBackup) -> Generator[TableState, None, None]:
+    """The store of a table's shard, with the log applied up to the cut. Blocks. Raises BackupError, StorageFailedError."""
+    with tempfile.TemporaryDirectory(prefix="antiphon-restore-") as name:
+        disk, folder = RealDisk(), Path(name)
+        make_directory(disk, str(folder / TABLES))
+        files = ShardFiles(source, disk)
+        files.make_store(folder, saved)
+        log = files.open_log(str(folder / "log"), saved)
+        table = TableShard(store_path(str(folder / TABLES), saved.shard_id), log, RocksEngine())
+        try:
+            table.catch_up(saved.end)
+            yield table.state
+        finally:
+            table.let_go(None)
+
+
+def rows_of(state: TableState) -> Iterator[list[tuple[bytes, bytes, bool]]]:
+    """All rows of a shard, in pages: key, value, and whether a session owns it."""
+    start: bytes | None = b""
+    while start is not None:
+        rows, start = state.stored_rows(
+            start,
+            None,
+            (state.owned.first, state.owned.last),
+            examined_max=PAGE_ROWS,
+            size_bytes_max=PAGE_BYTES,
+        )
+        if rows:
+            yield [(key, value, VERSION.unpack_from(version)[1] < 0) for key, version, value in rows]
+
+
+def committed_producers(source: Place, backup: Backup) -> set[tuple[int, int]]:
+    """(producer id, shard) of the transactions that were decided to be committed, and had no marker there at the cut."""
+    found: set[tuple[int, int]] = set()
+    for topic in backup.topics:
+        for saved in topic.shards if topic.name == TRANSACTIONS_TABLE else ():
+            with opened_state(source, saved) as state:
+                for page in rows_of(state):
+                    found |= {
+                        (row.producer_id, shard_id)
+                        for row in map(_row, page)
+                        if row is not None and row.state is State.PREPARE_COMMIT
+                        for shard_id in row.shards
+                    }
+    return found
+
+
+def _row(stored: tuple[bytes, bytes, bool]) -> Row | None:
+    """What a row of `__transactions` says; None for one that cannot be read, which the cluster passes over too."""
+    try:
+        return msgspec.msgpack.decode(stored[1], type=Row)
+    except UNDECODABLE:
+        return None

@@ -1,0 +1,338 @@
+"""`antiphon backup`: the whole cluster at one cut to a directory or an object store, and back."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import msgspec
+import typer
+
+from antiphon.cli.archive_commands import StorageOption, storage_options
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import EXIT_FAILED, print_json, print_table, reports_errors, usage
+from antiphon.client.local_folder import DEFAULT_DIR, FORMAT, LocalClusterFile, LocalNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from antiphon.backup.manifest import Backup
+    from antiphon.backup.place import Place
+    from antiphon.client.aio import AsyncClient
+
+T = TypeVar("T")
+QUIET_S: Final = 1.0  # what takes longer says what it does
+LATEST: Final = "latest"
+TIMEOUT_S: Final = 60.0
+
+PlaceArgument = Annotated[
+    str, typer.Argument(metavar="PLACE", help="Directory: a path, or a URI of any fsspec file system.")
+]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="[NAME]", help="Name of a backup; the newest by default.")
+]
+WithoutOption = Annotated[
+    list[str] | None, typer.Option("--without", help="Leave this topic or table out; may be repeated.")
+]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add this module's commands to the command line."""
+    backup = typer.Typer(
+        no_args_is_help=True,
+        help="Back up the whole cluster at one cut, and restore it, or one topic or table of it.",
+        epilog="Example: antiphon backup create s3://bucket/backups",
+        rich_markup_mode=None,
+    )
+    backup.command(epilog="Example: antiphon backup create /mnt/backups --json")(create)
+    backup.command("list", epilog="Example: antiphon backup list /mnt/backups")(list_backups)
+    backup.command(epilog="Example: antiphon backup show /mnt/backups")(show)
+    backup.command(epilog="Example: antiphon backup verify /mnt/backups")(verify)
+    backup.command(
+        epilog="Example: antiphon backup restore /mnt/backups --dir /srv/antiphon --nodes 3, then antiphon up --dir "
+        "/srv/antiphon"
+    )(restore)
+    backup.command(
+        "restore-topic", epilog="Example: antiphon backup restore-topic /mnt/backups prices --as prices-old"
+    )(restore_one)
+    app.add_typer(backup, name="backup")
+
+
+@contextmanager
+def _telling(*, as_json: bool) -> "Iterator[Callable[[str], None]]":
+    """Tells what is done on stderr, once it takes longer than a moment; a program that reads JSON is told nothing."""
+    began_s, told = time.monotonic(), ""
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if not as_json and text != told and time.monotonic() - began_s > QUIET_S:
+            told = text
+            typer.echo(f"antiphon: {text}", err=True)
+
+    yield tell
+
+
+def _place(uri: str, storage: list[str] | None) -> "Place":
+    from antiphon.backup.place import Place
+
+    return Place(uri, storage_options(storage))
+
+
+def _connected(servers: str | None, directory: Path, work: "Callable[[AsyncClient], Awaitable[T]]") -> T:
+    """Do something with a client of the cluster."""
+    import asyncio
+
+    import antiphon.aio
+
+    found = server_addresses(servers, directory)
+
+    async def run() -> T:
+        async with antiphon.aio.connect(found, timeout_s=TIMEOUT_S) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+@reports_errors
+def create(
+    place: PlaceArgument,
+    without: WithoutOption = None,
+    lease: Annotated[
+        int,
+        typer.Option(
+            help="For how many ms at most writes may wait for the cut, in each try.", min=10, max=2000
+        ),
+    ] = 1000,
+    tries: Annotated[int, typer.Option(help="How many tries for the cut.", min=1, max=100)] = 10,
+    storage: StorageOption = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Back up the cluster, while clients write. What an earlier backup there has is not written again."""
+    from antiphon.backup.create import create_backup
+
+    where = _place(place, storage)
+    with _telling(as_json=as_json) as tell:
+        made = _connected(
+            servers,
+            directory,
+            lambda client: create_backup(
+                client, where, without=without or (), lease_ms=lease, tries=tries, tell=tell
+            ),
+        )
+    if as_json:
+        print_json(_summary(made))
+        return
+    typer.echo(f"Backup {made.name}: {len(made.topics)} topics and tables, {made.size_bytes} bytes")
+    typer.echo(
+        f"  wrote {made.written_files} files, {made.written_bytes} bytes"
+        + (f"; the others are of {made.base} and before" if made.base else "")
+    )
+    typer.echo(
+        f"  the cut: writes waited for up to {made.cut.held_ms:.1f} ms, in try {made.cut.tries}"
+        + (f" (before that for up to {made.cut.tried_ms:.0f} ms a try)" if made.cut.tries > 1 else "")
+    )
+
+
+def _summary(backup: "Backup") -> dict[str, Any]:
+    return {
+        "name": backup.name,
+        "cluster_id": backup.cluster_id,
+        "created_ms": backup.created_ms,
+        "took_ms": backup.took_ms,
+        "version": backup.version,
+        "cut": msgspec.to_builtins(backup.cut),
+        "topics": len(backup.topics),
+        "without": list(backup.without),
+        "size_bytes": backup.size_bytes,
+        "written_files": backup.written_files,
+        "written_bytes": backup.written_bytes,
+        "base": backup.base or None,
+    }
+
+
+@reports_errors
+def list_backups(place: PlaceArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+    """The backups in a place, the oldest first."""
+    from antiphon.backup.manifest import load, names_in
+    from antiphon.errors import AntiphonError
+
+    where = _place(place, storage)
+    rows: list[tuple[object, ...]] = []
+    found: list[dict[str, Any]] = []
+    for name in names_in(where):
+        try:
+            backup = load(where, name)
+        except AntiphonError as error:
+            rows.append((name, "damaged", None, None, None, error.message))
+            found.append({"name": name, "damaged": error.message})
+        else:
+            rows.append(
+                (
+                    name,
+                    backup.cluster_id[:8],
+                    len(backup.topics),
+                    backup.size_bytes,
+                    backup.written_bytes,
+                    None,
+                )
+            )
+            found.append(_summary(backup))
+    if as_json:
+        print_json(found)
+    elif not rows:
+        typer.echo(f"there is no backup in {place}: `antiphon backup create {place}` makes one", err=True)
+    else:
+        print_table(("NAME", "CLUSTER", "TOPICS", "BYTES", "WRITTEN", "PROBLEM"), rows, as_json=False)
+
+
+@reports_errors
+def show(
+    place: PlaceArgument,
+    name: NameArgument = LATEST,
+    storage: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What is in a backup: topics and tables, with the offsets of each shard."""
+    from antiphon.backup.manifest import load
+
+    backup = load(_place(place, storage), name)
+    if as_json:
+        print_json({**_summary(backup), "topics": msgspec.to_builtins(backup.topics)})
+        return
+    rows = [
+        (
+            topic.name,
+            topic.kind,
+            shard.index,
+            shard.start,
+            shard.end,
+            len(shard.pieces),
+            "yes" if shard.state else "no",
+            shard.size_bytes,
+        )
+        for topic in backup.topics
+        for shard in topic.shards
+    ]
+    print_table(("TOPIC", "KIND", "SHARD", "FROM", "TO", "PIECES", "STATE", "BYTES"), rows, as_json=False)
+
+
+@reports_errors
+def verify(
+    place: PlaceArgument,
+    name: NameArgument = LATEST,
+    storage: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read all of a backup back, and compare it with its checksums. Exit code 1: something is wrong."""
+    from antiphon.backup.manifest import load
+    from antiphon.backup.verify import verify_backup
+
+    where = _place(place, storage)
+    with _telling(as_json=as_json) as tell:
+        backup, read = load(where, name), 0
+
+        def look(more: int) -> None:
+            nonlocal read
+            read += more
+            tell(f"read {100 * read // max(1, backup.size_bytes)} %")
+
+        found = verify_backup(where, backup, look)
+    if as_json:
+        print_json(
+            {"name": backup.name, **found._asdict(), "problems": [one._asdict() for one in found.problems]}
+        )
+    elif found.problems:
+        print_table(("SHARD", "FILE", "PROBLEM"), found.problems, as_json=False)
+    else:
+        typer.echo(
+            f"Backup {backup.name} is whole: {found.files} files, {found.batches} batches, {found.size_bytes} bytes"
+        )
+    if found.problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@reports_errors
+def restore(
+    place: PlaceArgument,
+    name: NameArgument = LATEST,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="A new directory, for `antiphon up --dir`.", show_default=False),
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="How many nodes the new cluster has.")] = 3,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="The new cluster is to be secure, as with `antiphon up --secure`."),
+    ] = False,
+    storage: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Restore the whole cluster into new directories; start it with `antiphon up --dir DIR`.
+
+    The new cluster has another id. Offsets, groups, versions, users and settings are as of the cut.
+    """
+    from antiphon.backup.manifest import load
+    from antiphon.backup.restore_cluster import restore_cluster
+    from antiphon.tools.cluster_files import KEY_FILE, save_cluster
+
+    if directory is None:
+        usage(
+            "name a new directory with --dir; to restore one topic see `antiphon backup restore-topic --help`"
+        )
+    directory = directory.absolute()
+    where = _place(place, storage)
+    with _telling(as_json=as_json) as tell:
+        backup = load(where, name)
+        done = restore_cluster(where, backup, directory, nodes, tell)
+    members = [LocalNode(id=number, dir=str(folder)) for number, folder in enumerate(done.directories)]
+    file = LocalClusterFile(
+        FORMAT, done.cluster_id, "127.0.0.1", "oxia", members, founded=False, peer_key=KEY_FILE, secure=secure
+    )
+    save_cluster(directory, file)
+    if as_json:
+        print_json({"name": backup.name, "dir": str(directory), "nodes": nodes, **done._asdict()})
+        return
+    typer.echo(
+        f"Restored {backup.name}: {done.topics} topics and tables, {done.shards} shards, in {directory}"
+    )
+    typer.echo(f"\nStart it:  antiphon up --dir {directory}")
+
+
+@reports_errors
+def restore_one(
+    place: PlaceArgument,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic or table of the backup.")],
+    name: NameArgument = LATEST,
+    to: Annotated[
+        str, typer.Option("--as", help="The new topic's or table's name; by default that of the old.")
+    ] = "",
+    storage: StorageOption = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Restore one topic or table into the running cluster, as a new one.
+
+    A table's rows get new versions. Records keep their offsets where nothing before them is left out.
+    """
+    from antiphon.backup.manifest import load
+    from antiphon.backup.restore_topic import restore_topic
+
+    where = _place(place, storage)
+    with _telling(as_json=as_json) as tell:
+        backup = load(where, name)
+        done = _connected(
+            servers, directory, lambda client: restore_topic(client, where, backup, topic, to, tell)
+        )
+    if as_json:
+        shards = [shard._asdict() for shard in done.shards]
+        print_json({"backup": backup.name, "name": done.name, "kind": str(done.kind.value), "shards": shards})
+        return
+    rows = [
+        (shard.shard, shard.records, shard.left_out, "yes" if shard.kept_offsets else "no")
+        for shard in done.shards
+    ]
+    print_table(("SHARD", "RESTORED", "LEFT OUT", "SAME OFFSETS"), rows, as_json=False)

@@ -1,0 +1,74 @@
+"""Mutants of the cut of a backup: of holds, of their confirmation, and of what takes the cut."""
+
+from typing import Any, Final
+
+from antiphon.backup import cut
+from antiphon.node.local_backups import LocalBackups
+from antiphon.partition.hold import ShardHold
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, LONG_CUTS
+
+_WORK: Final[dict[str, Any]] = {
+    "fault_ms": 8_000,
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 400,
+    "cutters": 2,
+}
+_IS_WHOLE: Final = "is_whole = is_whole and self._end == end == state.log.log_end"
+
+BACKUP_MUTANTS: Final = (
+    ClusterMutant(
+        "hold-lets-writes-in",
+        "a shard that is held for a cut takes writes, and confirms that it did not",
+        (
+            Edit(ShardHold, "begin", "self._clients.queue.holds += 1", "self._clients.queue.holds += 0"),
+            Edit(ShardHold, "release", "self._clients.let_go()", "pass"),
+            Edit(ShardHold, "confirm", _IS_WHOLE, "is_whole = is_whole and self._end == end"),
+        ),
+        options={**CALM, **_WORK},
+        quick=True,
+    ),
+    ClusterMutant(
+        "hold-without-lease",
+        "a hold does not end by itself",
+        (Edit(LocalBackups, "hold", "if lease_s > 0:", "if lease_s < 0:"),),
+        options={**CALM, **_WORK},
+        quick=True,
+    ),
+    ClusterMutant(
+        "cut-not-confirmed",
+        "the ends that shards tell, early or late, are taken for a cut, whether or not they were held at one moment",
+        (
+            Edit(cut._Try, "hold", "body, timeout_s=lease_s", "body, timeout_s=10.0"),
+            Edit(
+                cut,
+                "take_cut",
+                "held_ms = await one.confirm(cluster)",
+                "held_ms = 0.0\n            await one.release(shards)",
+            ),
+        ),
+        options={
+            **CALM,
+            **_WORK,
+            "slow_weight": 4,
+            "pause_weight": 2,
+            "fault_every_ms": 300,
+            "fault_lasts_ms": 1_000,
+        },
+    ),
+    ClusterMutant(
+        "hold-confirmed-by-deposed",
+        "a leader confirms a hold without having asked whether it still leads",
+        (
+            Edit(
+                ShardHold,
+                "confirm",
+                "self._clients.when_confirmed(end, CONFIRM_S, lambda: done(HoldConfirmed(held_us)), done)",
+                "done(HoldConfirmed(held_us))",
+            ),
+        ),
+        options={**LONG_CUTS, **_WORK},
+        rare=True,
+    ),
+)
