@@ -37,10 +37,22 @@ BACKUP_MUTANTS: Final = (
         quick=True,
     ),
     ClusterMutant(
-        "cut-not-confirmed",
-        "the ends that shards tell, early or late, are taken for a cut, whether or not they were held at one moment",
+        "cut-of-topics-only",
+        "a cut leaves out the tables of the cluster itself, as if what they say were not needed",
         (
-            Edit(cut._Try, "hold", "body, timeout_s=lease_s", "body, timeout_s=10.0"),
+            Edit(
+                cut,
+                "take_cut",
+                "shards = [shard.shard_id for topic in topics for shard in topic.shards]",
+                "shards = [shard.shard_id for topic in topics if not topic.internal for shard in topic.shards]",
+            ),
+        ),
+        options={**CALM, **_WORK},
+    ),
+    ClusterMutant(
+        "cut-not-confirmed",
+        "the ends that shards tell are taken for a cut, whether or not they were held at one moment",
+        (
             Edit(
                 cut,
                 "take_cut",
@@ -48,14 +60,7 @@ BACKUP_MUTANTS: Final = (
                 "held_ms = 0.0\n            await one.release(shards)",
             ),
         ),
-        options={
-            **CALM,
-            **_WORK,
-            "slow_weight": 4,
-            "pause_weight": 2,
-            "fault_every_ms": 300,
-            "fault_lasts_ms": 1_000,
-        },
+        options={**LONG_CUTS, **_WORK},
     ),
     ClusterMutant(
         "hold-confirmed-by-deposed",
@@ -70,5 +75,6 @@ BACKUP_MUTANTS: Final = (
         ),
         options={**LONG_CUTS, **_WORK},
         rare=True,
+        first_seed=12,
     ),
 )

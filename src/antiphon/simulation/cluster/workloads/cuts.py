@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from antiphon.backup.cut import Cut, take_cut
+from antiphon.backup import cut as cuts
 from antiphon.backup.log_copy import TrimmedError, copy_state, drop_state, read_batches, read_state_file
 from antiphon.backup.metadata import is_multi
 from antiphon.errors import AntiphonError
@@ -147,7 +147,9 @@ class CutWorkload(Workload):
     async def _cut(self, db: "AsyncClient", process: "Process") -> None:
         draw, began = process.random, self.now
         without = [topic.name for topic in (await db.metadata()).topics if is_multi(topic)]
-        cut = await take_cut(db, without=without, lease_ms=draw.choice(LEASES_MS), tries=draw.choice((1, 3)))
+        cut = await cuts.take_cut(
+            db, without=without, lease_ms=draw.choice(LEASES_MS), tries=draw.choice((1, 3))
+        )
         ends = {shard_id: held.end for shard_id, held in cut.ends.items()}
         self.history.cuts.append(TakenCut(ends, began, self.now))
         self.outcomes["cuts-taken"] += 1
@@ -157,7 +159,7 @@ class CutWorkload(Workload):
         if draw.random() < 0.2:
             await self._copy(db, draw.choice(self.table_shards))
 
-    async def _read(self, db: "AsyncClient", cut: Cut, shard_id: int) -> None:
+    async def _read(self, db: "AsyncClient", cut: cuts.Cut, shard_id: int) -> None:
         """Copy a log up to the cut, as a backup does."""
         held, truth = cut.ends[shard_id], self.cluster.evidence.truth(shard_id)
         at = held.log_start
