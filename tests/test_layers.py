@@ -61,6 +61,17 @@ ALLOWED: dict[str, set[str]] = {
     "spark.jobs": {"spark", "spark.staging", "archive.catalog", "client", "records", "model"},
     "archive.job": {"archive", "archive.catalog", "spark", "spark.read", "client", "records", "model"},
     "lake": {"spark", "client", "records", "model"},
+    "backup": {
+        "client",
+        "archive",
+        "node",
+        "partition",
+        "coordination",
+        "log",
+        "table",
+        "records",
+        "model",
+    },
     "server": {
         "node",
         "security",
@@ -76,6 +87,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
     },
     "simulation": {
+        "backup",
         "gateway",
         "security",
         "server",

@@ -193,15 +193,14 @@ def test_rows_of_a_trimmed_table_come_from_its_state(story: Story, tmp_path: Pat
 
 def test_under_load_a_cut_is_one_moment(story: Story, tmp_path: Path) -> None:
     for made, (began, ended) in list(zip(story.made, story.times, strict=True))[:3]:
-        with restored(story, made["name"], tmp_path / made["name"], nodes=1) as cluster:
-            with antiphon.connect(cluster.native) as db:
-                logs = [log_of(db, TOPIC, shard) for shard in range(SHARDS)]
-                logs += [log_of(db, TABLE, shard) for shard in range(2)]
-                there = set().union(*map(texts, logs))
-                read = [
-                    {bytes(r.value or b"").decode() for r in db.topic(TOPIC).read(s, 0)}
-                    for s in range(SHARDS)
-                ]
+        new = restored(story, made["name"], tmp_path / made["name"], nodes=1)
+        with new as cluster, antiphon.connect(cluster.native) as db:
+            logs = [log_of(db, TOPIC, shard) for shard in range(SHARDS)]
+            logs += [log_of(db, TABLE, shard) for shard in range(2)]
+            there = set().union(*map(texts, logs))
+            read = [
+                {bytes(r.value or b"").decode() for r in db.topic(TOPIC).read(s, 0)} for s in range(SHARDS)
+            ]
         check_moment(story.load, there, began, ended)
         for text in story.load.transactions:
             assert len({text in values for values in read}) == 1, f"half of transaction {text} is there"

@@ -21,6 +21,7 @@ from antiphon.errors import (
 )
 from antiphon.gateway.access import ACCESS
 from antiphon.model.access import Acl, Operation, Pattern, Resource
+from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
 from antiphon.model.metadata import Kind
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.quotas import Quota
@@ -79,6 +80,7 @@ from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 SECURITY = Security(authentication=True, super_users=["User:root"])
 Op, R = Operation, Resource
 ROOT, EVE = Account("root", "of root"), Account("eve", "of eve")
+ID = bytes(16)
 ADDRESS = "node-0:7400"
 
 
@@ -154,6 +156,12 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             OpenSession(table, 1, 5_000),
             KeepSession(table, 1),
             CloseSession(table, 1),
+            HoldShard(topic, ID, 1),
+            ConfirmHold(topic, ID, 0, 0),
+            ReleaseHold(topic, ID),
+            CopyState(topic),
+            ReadState(topic, ID, 0, 0),
+            DropState(topic, ID),
         )
     }
 

@@ -111,7 +111,7 @@ async def create_backup(
     """Make a backup of the cluster in `place`; see the module's text. Raises BackupError, and what the cluster answers."""
     say = tell or (lambda _text: None)
     began_ms = system.wall_ms()
-    meta = await client.refresh_metadata()
+    meta = await client.whole.refresh()
     _check_names(meta, without)
     base = await asyncio.to_thread(_base_in, place, meta.cluster_id)
     run = _Run(client, place, without, base, say)

@@ -1,11 +1,11 @@
 """Takes a cut: one moment of the whole cluster, as the end of every shard's log at that moment.
 
-A try has four steps. The metadata is read up to an end of `__cluster` that its leader tells. The leaders of all shards are
-asked to hold, at once; each answers its committed end when what was under way is committed. When all have answered, all are
-asked to confirm and let go, and the leader of `__cluster` whether its log still ends there. If all do, there was a moment,
-between the last answer and the first question, at which every shard ended where it said: the cut (docs/guarantees.md). If one
-does not, because its lease was over, its leader changed or the metadata changed, nothing is kept, and another try follows
-after a pause, in which clients write.
+A try has four steps. The metadata is read up to an end of `__cluster` that its leader tells. The leaders of all shards
+are asked to hold, at once; each answers where its log ends. When all have answered, all are asked to let go and to confirm,
+and the leader of `__cluster` whether its log still ends there. If all do, there was a moment, between the last answer and
+the first question, at which every log ended where its leader said: the cut (docs/guarantees.md). If one does not, because
+its lease was over, its leader changed or the metadata changed, nothing is kept. Another try follows after a pause, in which
+clients write.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Cut(NamedTuple):
     tried_ms: float
 
 
-class _Try:
+class CutTry:
     """One try. `held` has the answers so far."""
 
     def __init__(self, client: AsyncClient, metadata: Metadata, lease_ms: int) -> None:
@@ -56,11 +56,10 @@ class _Try:
         self.held: dict[int, ShardHeld] = {}
 
     async def cluster_end(self) -> ShardHeld:
-        """What `__cluster` has now; the metadata is folded up to there. Every voter skips what cannot be read."""
-        await self._client.refresh_metadata()
-        reply, _ = await self._client.ask_coordinator(
-            HoldShard(CLUSTER_SHARD_ID, NOBODY, 0), timeout_s=ANSWER_S
-        )
+        """What `__cluster` has now; the metadata is folded up to there."""
+        await self._client.whole.refresh()
+        body = HoldShard(CLUSTER_SHARD_ID, NOBODY, 0)
+        reply, _ = await self._client.whole.ask_coordinator(body, timeout_s=ANSWER_S)
         if not isinstance(reply, ShardHeld):
             raise UnavailableError(f"asked for the end of `__cluster`, got {type(reply).__name__}")
         metadata = self._metadata
@@ -76,7 +75,7 @@ class _Try:
 
         async def one(shard_id: int) -> None:
             body = HoldShard(shard_id, self._hold_id, self._lease_ms)
-            reply, _ = await self._client.ask_shard(shard_id, body, timeout_s=lease_s)
+            reply, _ = await self._client.whole.ask_shard(shard_id, body, timeout_s=lease_s)
             if not isinstance(reply, ShardHeld):
                 raise UnavailableError(f"asked shard {shard_id} to hold, got {type(reply).__name__}")
             self.held[shard_id] = reply
@@ -84,17 +83,17 @@ class _Try:
         await _all_of([one(shard_id) for shard_id in shards])
 
     async def confirm(self, cluster: ShardHeld) -> float:
-        """Let go, and prove that all were held at one moment; for how long at most, in ms. Raises NotHeldError and others."""
+        """Let go, and prove that all were held at one moment; for how long at most, in ms. Raises what one says instead."""
         held_us = [0]
 
         async def one(shard_id: int, held: ShardHeld) -> None:
             body = ConfirmHold(shard_id, self._hold_id, held.end, held.term)
-            reply, _ = await self._client.ask_shard(shard_id, body, timeout_s=ANSWER_S)
+            reply, _ = await self._client.whole.ask_shard(shard_id, body, timeout_s=ANSWER_S)
             held_us.append(_confirmed(shard_id, reply))
 
         async def of_cluster() -> None:
             body = ConfirmHold(CLUSTER_SHARD_ID, NOBODY, cluster.end, cluster.term)
-            reply, _ = await self._client.ask_coordinator(body, timeout_s=ANSWER_S)
+            reply, _ = await self._client.whole.ask_coordinator(body, timeout_s=ANSWER_S)
             _confirmed(CLUSTER_SHARD_ID, reply)
 
         await _all_of([of_cluster(), *(one(*item) for item in self.held.items())])
@@ -104,7 +103,7 @@ class _Try:
         """Let go of all, as well as it goes: leases end by themselves."""
 
         async def one(shard_id: int) -> None:
-            await self._client.ask_shard(shard_id, ReleaseHold(shard_id, self._hold_id), timeout_s=1.0)
+            await self._client.whole.ask_shard(shard_id, ReleaseHold(shard_id, self._hold_id), timeout_s=1.0)
 
         await asyncio.gather(*(one(shard_id) for shard_id in shards), return_exceptions=True)
 
@@ -124,7 +123,7 @@ async def take_cut(
     metadata, pause_s, tried_ms = Metadata(), PAUSE_S, 0.0
     problem: AntiphonError = BackupError("no try was made")
     for number in range(1, tries + 1):
-        one, began_ms = _Try(client, metadata, lease_ms), system.wall_ms()
+        one, began_ms = CutTry(client, metadata, lease_ms), system.wall_ms()
         shards: list[int] = []
         began_s = asyncio.get_running_loop().time()
         try:
@@ -152,8 +151,8 @@ async def take_cut(
         await asyncio.sleep(pause_s * system.rng().uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
     raise BackupError(
-        f"no cut in {tries} tries; the last one failed because {problem.message}. `antiphon status` shows which shards have no "
-        "leader; with many shards or slow disks a longer --lease helps"
+        f"no cut in {tries} tries; the last one failed because {problem.message}. `antiphon status` shows which shards have "
+        "no leader; with many shards or slow disks a longer --lease helps"
     )
 
 
@@ -163,8 +162,8 @@ def _topics_to_cut(metadata: Metadata, without: Collection[str]) -> list[TopicMe
     multi = [topic.name for topic in topics if is_multi(topic)]
     if multi:
         raise BackupError(
-            f"every replica writes {', '.join(multi)} (writers=multi), so no leader can hold it for a cut: leave it out with "
-            f"{' '.join(f'--without {name}' for name in multi)}",
+            f"every replica writes {', '.join(multi)} (writers=multi), so no leader can hold it for a cut: leave it out "
+            f"with {' '.join(f'--without {name}' for name in multi)}",
             topics=",".join(multi),
         )
     split = being_split(metadata.state)

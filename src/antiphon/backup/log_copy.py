@@ -64,7 +64,7 @@ async def read_batches(
 
 async def log_start_of(client: AsyncClient, shard_id: int) -> tuple[int, int]:
     """Where a shard's log starts, and up to where it is committed."""
-    reply, _ = await client.ask_shard(shard_id, ListOffset(shard_id, EARLIEST))
+    reply, _ = await client.whole.ask_shard(shard_id, ListOffset(shard_id, EARLIEST))
     if not isinstance(reply, OffsetReply):
         raise ProtocolViolationError(f"asked for an offset, got {type(reply).__name__}")
     return reply.log_start, reply.high_watermark
@@ -79,7 +79,7 @@ async def term_at(client: AsyncClient, shard_id: int, offset: int) -> int:
 async def _fetch(client: AsyncClient, shard_id: int, at: int) -> memoryview:
     try:
         if shard_id == CLUSTER_SHARD_ID:
-            reply, payload = await client.ask_coordinator(
+            reply, payload = await client.whole.ask_coordinator(
                 Fetch(CLUSTER_SHARD_ID, at, FETCH_BYTES, isolation=ISOLATION)
             )
         else:
@@ -118,7 +118,7 @@ def _up_to(shard_id: int, payload: memoryview, at: int, end: int) -> tuple[memor
 
 async def copy_state(client: AsyncClient, shard_id: int) -> StateCopied:
     """Have the shard's leader copy the state that its log continues from."""
-    reply, _ = await client.ask_shard(shard_id, CopyState(shard_id), timeout_s=COPY_S)
+    reply, _ = await client.whole.ask_shard(shard_id, CopyState(shard_id), timeout_s=COPY_S)
     if not isinstance(reply, StateCopied):
         raise ProtocolViolationError(f"asked for a copy, got {type(reply).__name__}")
     return reply
@@ -131,7 +131,7 @@ async def read_state_file(
     file, position, crc = copied.files[number], 0, 0
     while position < file.size_bytes:
         body = ReadState(shard_id, copied.copy_id, number, position)
-        reply, piece = await client.ask_shard(shard_id, body)
+        reply, piece = await client.whole.ask_shard(shard_id, body)
         if not isinstance(reply, Done) or not len(piece):
             raise ProtocolViolationError(f"file {file.name} of shard {shard_id} ends at {position} already")
         position, crc = position + len(piece), int(crc32c(piece, crc))
@@ -148,5 +148,5 @@ def _check_file(shard_id: int, file: StateFile, size_bytes: int, crc: int) -> No
 
 async def drop_state(client: AsyncClient, shard_id: int, copied: StateCopied) -> None:
     """The copy was read. Where that cannot be said it goes by itself."""
-    work: Any = client.ask_shard(shard_id, DropState(shard_id, copied.copy_id), timeout_s=2.0)
+    work: Any = client.whole.ask_shard(shard_id, DropState(shard_id, copied.copy_id), timeout_s=2.0)
     await asyncio.gather(work, return_exceptions=True)

@@ -1,8 +1,8 @@
 """Restores a whole backup into fresh directories, one for each node of a new cluster.
 
-Offsets, terms of batches, producers, versions, groups, users and settings are what they were: logs and states are the same
-bytes. New are the id of the cluster, the placement of replicas, and terms: each shard's is above all that the old cluster had
-at the cut, so nothing of the old cluster is taken for newer. The nodes elect leaders when they start.
+Offsets, terms of batches, producers, versions, groups, users and settings are what they were: logs and states are the
+same bytes. New are the id of the cluster, the placement of replicas, and terms: each shard's is above all that the old
+cluster had at the cut. Nodes of the old cluster are refused by the id. The new ones elect leaders when they start.
 """
 
 import os

@@ -3,8 +3,8 @@
 A topic's batches are appended as they are, but for producer, sequence and the mark of a transaction: what aborted
 transactions wrote is left out, and what was not decided at the cut. A batch keeps its offset as long as nothing before it
 in its shard is left out: control batches, such as the first entry of a leader, take offsets, too. Batches that compaction
-made smaller, or whose times the node set, are built anew. A table's rows are put anew, and get new versions; rows of sessions
-are left out.
+made smaller, or whose times the node set, are built anew. A table's rows are put anew, and get new versions; rows of
+sessions are left out.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ def _check(source: Place, backup: Backup, saved: TopicBackup) -> None:
 
 
 async def _create(client: AsyncClient, saved: TopicBackup, target: str, kind: Kind) -> None:
-    meta = await client.refresh_metadata()
+    meta = await client.whole.refresh()
     replicas = min(saved.replicas, sum(not node.draining for node in meta.nodes))
     create = client.create_table if kind is Kind.TABLE else client.create_topic
     try:
@@ -108,9 +108,7 @@ async def _create(client: AsyncClient, saved: TopicBackup, target: str, kind: Ki
 
 async def _known(client: AsyncClient, name: str) -> list[ShardMeta]:
     for _ in range(100):
-        found = next(
-            (topic for topic in (await client.refresh_metadata()).topics if topic.name == name), None
-        )
+        found = next((topic for topic in (await client.whole.refresh()).topics if topic.name == name), None)
         if found is not None:
             return sorted(found.shards, key=lambda shard: shard.index)
         await asyncio.sleep(0.05)
@@ -221,8 +219,8 @@ async def _restore_rows(client: AsyncClient, source: Place, saved: ShardBackup, 
             await asyncio.gather(*(table.put(key, value) for key, value in mine))
     except AntiphonError as error:
         raise BackupError(
-            f"{target} is not whole: {count} rows of shard {saved.index} were begun ({error.message}); delete it and restore "
-            "again"
+            f"{target} is not whole: {count} rows of shard {saved.index} were begun ({error.message}); delete it and "
+            "restore again"
         ) from error
     finally:
         await asyncio.to_thread(opening.__exit__, None, None, None)

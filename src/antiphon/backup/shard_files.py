@@ -1,6 +1,5 @@
 """Makes a replica's files from a backup: its log, by the code that nodes write logs with, and the store of a table."""
 
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,8 +63,7 @@ class ShardFiles:
             if file.name == PRODUCERS_FILE:
                 continue
             with open(target / file.name, "wb") as handle:
-                for data in self._source.pieces(file.path, file.size_bytes, file.checksum):
-                    handle.write(data)
+                handle.writelines(self._source.pieces(file.path, file.size_bytes, file.checksum))
 
     def open_log(self, path: str, saved: ShardBackup, held: Held | None = None) -> ShardLog:
         """A new log in directory `path` with everything up to the cut, trimmed to where it started then."""

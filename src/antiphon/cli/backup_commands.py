@@ -1,7 +1,6 @@
 """`antiphon backup`: the whole cluster at one cut to a directory or an object store, and back."""
 
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -15,7 +14,7 @@ from antiphon.cli.output import EXIT_FAILED, print_json, print_table, reports_er
 from antiphon.client.local_folder import DEFAULT_DIR, FORMAT, LocalClusterFile, LocalNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from antiphon.backup.manifest import Backup
     from antiphon.backup.place import Place

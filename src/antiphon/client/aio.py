@@ -27,6 +27,7 @@ from antiphon.client.table import AsyncTable
 from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic
 from antiphon.client.values import Values
+from antiphon.client.whole_cluster import WholeCluster
 from antiphon.errors import (
     AntiphonError,
     ProtocolViolationError,
@@ -87,6 +88,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         self._tables: dict[str, AsyncTable] = {}
         self._topic_writers: dict[int, TopicWriter] = {}
         self._sessions = OpenedSessions(self._cluster)
+        self.whole = WholeCluster(self._cluster, timeout_s)
 
     def __repr__(self) -> str:
         state = "closed" if self._cluster.closed else "open"

@@ -1,13 +1,10 @@
 """Single requests, for programs that keep their own books: Spark's tasks, jobs and tests of the protocol."""
 
-import asyncio
 from abc import ABC, abstractmethod
-from typing import Any
 
 from antiphon.client import log_reader
 from antiphon.client.cluster import Cluster
-from antiphon.errors import ProtocolViolationError, TimedOutError, UnavailableError
-from antiphon.model.metadata import ClusterMeta
+from antiphon.errors import ProtocolViolationError
 from antiphon.model.requests import AppendBatch, Appended, Fetched, OffsetReply, TableWrite, TableWritten
 from antiphon.wire.frames import Buffer
 
@@ -47,34 +44,6 @@ class RawRequests(ABC):
     ) -> OffsetReply:
         """First offset at or after a time; -1: the end of what is committed, -2: the first available offset."""
         return await log_reader.list_offset(self._cluster, shard_id, timestamp_ms, self._time(timeout_s))
-
-    async def ask_shard(
-        self, shard_id: int, body: Any, *, timeout_s: float | None = None
-    ) -> tuple[Any, memoryview]:
-        """Send any request that may be repeated to a shard's leader; the reply and its bulk bytes."""
-        return await self._cluster.call_shard(shard_id, body, timeout_s=self._time(timeout_s))
-
-    async def ask_coordinator(self, body: Any, *, timeout_s: float | None = None) -> tuple[Any, memoryview]:
-        """Send a request, once, to the node that coordinates as far as is known: to the leader of `__cluster`.
-
-        Raises UnavailableError where none is known, TimedOutError, and what it answers.
-        """
-        meta, limit_s = self._cluster.meta, self._time(timeout_s)
-        if meta is None:
-            raise UnavailableError("this client knows no node yet: connect it first")
-        try:
-            async with asyncio.timeout(limit_s):
-                connection = await self._cluster.connection(self._cluster.address_of(meta.controller))
-                return await connection.request(body)
-        except TimeoutError:
-            raise TimedOutError(f"node {meta.controller} did not answer within {limit_s:.1f} s") from None
-
-    async def refresh_metadata(self) -> ClusterMeta:
-        """The newest metadata that any node in reach has. Raises UnavailableError where none answers."""
-        await self._cluster.refresh_from_all()
-        if self._cluster.meta is None:
-            raise UnavailableError("no node answered")
-        return self._cluster.meta
 
     async def append_raw(
         self,

@@ -23,7 +23,7 @@ class HoldShard(Body, frozen=True, array_like=True, tag=True):
     """Let nothing be appended for at most `lease_ms`, and answer (`ShardHeld`) where the log ends.
 
     What clients write meanwhile waits in line. `lease_ms` 0 holds nothing, and answers with what is committed: for
-    `__cluster`, whose id of a hold is all zeros. The same `hold_id` again is answered again; it does not make the lease longer.
+    `__cluster`, whose id of a hold is all zeros. The same `hold_id` again is answered again, and makes the lease no longer.
     """
 
     shard_id: int
@@ -40,9 +40,10 @@ class ShardHeld(Body, frozen=True, array_like=True, tag=True):
 
 
 class ConfirmHold(Body, frozen=True, array_like=True, tag=True):
-    """Let go, and say (`HoldConfirmed`) that the log did not grow beyond `end`, in this `term`, until this request came.
+    """Let go, and say (`HoldConfirmed`) that the log did not grow beyond `end`, in this `term`, until this came.
 
-    It is answered when leadership was confirmed after it came, and all up to `end` is committed. `not_held`: the lease is over, or another node leads.
+    It is answered when leadership was confirmed after it came, and all up to `end` is committed. `not_held`: the lease
+    is over, the log has grown, or another node leads.
     """
 
     shard_id: int

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, cast
 from antiphon.errors import InvalidRequestError, NotHeldError, OverloadedError, WrongKindError
 from antiphon.model.backup import StateCopied, StateFile
 from antiphon.node.snapshots import Copy, Snapshots
-from antiphon.partition.snapshots import SingleWriterSnapshots
 
 if TYPE_CHECKING:
     from antiphon.gateway.backups import Done
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     )
     from antiphon.node.context import NodeContext
     from antiphon.node.local_replicas import LocalReplicas
+    from antiphon.partition.snapshots import SingleWriterSnapshots
 
 KEEP_S: Final = 120.0
 COPIES_MAX: Final = 4  # on this node at a time: each may be as large as a store

@@ -22,7 +22,6 @@ from antiphon.model.cluster import EndTransaction, MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
 from antiphon.node import memory
-from antiphon.gateway.backups import ShardBackups
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.back_pressure import BackPressure
 from antiphon.node.bulk_gate import gate_of
@@ -123,7 +122,7 @@ class Node:
         self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
         self.forwarder = Forwarder(self.view, self.shards.settings, self.link, self.metrics)
         self.transactions = LocalTransactions(self.replicas, self.link)
-        self.backups: ShardBackups = LocalBackups(self, self.replicas, self.snapshots)
+        self.backups = LocalBackups(self, self.replicas, self.snapshots)
         self.gateway = self._make_gateway()
         self.coordinator: CoordinatorShell | None = None
         self._long_lived = LongLived()

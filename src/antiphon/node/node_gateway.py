@@ -84,11 +84,14 @@ class OwnNode(Protocol):
 
     Attributes:
         care: of its disk.
-        backups: holds of shards, and copies of their state.
     """
 
     care: DiskCare
-    backups: ShardBackups
+
+    @property
+    def backups(self) -> ShardBackups:
+        """See Gateway."""
+        ...
 
     def link(self, node_id: int) -> PeerLink:
         """The connection to a node; UnavailableError for one that is not known."""

@@ -141,7 +141,7 @@ class CutWorkload(Workload):
         draw = process.random
         lease_ms, shard_id = draw.choice((*LEASES_MS, LEASE_MS_MAX)), draw.choice(self.shard_ids)
         hold_id = draw.randbytes(ID_BYTES)
-        await db.ask_shard(shard_id, HoldShard(shard_id, hold_id, lease_ms), timeout_s=1.0)
+        await db.whole.ask_shard(shard_id, HoldShard(shard_id, hold_id, lease_ms), timeout_s=1.0)
         self.outcomes["holds-abandoned"] += 1
 
     async def _cut(self, db: "AsyncClient", process: "Process") -> None:
