@@ -11,11 +11,12 @@ import pytest
 
 from antiphon.backup import create, manifest, shard_copy
 from antiphon.backup.create import create_backup
+from antiphon.backup.cut import Cut
 from antiphon.backup.manifest import Backup, ShardBackup
 from antiphon.backup.place import Place
 from antiphon.backup.verify import log_of, metadata_of, verify_backup
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import BackupError, NotHeldError
+from antiphon.errors import BackupError, InvalidRequestError, NotHeldError, OverloadedError
 from antiphon.model.backup import CopyState, DropState, ReadState
 from antiphon.node import local_backups
 from antiphon.node.trimming import trim_replica
@@ -107,11 +108,13 @@ async def test_what_is_trimmed_while_it_is_copied_is_copied_from_the_new_start(p
         for n in range(6):
             await db.topic("t").append(b"%d" % n, shard=0)
         shard_id = next(s.shard_id for s in (await db.metadata()).topics[-1].shards if s.index == 0)
-        piece, done = shard_copy.ShardCopy._piece, []
+        piece = shard_copy.ShardCopy._piece
+        done: list[int] = []
 
         async def trimmed_first(self: shard_copy.ShardCopy, start: int, end: int) -> manifest.Piece:
             if not done and self._shard_id == shard_id:
-                done.append(await trim(nodes, shard_id, 4))
+                await trim(nodes, shard_id, 4)
+                done.append(4)
             return await piece(self, start, end)
 
         with patch.object(shard_copy.ShardCopy, "_piece", trimmed_first):
@@ -146,9 +149,10 @@ async def test_a_topic_that_is_deleted_before_it_is_copied_makes_another_cut(pla
     async with running() as (_, db):
         await db.create_topic("gone")
         await db.topic("gone").append(b"x")
-        rest, tries = create._Run.copy_rest, []
+        rest = create._Run.copy_rest
+        tries: list[list[str]] = []
 
-        async def deleted_first(self: create._Run, cut: create.Cut) -> dict[int, shard_copy.Copied]:
+        async def deleted_first(self: create._Run, cut: Cut) -> dict[int, shard_copy.Copied]:
             tries.append(sorted(topic.name for topic in cut.topics))
             if len(tries) == 1:
                 self._copies.clear()
@@ -213,12 +217,12 @@ async def test_copies_of_states_are_bounded_and_go_by_themselves() -> None:
         backups = node.gateway.backups
         copies = [await backups.copy(CopyState(shard_id)) for _ in range(local_backups.COPIES_MAX)]
         assert len({copy.copy_id for copy in copies}) == local_backups.COPIES_MAX
-        with pytest.raises(local_backups.OverloadedError, match="copies for backups already"):
+        with pytest.raises(OverloadedError, match="copies for backups already"):
             await backups.copy(CopyState(shard_id))
         first, second = copies[:2]
         data = await backups.read(ReadState(shard_id, first.copy_id, 0, 0))
         assert len(data) == first.files[0].size_bytes
-        with pytest.raises(local_backups.InvalidRequestError, match="no number"):
+        with pytest.raises(InvalidRequestError, match="no number"):
             await backups.read(ReadState(shard_id, first.copy_id, 99, 0))
         backups.drop(DropState(shard_id, first.copy_id))
         with pytest.raises(NotHeldError, match="no copy"):

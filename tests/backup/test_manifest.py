@@ -19,27 +19,14 @@ SUM = xxh3_128(b"").hexdigest()
 
 def shard(shard_id: int, *pieces: tuple[int, int], **fields: Any) -> ShardBackup:
     made = tuple(Piece(f"logs/{shard_id}/{a}.log", a, b, 0, SUM, 1) for a, b in pieces)
-    end = pieces[-1][1] if pieces else 0
-    return ShardBackup(
-        **{"shard_id": shard_id, "index": 0, "term": 1, "start": 0, "end": end, "pieces": made} | fields
-    )
+    plain = ShardBackup(shard_id, 0, 1, 0, pieces[-1][1] if pieces else 0, made)
+    return msgspec.structs.replace(plain, **fields)
 
 
 def backup(*shards: ShardBackup, **fields: Any) -> Backup:
     topic = TopicBackup("t", "00" * 16, "topic", 1, "oxia", {}, False, shards)
-    return Backup(
-        **{
-            "name": NAME,
-            "cluster_id": "c",
-            "version": "1",
-            "created_ms": 0,
-            "took_ms": 0,
-            "cut": CutReport(0, 0, 0.0, 1, 0.0),
-            "cluster": shard(0, (0, 5)),
-            "topics": (topic,),
-        }
-        | fields
-    )
+    plain = Backup(NAME, "c", "1", 0, 0, CutReport(0, 0, 0.0, 1, 0.0), shard(0, (0, 5)), (topic,))
+    return msgspec.structs.replace(plain, **fields)
 
 
 def state(offset: int, *names: str) -> State:

@@ -13,12 +13,15 @@ from antiphon.backup import restore_topic as restoring
 from antiphon.backup.create import create_backup
 from antiphon.backup.place import Place
 from antiphon.backup.restore_topic import TopicRestored, restore_topic
+from antiphon.backup.restored_rows import committed_producers
+from antiphon.backup.verify import log_of
 from antiphon.client.aio import AsyncClient
 from antiphon.coordination.transactions import Row, State
 from antiphon.errors import BackupError, TopicExistsError, UnknownTopicError
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.requests import Put, TableWrite
 from antiphon.node.node import Node
+from antiphon.records.batch import BatchHeader
 from antiphon.records.builder import build_batch
 from tests.node.in_process import cluster_of, in_virtual_time
 
@@ -80,7 +83,7 @@ async def test_only_committed_transactions_come_back(place: Place) -> None:
         open_ = {
             (header.producer_id, shard.shard_id)
             for shard in backup.topic("t").shards
-            for header, batch in restoring.log_of(place, shard)
+            for header, batch in log_of(place, shard)
             if header.is_transactional and not header.is_control and batch.endswith(b"d\0")
         }
         assert len(open_) == 1
@@ -89,7 +92,7 @@ async def test_only_committed_transactions_come_back(place: Place) -> None:
         values = [record[3] for record in await records_of(db, "back")]
         assert values == [b"plain", b"a", b"d"]
         assert done.shards == [restoring.ShardRestored(0, 3, 2, False)]
-        assert restoring.committed_producers(place, backup) == set(), "none was decided"
+        assert committed_producers(place, backup) == set(), "none was decided"
 
 
 @in_virtual_time
@@ -108,7 +111,7 @@ async def test_decisions_are_read_from_the_rows_of_transactions(place: Place) ->
         )
         await node.gateway.table_write(TableWrite(shard, puts))
         backup = await create_backup(db, place)
-        assert restoring.committed_producers(place, backup) == {(77, 5), (77, 6)}
+        assert committed_producers(place, backup) == {(77, 5), (77, 6)}
 
 
 @in_virtual_time
@@ -129,11 +132,10 @@ async def test_batches_that_compaction_made_smaller_are_built_anew(place: Place)
         await topic.append_batch([b"1", b"2"], shard=0)
         backup = await create_backup(db, place)
         batch = build_batch([(b"k", b"left", [("h", b"v")], 7)], base_offset=0)
-        header = restoring.BatchHeader
-        (whole,) = list(restoring.log_of(place, backup.topic("t").shards[0]))
+        (whole,) = list(log_of(place, backup.topic("t").shards[0]))
         smaller = whole[0]._replace(record_count=1)
         filler = whole[0]._replace(record_count=0, base_offset=2)
-        assert isinstance(smaller, header)
+        assert isinstance(smaller, BatchHeader)
         with patch.object(restoring, "log_of", lambda *_: iter([(smaller, bytes(batch)), (filler, b"")])):
             done = await restore_topic(db, place, backup, "t", "back")
         assert done.shards == [restoring.ShardRestored(0, 1, 0, False)]
