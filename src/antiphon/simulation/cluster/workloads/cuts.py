@@ -32,7 +32,7 @@ SLACK_S: Final = 1.0  # a node may be slow to notice that a lease is over
 TRANSACTION_S: Final = 5.0
 
 
-@workload("cutters", 27, Drawn(one_of(0, 0, 0, 1, 2)))
+@workload("cutters", 27, Drawn(one_of(0, 0, 0, 0, 1)))
 class CutWorkload(Workload):
     """Cuts of the cluster by the code of `antiphon backup`, and holds that nobody ends. Writers append to one shard, and
     after the acknowledgement to another one or to a table; others commit transactions over all shards.
