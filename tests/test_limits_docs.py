@@ -21,6 +21,7 @@ from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.log.producer_state import JOBS_MAX, PRODUCERS_MAX, SHARE
+from antiphon.model.backup import LEASE_MS_MAX
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.placement import NODES_MAX
@@ -31,6 +32,7 @@ from antiphon.native.exchange import NativeLimits
 from antiphon.native.session import STRANGER_BYTES
 from antiphon.native.table_requests import KEY_BYTES
 from antiphon.node.config import Limits
+from antiphon.node.local_backups import COPIES_MAX
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
 from antiphon.table.range_removals import RANGE_KEYS_MAX
@@ -51,6 +53,7 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"| `connection_memory` | {limits.connection_memory >> 20} MiB |" in PAGE
     assert f"hold {FLOOR_BYTES >> 10} KiB in any case" in PAGE
     assert f"more than {GET_BYTES_MAX >> 20} MiB together" in PAGE
+    assert f"while it is read | {LEASE_MS_MAX:,}; {COPIES_MAX} |" in PAGE
     assert (exchange.GET_BYTES, exchange.SCAN_BYTES) == (GET_BYTES_MAX, SCAN_BYTES_MAX)
     assert (
         f"a fetch with {exchange.FORWARDED_BYTES >> 20} MiB ({exchange.WAITING_BYTES >> 10} KiB where it waits for data), "
