@@ -22,6 +22,8 @@ from tests.cli.shell import antiphon as command
 
 pytestmark = pytest.mark.cluster
 
+PROFILES = {"live": "fluvio", "local": "tarantool", "kip": "kip27"}  # topics, by how they are replicated
+
 
 def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = command(*words, environment=dict(os.environ), timeout_s=120)
@@ -60,6 +62,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             db.table("trimmed").put_many({f"{n}": b"%d" % n for n in range(500)})
             db.create_topic("voted", profile="raft")
             db.topic("voted").append_batch([b"a", b"b"])
+            for name, profile in PROFILES.items():
+                db.create_topic(name, profile=profile)
+                db.topic(name).append_batch([b"a", b"b"], shard=0)
             db.run(db.aio.administer(AlterUser("alice", credentials("a password"))))
         load = Load(cluster.native).start()
         story = Story(cluster, place, load, [], [], {})
@@ -166,7 +171,9 @@ def test_all_comes_back(story: Story, tmp_path: Path) -> None:
             assert db.topic(TOPIC).append(b"new", shard=0).offset > found["logs"][TOPIC][0][-1][0]
             with db.producer("loader") as producer, producer.begin() as transaction:
                 transaction.append(TOPIC, b"after", shard=1)
-            assert [record.value for record in db.topic("voted").read(0, 0)] == [b"a", b"b"]
+            for name in ("voted", *PROFILES):
+                assert [record.value for record in db.topic(name).read(0, 0)] == [b"a", b"b"]
+                db.topic(name).append(b"c", shard=0)
         run("status", "--servers", cluster.native)
 
 
@@ -278,6 +285,21 @@ def test_a_damaged_backup_is_refused_before_anything_is_changed(story: Story, tm
     finally:
         piece.write_bytes(whole)
     assert "is whole" in run("backup", "verify", str(story.place)).stdout
+
+
+def test_a_secure_cluster_comes_back_with_a_new_password_of_its_first_user(
+    story: Story, tmp_path: Path
+) -> None:
+    directory = tmp_path / "secure"
+    run("backup", "restore", str(story.place), "--dir", str(directory), "--nodes", "1", "--secure")
+    with LocalCluster.start(directory=directory):
+        listed = run("user", "list", "--dir", str(directory)).stdout
+        assert "alice" in listed
+        assert "admin" in listed
+        rows = run("kv", TABLE, "list", "--dir", str(directory)).stdout
+        assert len(rows.splitlines()) >= len(story.seen["rows"][TABLE])
+        made = run("backup", "create", str(tmp_path / "again"), "--dir", str(directory)).stdout
+        assert made.startswith("Backup ")
 
 
 def test_what_cannot_be(story: Story, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ TARGETS: Final = {
     "producers": "disks:Producers",
     "metadata": "disks:Metadata",
     "archive": "archived:Archive",
+    "backups": "archived:Backups",
     "logins": "secrets:Logins",
     "key-sets": "secrets:KeySets",
     "own-files": "secrets:OwnFiles",

@@ -36,11 +36,12 @@ from antiphon.coordination.topic_rules import check_settings
 from antiphon.errors import BackupError, InvalidRequestError
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import RealDisk
+from antiphon.model.access import User
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 from antiphon.records.builder import build_batch
 from antiphon.records.members import Members
 
-VOTERS_MAX: Final = 3  # of `__cluster`, as in a cluster that is founded
+VOTERS_MAX: Final = 3  # of `__cluster`, and an odd number, as in a cluster that is founded
 TERMS_ABOVE: Final = 1
 BATCH_RECORDS: Final = 1_000
 NODES_MAX: Final = 64
@@ -59,14 +60,24 @@ class Restored(NamedTuple):
 
 
 def restore_cluster(
-    source: Place, backup: Backup, directory: Path, nodes: int, tell: Tell | None = None
+    source: Place,
+    backup: Backup,
+    directory: Path,
+    nodes: int,
+    *,
+    user: User | None = None,
+    tell: Tell | None = None,
 ) -> Restored:
-    """Make the directories `node-0`, `node-1`, ... in `directory`. Raises BackupError before anything is written, where the
-    backup is not whole, does not fit, or the directory is not empty.
+    """Make the directories `node-0`, `node-1`, ... in `directory`. `user` is added, or takes the place of one.
+
+    Raises BackupError before anything is written, where the backup is not whole or does not fit, or there is something in the
+    directory.
     """
     say = tell or (lambda _text: None)
     topics = _checked(source, backup, directory, nodes, say)
     state = metadata_of(source, backup).state
+    if user is not None:
+        state.access.users[user.name] = user
     cluster_id = system.new_uuid().hex
     folders = [directory / f"node-{number}" for number in range(nodes)]
     for folder in folders:
@@ -211,7 +222,8 @@ def _found_cluster(
         ]
         batches.append(build_batch(some, base_offset=at, leader_epoch=term))
         at += len(some)
-    for directory in opened[:VOTERS_MAX]:
+    voters = min(VOTERS_MAX, len(opened))
+    for directory in opened[: voters if voters % 2 else voters - 1]:
         files.write_log(directory, CLUSTER_SHARD_ID, batches, term)
 
 

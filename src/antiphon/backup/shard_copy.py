@@ -85,6 +85,9 @@ class ShardCopy:
 
     async def up_to(self, held: ShardHeld) -> Copied:
         """Copy what is missing up to the cut. Raises BackupError where that is gone already, or other than it was."""
+        self._is_checked = (
+            not self._pieces
+        )  # what was copied before may be lost by now, where the rule of commits allows it
         log_start = await self._copy(held.log_start, held.end)
         begins = 0 if self._state is None else self._state.offset
         if begins > held.end:

@@ -11,7 +11,14 @@ import typer
 from antiphon.cli.archive_commands import StorageOption, storage_options
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, reports_errors, usage
-from antiphon.client.local_folder import DEFAULT_DIR, FORMAT, LocalClusterFile, LocalNode
+from antiphon.client.local_folder import (
+    DEFAULT_DIR,
+    FIRST_USER,
+    FORMAT,
+    PASSWORD_FILE,
+    LocalClusterFile,
+    LocalNode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -271,10 +278,14 @@ def restore(
 ) -> None:
     """Restore the whole cluster into new directories; start it with `antiphon up --dir DIR`.
 
-    The new cluster has another id. Offsets, groups, versions, users and settings are as of the cut.
+    The new cluster has another id. Offsets, groups, versions, users and settings are as of the cut. With --secure the user
+    `admin` has a new password, in DIR/admin.password.
     """
     from antiphon.backup.manifest import load
     from antiphon.backup.restore_cluster import restore_cluster
+    from antiphon.model.access import User
+    from antiphon.security.passwords import credentials, new_password
+    from antiphon.security.private_files import write_private
     from antiphon.tools.cluster_files import KEY_FILE, save_cluster
 
     if directory is None:
@@ -285,7 +296,11 @@ def restore(
     where = _place(place, storage)
     with _telling(as_json=as_json) as tell:
         backup = load(where, name)
-        done = restore_cluster(where, backup, directory, nodes, tell)
+        password = new_password() if secure else ""
+        user = User(FIRST_USER, credentials(password)) if secure else None
+        done = restore_cluster(where, backup, directory, nodes, user=user, tell=tell)
+    if secure:
+        write_private(directory / PASSWORD_FILE, f"{password}\n".encode())
     members = [LocalNode(id=number, dir=str(folder)) for number, folder in enumerate(done.directories)]
     file = LocalClusterFile(
         FORMAT, done.cluster_id, "127.0.0.1", "oxia", members, founded=False, peer_key=KEY_FILE, secure=secure

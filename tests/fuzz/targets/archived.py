@@ -1,4 +1,4 @@
-"""The archive: files that were damaged or exchanged, and rows of the catalog. The first byte says which of the two."""
+"""The archive and backups: files that were damaged or exchanged, rows, manifests. The first byte says which of them."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,11 @@ from antiphon.archive.digest import digest_of_batches
 from antiphon.archive.files import OpenFile, as_records, rows_of, verify
 from antiphon.archive.format import ArchivedFile, decode_row, encode_row, holder, in_order, reaching
 from antiphon.archive.writer import FileWriter
-from antiphon.errors import ArchiveError
+from antiphon.backup import manifest
+from antiphon.backup.manifest import Backup, CutReport, Piece, ShardBackup, TopicBackup
+from antiphon.backup.place import Place
+from antiphon.backup.verify import batches_of
+from antiphon.errors import ArchiveError, BackupError, NewerFormatError
 from antiphon.model.rows import Row, Version
 from antiphon.records.arrow import to_arrow
 from antiphon.records.builder import build_batch
@@ -17,6 +21,7 @@ from tests.fuzz.target import Target, check
 TOPIC_ID: Final = bytes(range(16))
 VERSION: Final = Version(0, 0, 0, 0)
 RECORDS: Final = 24
+NAME: Final = "20260301T120000Z-0123abcd"
 
 
 class Archive(Target):
@@ -78,6 +83,49 @@ class Archive(Target):
         except ArchiveError:
             return
         check(found == self._records, "a file that holds other records than were written passes for good")
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+class Backups(Target):
+    """0: the bytes of a manifest. 1: the bytes of a piece of a log; its manifest stays as it was."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._place = Place(self._folder.name)
+        batches = [
+            bytes(build_batch([(b"k", b"v", (), 1)] * 2, base_offset=2 * n, leader_epoch=1)) for n in range(3)
+        ]
+        self._good = b"".join(batches)
+        with self._place.writing("logs/1/piece.log") as file:
+            file.add(self._good)
+        self._piece = Piece("logs/1/piece.log", 0, 6, file.size_bytes, file.checksum, 1)
+        cluster, shard = ShardBackup(0, 0, 1, 0, 0, ()), ShardBackup(1, 0, 1, 0, 6, (self._piece,))
+        topic = TopicBackup("t", TOPIC_ID.hex(), "topic", 1, "oxia", {}, False, (shard,))
+        self._backup = Backup(NAME, "c", "1", 0, 0, CutReport(0, 0, 0.0, 1, 0.0), cluster, (topic,))
+        manifest.save(self._place, self._backup)
+        self._path = f"{manifest.MANIFESTS}/{NAME}.json"
+        self._manifest = self._place.read(self._path, 1 << 20)
+
+    def seeds(self) -> list[bytes]:
+        return [b"\x00" + self._manifest, b"\x01" + self._good]
+
+    def run(self, data: bytes) -> None:
+        if data[:1] == b"\x01":
+            self._place.write(self._piece.path, data[1:])
+            try:
+                read = b"".join(batch for _, batch in batches_of(self._place, self._piece))
+            except BackupError:
+                return
+            check(read == self._good, "a piece that holds other batches than were written passes for good")
+            return
+        self._place.write(self._path, data[1:])
+        try:
+            found = manifest.load(self._place)
+        except (BackupError, NewerFormatError):
+            return
+        check(found == self._backup, "a manifest that says something else than was written passes for good")
 
     def close(self) -> None:
         self._folder.cleanup()
