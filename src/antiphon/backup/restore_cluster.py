@@ -70,7 +70,7 @@ def restore_cluster(
 ) -> Restored:
     """Make the directories `node-0`, `node-1`, ... in `directory`. `user` is added, or takes the place of one.
 
-    Raises BackupError before anything is written, where the backup is not whole or does not fit, or there is something in the
+    Raises BackupError before anything is written, where the backup is not whole or does not fit, or something is in the
     directory.
     """
     say = tell or (lambda _text: None)
