@@ -60,9 +60,14 @@ class _Run:
             if shard.split is None
         ]
 
+        done = 0
+
         async def one(shard_id: int, is_table: bool) -> None:
+            nonlocal done
             async with self._gate:
                 await self._copy_of(shard_id, is_table=is_table).ahead()
+            done += 1
+            self._tell(f"copied {done} of {len(shards)} shards, {self.written.size_bytes} bytes")
 
         for result in await asyncio.gather(*(one(*shard) for shard in shards), return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, AntiphonError):

@@ -16,7 +16,15 @@ from antiphon import system
 from antiphon.backup.log_copy import read_batches
 from antiphon.backup.metadata import Metadata, being_split, is_multi, topics_of
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import AntiphonError, BackupError, InvalidRequestError, UnavailableError
+from antiphon.errors import (
+    AccessDeniedError,
+    AntiphonError,
+    BackupError,
+    InvalidRequestError,
+    UnauthenticatedError,
+    UnavailableError,
+    WrongKindError,
+)
 from antiphon.model.backup import ConfirmHold, HoldConfirmed, HoldShard, ReleaseHold, ShardHeld
 from antiphon.model.metadata import CLUSTER_SHARD_ID, TopicMeta
 
@@ -26,7 +34,7 @@ PAUSE_S: Final = 0.3  # after the first try that failed; twice as long after eac
 PAUSE_S_MAX: Final = 5.0
 ANSWER_S: Final = 10.0
 NOBODY: Final = bytes(16)  # under this id `__cluster` is asked, which is not held
-FINAL: Final = (InvalidRequestError, BackupError)
+FINAL: Final = (InvalidRequestError, BackupError, AccessDeniedError, UnauthenticatedError, WrongKindError)
 
 
 class Cut(NamedTuple):
@@ -139,9 +147,8 @@ async def take_cut(
         except AntiphonError as error:
             problem = error
             await one.release(shards)
-            tried_ms = max(
-                tried_ms, min((asyncio.get_running_loop().time() - began_s) * 1000, float(lease_ms))
-            )
+            took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 if one.held else 0.0
+            tried_ms = max(tried_ms, min(took_ms, float(lease_ms)))
         else:
             one.held[CLUSTER_SHARD_ID] = cluster
             times = began_ms, system.wall_ms(), held_ms
