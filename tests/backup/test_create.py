@@ -100,6 +100,12 @@ async def test_a_trimmed_topic_has_the_producers_of_before_and_keeps_no_old_piec
         assert values_in(place, shard) == [b"4"]
         await topic.append(b"5", shard=0)
         assert shard_of(await create_backup(db, place), "t").state == shard.state, "nothing was trimmed since"
+        await trim(nodes, shard_id, 5)
+        later = shard_of(await create_backup(db, place), "t")
+        assert later.state is not None
+        assert (later.start, later.state.offset) == (5, 5)
+        assert values_in(place, later) == [b"5"]
+        assert later.pieces[0].start == 5, "what was trimmed since is not kept"
 
 
 @in_virtual_time

@@ -21,8 +21,9 @@ from antiphon.errors import BackupError, TopicExistsError, UnknownTopicError
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.requests import Put, TableWrite
 from antiphon.node.node import Node
-from antiphon.records.batch import BatchHeader
+from antiphon.records.batch import HEADER_BYTES, read_header
 from antiphon.records.builder import build_batch
+from antiphon.records.compacted import filler, with_records
 from tests.node.in_process import cluster_of, in_virtual_time
 
 
@@ -131,16 +132,15 @@ async def test_batches_that_compaction_made_smaller_are_built_anew(place: Place)
         topic = db.topic("t")
         await topic.append_batch([b"1", b"2"], shard=0)
         backup = await create_backup(db, place)
-        batch = build_batch([(b"k", b"left", [("h", b"v")], 7)], base_offset=0)
-        (whole,) = list(log_of(place, backup.topic("t").shards[0]))
-        smaller = whole[0]._replace(record_count=1)
-        filler = whole[0]._replace(record_count=0, base_offset=2)
-        assert isinstance(smaller, BatchHeader)
-        with patch.object(restoring, "log_of", lambda *_: iter([(smaller, bytes(batch)), (filler, b"")])):
+        whole = build_batch([(b"k%d" % n, b"left", [("h", b"v")], 7) for n in range(3)], base_offset=0)
+        plain, keeps = memoryview(whole)[HEADER_BYTES:], (False, True, False)
+        smaller = with_records(read_header(whole), plain, keeps, 7)
+        log = [(read_header(one), one) for one in (smaller, filler(3, 5, 1))]
+        with patch.object(restoring, "log_of", lambda *_: iter(log)):
             done = await restore_topic(db, place, backup, "t", "back")
         assert done.shards == [restoring.ShardRestored(0, 1, 0, False)]
         ((_, at, key, value, headers),) = await records_of(db, "back")
-        assert (at, key, value, headers) == (7, b"k", b"left", (("h", b"v"),))
+        assert (at, key, value, headers) == (7, b"k1", b"left", (("h", b"v"),))
 
 
 @in_virtual_time

@@ -17,7 +17,8 @@ from antiphon.errors import (
 from antiphon.model.backup import CopyState, DropState, ReadState, StateCopied, StateFile
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import Done, Fetch, Fetched, ListOffset, OffsetReply
-from antiphon.records.batch import UNCHECKED_BYTES, iter_batches
+from antiphon.records.batch import UNCHECKED_BYTES, Buffer, iter_batches
+from antiphon.records.compacted import filler, is_filler
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 ISOLATION: Final = "read_uncommitted"  # the log as it is, up to what is committed by the log alone
@@ -98,22 +99,31 @@ async def _fetch(client: AsyncClient, shard_id: int, at: int) -> memoryview:
 
 
 def _up_to(shard_id: int, payload: memoryview, at: int, end: int) -> tuple[memoryview, int]:
-    """The batches before `end`, and where the next one begins."""
-    size = 0
+    """The batches from `at` to before `end`, and where the next one begins.
+
+    Compaction may have made one filler of several since these offsets were bounds of batches: then a part of it is taken.
+    """
+    parts: list[Buffer] = []
+    first = size = 0
     for header, batch in iter_batches(payload):
         if at >= end:
             break
-        if (
-            header.base_offset != at
-            or header.next_offset > end
-            or crc32c(batch[UNCHECKED_BYTES:]) != header.crc
-        ):
+        is_within = header.base_offset == at and header.next_offset <= end
+        if not is_within and is_filler(header) and header.base_offset <= at < header.next_offset:
+            part = filler(at, min(end, header.next_offset), header.leader_epoch)
+            parts += [payload[first:size], part]
+            at, size = min(end, header.next_offset), size + len(batch)
+            first = size
+            continue
+        if not is_within or crc32c(batch[UNCHECKED_BYTES:]) != header.crc:
             raise CorruptBatchError(
                 f"shard {shard_id} was to go on at {at}, up to {end}, and gave a batch of {header.base_offset} to "
                 f"{header.next_offset}, or one with a wrong checksum: `antiphon status` shows damaged replicas"
             )
         at, size = header.next_offset, size + len(batch)
-    return payload[:size], at
+    if not parts:
+        return payload[:size], at
+    return memoryview(b"".join([*parts, payload[first:size]])), at
 
 
 async def copy_state(client: AsyncClient, shard_id: int) -> StateCopied:

@@ -23,7 +23,8 @@ LATEST: Final = "latest"
 _NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
-Offset = Annotated[int, Meta(ge=0)]
+Offset = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Term = Annotated[int, Meta(ge=-1, lt=(1 << 31) - 1_000)]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class Piece(msgspec.Struct, frozen=True):
     end: Offset
     size_bytes: Offset
     checksum: str
-    term: int
+    term: Term
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True):
     """What a log continues from, where it does not begin at 0: of a table the store, and the producers."""
 
-    term: int
+    term: Term
     offset: Offset
     files: tuple[StoredFile, ...]
 
@@ -65,7 +66,7 @@ class ShardBackup(msgspec.Struct, frozen=True):
 
     shard_id: Offset
     index: int
-    term: int
+    term: Term
     start: Offset
     end: Offset
     pieces: tuple[Piece, ...]

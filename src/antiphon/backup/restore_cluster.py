@@ -79,22 +79,22 @@ def restore_cluster(
     if user is not None:
         state.access.users[user.name] = user
     cluster_id = system.new_uuid().hex
+    placed = _place_all(topics, nodes)
     folders = [directory / f"node-{number}" for number in range(nodes)]
-    for folder in folders:
-        folder.mkdir(parents=True, mode=0o700)
-    disk = RealDisk()
-    opened = [
-        NodeDirectory.open(str(folder), cluster_id, number, disk=disk, bootstrap=True)
-        for number, folder in enumerate(folders)
-    ]
+    files, opened = ShardFiles(source, RealDisk()), list[NodeDirectory]()
+    saved = {shard.shard_id: shard for shard in backup.shards}
     try:
-        files = ShardFiles(source, disk)
-        placed = _place_all(topics, nodes)
-        saved = {shard.shard_id: shard for shard in backup.shards}
+        for number, folder in enumerate(folders):
+            folder.mkdir(parents=True, mode=0o700)
+            opened.append(NodeDirectory.open(str(folder), cluster_id, number, bootstrap=True))
         for number, shard in enumerate(placed.values(), 1):
             say(f"shard {number} of {len(placed)}")
             _restore_shard(files, opened, folders, saved[shard.shard_id], shard)
         _found_cluster(files, opened, backup, state, cluster_id, topics, placed)
+    except BaseException:
+        for folder in folders:  # half a cluster is of no use
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     finally:
         for one in opened:
             one.close()
@@ -133,6 +133,10 @@ def _bytes_of(backup: Backup, topic: TopicMeta) -> int:
 def _fitting(topic: TopicMeta, nodes: int) -> TopicMeta:
     """The topic with as many replicas as there are nodes for. Raises BackupError where its rules forbid that."""
     replicas = min(topic.replicas, nodes)
+    if replicas < 1 or not topic.shards:
+        raise BackupError(
+            f"{topic.name} has {topic.replicas} replicas and {len(topic.shards)} shards in its metadata"
+        )
     try:
         if replicas < topic.replicas:
             check_settings(topic.profile, topic.config, replicas, topic.kind)
