@@ -14,7 +14,7 @@ from antiphon.backup.metadata import Metadata
 from antiphon.backup.place import Place
 from antiphon.backup.shard_files import ShardFiles
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import BackupError, InvalidRequestError
+from antiphon.errors import AntiphonError, BackupError, InvalidRequestError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import RealDisk
@@ -101,7 +101,8 @@ def test_nothing_is_left_of_a_restore_that_fails(backup: tuple[Place, Backup], t
 @pytest.mark.parametrize("kind", ["nodes", "rules", "room", "files", "metadata"])
 def test_refused_before_anything_is_written(backup: tuple[Place, Backup], tmp_path: Path, kind: str) -> None:
     place, saved = backup
-    nodes, problem, error = 3, "", BackupError
+    nodes, problem = 3, ""
+    error: type[AntiphonError] = BackupError
     usage = shutil.disk_usage(tmp_path)
     if kind == "nodes":
         nodes, problem, error = 65, "1 to 64 nodes", InvalidRequestError
