@@ -26,7 +26,7 @@ from antiphon.errors import (
     WrongKindError,
 )
 from antiphon.model.backup import ConfirmHold, HoldConfirmed, HoldShard, ReleaseHold, ShardHeld
-from antiphon.model.metadata import CLUSTER_SHARD_ID, TopicMeta
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, TopicMeta
 
 LEASE_MS: Final = 1_000
 TRIES: Final = 10
@@ -62,10 +62,11 @@ class CutTry:
         self._lease_ms = lease_ms
         self._hold_id = system.new_uuid().bytes
         self.held: dict[int, ShardHeld] = {}
+        self.meta: ClusterMeta | None = None  # as a node tells it
 
     async def cluster_end(self) -> ShardHeld:
         """What `__cluster` has now; the metadata is folded up to there."""
-        await self._client.whole.refresh()
+        self.meta = await self._client.whole.refresh()
         body = HoldShard(CLUSTER_SHARD_ID, NOBODY, 0)
         reply, _ = await self._client.whole.ask_coordinator(body, timeout_s=ANSWER_S)
         if not isinstance(reply, ShardHeld):
@@ -137,6 +138,7 @@ async def take_cut(
         try:
             cluster = await one.cluster_end()
             topics = _topics_to_cut(metadata, without)
+            await _check_seen(client, one.meta, metadata, topics)
             shards = [shard.shard_id for topic in topics for shard in topic.shards]
             began_s = asyncio.get_running_loop().time()
             await one.hold(shards)
@@ -179,6 +181,28 @@ def _topics_to_cut(metadata: Metadata, without: Collection[str]) -> list[TopicMe
             f"shard {split[0].shard_id} is being split off another one; that ends by itself"
         )
     return topics
+
+
+async def _check_seen(
+    client: AsyncClient, meta: ClusterMeta | None, metadata: Metadata, topics: list[TopicMeta]
+) -> None:
+    """A node hides what a user may not describe. Raises AccessDeniedError; UnavailableError while nodes know less."""
+
+    def hidden_in(found: ClusterMeta | None) -> list[str]:
+        seen = {topic.topic_id for topic in found.topics} if found is not None else set()
+        return [topic.name for topic in topics if topic.topic_id not in seen]
+
+    if not hidden_in(meta):
+        return
+    meta = await client.whole.refresh()  # it may be newer than what was known
+    hidden = hidden_in(meta)
+    if not hidden:
+        return
+    if meta.version < metadata.offset:
+        raise UnavailableError(f"no node tells of {hidden[0]} yet")
+    raise AccessDeniedError(
+        f"this user may not see {', '.join(hidden[:5])}: a backup needs READ of all topics and tables"
+    )
 
 
 async def _all_of(work: list[Any]) -> None:

@@ -79,10 +79,10 @@ def restore_cluster(
     if user is not None:
         state.access.users[user.name] = user
     cluster_id = system.new_uuid().hex
-    placed = _place_all(topics, nodes)
+    saved = {shard.shard_id: shard for shard in backup.shards}
+    placed = _place_all(topics, nodes, saved)
     folders = [directory / f"node-{number}" for number in range(nodes)]
     files, opened = ShardFiles(source, RealDisk()), list[NodeDirectory]()
-    saved = {shard.shard_id: shard for shard in backup.shards}
     try:
         for number, folder in enumerate(folders):
             folder.mkdir(parents=True, mode=0o700)
@@ -148,7 +148,7 @@ def _fitting(topic: TopicMeta, nodes: int) -> TopicMeta:
     return msgspec.structs.replace(topic, replicas=replicas)
 
 
-def _place_all(topics: list[TopicMeta], nodes: int) -> dict[int, ShardMeta]:
+def _place_all(topics: list[TopicMeta], nodes: int, saved: dict[int, ShardBackup]) -> dict[int, ShardMeta]:
     """Every shard with its new ensemble, no leader and a higher term, by id."""
     placed: dict[int, ShardMeta] = {}
     held, led = dict.fromkeys(range(nodes), 0), dict.fromkeys(range(nodes), 0)
@@ -163,7 +163,7 @@ def _place_all(topics: list[TopicMeta], nodes: int) -> dict[int, ShardMeta]:
                 shard,
                 ensemble=ensemble,
                 leader=ABSENT_NODE,
-                term=shard.term + TERMS_ABOVE,
+                term=max(shard.term, saved[shard.shard_id].term) + TERMS_ABOVE,
                 status=ShardStatus.OFFLINE,
                 live=ensemble if shard.live else (),
                 outgoing=(),
@@ -182,12 +182,10 @@ def _restore_shard(
 ) -> None:
     """Make the replica once, and copy it to the other members."""
     first, *others = shard.ensemble
-    members = Members(shard.ensemble)
-    term = max(shard.term, saved.term + TERMS_ABOVE)
-    end = files.make(opened[first], folders[first], saved, term, members)
+    end = files.make(opened[first], folders[first], saved, shard.term, Members(shard.ensemble))
     for node in others:
         files.copy(folders[first], folders[node], saved)
-        opened[node].held(shard.shard_id).set(term, end, durable=False)
+        opened[node].held(shard.shard_id).set(shard.term, end, durable=False)
 
 
 def _found_cluster(
@@ -208,9 +206,7 @@ def _found_cluster(
     ]
     records += [topic_record(msgspec.structs.replace(topic, shards=())) for topic in topics]
     for topic in topics:
-        records += [
-            shard_record(_record_of(state, topic, placed[shard.shard_id], backup)) for shard in topic.shards
-        ]
+        records += [shard_record(_record_of(state, topic, placed[shard.shard_id])) for shard in topic.shards]
     records += [counter_record(name, value) for name, value in state.counters.items()]
     for kind, objects in (
         ("user", state.access.users),
@@ -231,12 +227,6 @@ def _found_cluster(
         files.write_log(directory, CLUSTER_SHARD_ID, batches, term)
 
 
-def _record_of(state: ClusterState, topic: TopicMeta, shard: ShardMeta, backup: Backup) -> ShardRecord:
-    saved = next(one for one in backup.topic(topic.name).shards if one.shard_id == shard.shard_id)
-    term = max(shard.term, saved.term + TERMS_ABOVE)
-    appointed = state.shards[shard.shard_id].appointed
-    return ShardRecord(
-        topic.topic_id,
-        msgspec.structs.replace(shard, term=term),
-        appointed=shard.ensemble[0] if appointed != ABSENT_NODE else ABSENT_NODE,
-    )
+def _record_of(state: ClusterState, topic: TopicMeta, shard: ShardMeta) -> ShardRecord:
+    by_hand = state.shards[shard.shard_id].appointed != ABSENT_NODE
+    return ShardRecord(topic.topic_id, shard, appointed=shard.ensemble[0] if by_hand else ABSENT_NODE)
