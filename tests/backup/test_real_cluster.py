@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.model.requests import AlterUser, GetAccess, TrimShard
+from antiphon.model.access import Acl, Operation, Resource
+from antiphon.model.quotas import Quota
+from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser, GetAccess, TrimShard
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.decode import decode_records
 from antiphon.security.passwords import credentials
@@ -66,6 +68,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 db.create_topic(name, profile=profile)
                 db.topic(name).append_batch([b"a", b"b"], shard=0)
             db.run(db.aio.administer(AlterUser("alice", credentials("a password"))))
+            db.run(db.aio.administer(AlterAcls((Acl("User:alice", Resource.TOPIC, TOPIC, Operation.READ),))))
+            db.run(db.aio.administer(AlterQuota(Quota("alice", producer_byte_rate=1e6))))
+            db.create_table("presence", shards=1)
         load = Load(cluster.native).start()
         story = Story(cluster, place, load, [], [], {})
         load.wait_for(200)
@@ -81,9 +86,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         with antiphon.connect(cluster.native) as db:
             trim(db, "trimmed")
             db.table("trimmed").put("after", b"the trim")
-            story.backup()
-            story.seen = all_of(db)
-        yield story
+            with db.session(timeout_s=60) as session:
+                db.table("presence").put("here", b"ephemeral", session=session)
+                db.table("presence").put("always", b"not so")
+                story.backup()
+                story.seen = all_of(db)
+                yield story
 
 
 def trim(db: antiphon.Client, name: str) -> None:
@@ -107,13 +115,13 @@ def all_of(db: antiphon.Client) -> dict[str, Any]:
     """Everything that is to be the same after a restore."""
     access = db.run(db.aio._ask_node(db.metadata().nodes[0].node_id, GetAccess(), None))
     return {
-        "rows": {name: rows_of(db, name) for name in (TABLE, "trimmed")},
+        "rows": {name: rows_of(db, name) for name in (TABLE, "trimmed", "presence")},
         "logs": {
             name: [log_of(db, name, shard) for shard in range(count)]
             for name, count in ((TOPIC, SHARDS), (TABLE, 2), ("trimmed", 1), ("voted", 1))
         },
         "offsets": db.group_offsets("readers", [(TOPIC, 0)]),
-        "users": access.users,
+        "access": (access.users, access.acls, access.quotas),
         "config": {topic.name: dict(topic.config) for topic in db.metadata().topics},
         "ids": {topic.name: topic.topic_id for topic in db.metadata().topics},
     }
@@ -163,6 +171,7 @@ def test_all_comes_back(story: Story, tmp_path: Path) -> None:
             assert logs[0][-1:] == story.seen["logs"]["trimmed"][0], "it has what was trimmed since, too"
             assert found["logs"] | {"trimmed": 0} == story.seen["logs"] | {"trimmed": 0}
             assert found | {"logs": 0} == story.seen | {"logs": 0}
+            assert len(found["rows"]["presence"]) == 2, "a session is open until its client has been silent"
             assert found["rows"]["trimmed"], "the rows of a table whose log was trimmed are of its state"
             key, _, version = found["rows"][TABLE][0]
             again = db.table(TABLE).put(key, b"row", expected_version=version.id)
@@ -194,7 +203,7 @@ def test_rows_of_a_trimmed_table_come_from_its_state(story: Story, tmp_path: Pat
         assert found["rows"] == story.seen["rows"]
         assert found["logs"] | {"trimmed": 0} == story.seen["logs"] | {"trimmed": 0}
         assert found["offsets"] == story.seen["offsets"]
-        assert found["users"] == story.seen["users"]
+        assert found["access"] == story.seen["access"]
         db.table("trimmed").put("0", b"again")
 
 
@@ -247,6 +256,10 @@ def test_one_topic_and_one_table_into_the_running_cluster(story: Story) -> None:
         ).stdout
     )
     run("backup", "restore-topic", place, "trimmed", "--as", "trimmed-old", *servers)
+    some = run(
+        "backup", "restore-topic", place, "presence", "--as", "presence-old", *servers, "--json"
+    ).stdout
+    assert json.loads(some)["shards"] == [{"shard": 0, "records": 1, "left_out": 1, "kept_offsets": False}]
     with antiphon.connect(story.cluster.native) as db:
         for shard in range(SHARDS):
             was = [record.value for record in db.topic(TOPIC).read(shard, 0)]
