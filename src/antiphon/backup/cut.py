@@ -25,7 +25,7 @@ from antiphon.errors import (
     UnavailableError,
     WrongKindError,
 )
-from antiphon.model.backup import ConfirmHold, HoldConfirmed, HoldShard, ReleaseHold, ShardHeld
+from antiphon.model.backup import NOBODY, ConfirmHold, HoldConfirmed, HoldShard, ReleaseHold, ShardHeld
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, TopicMeta
 
 LEASE_MS: Final = 1_000
@@ -33,7 +33,6 @@ TRIES: Final = 10
 PAUSE_S: Final = 0.3  # after the first try that failed; twice as long after each next one
 PAUSE_S_MAX: Final = 5.0
 ANSWER_S: Final = 10.0
-NOBODY: Final = bytes(16)  # under this id `__cluster` is asked, which is not held
 FINAL: Final = (InvalidRequestError, BackupError, AccessDeniedError, UnauthenticatedError, WrongKindError)
 
 

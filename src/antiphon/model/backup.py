@@ -14,7 +14,9 @@ from antiphon.model.body import Body
 
 LEASE_MS_MAX: Final = 2_000  # nobody holds a shard for longer, whatever becomes of who asked
 ID_BYTES: Final = 16
+NOBODY: Final = bytes(ID_BYTES)  # the id under which `__cluster` is asked, which nobody holds
 STATE_FILES_MAX: Final = 100_000
+PIECE_BYTES: Final = 1024 * 1024  # of a file of a state, in one answer
 
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 

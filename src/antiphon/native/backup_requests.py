@@ -4,11 +4,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from antiphon.errors import AntiphonError
-from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
+from antiphon.model.backup import (
+    PIECE_BYTES,
+    ConfirmHold,
+    CopyState,
+    DropState,
+    HoldShard,
+    ReadState,
+    ReleaseHold,
+)
 from antiphon.model.requests import Done
 from antiphon.native.exchange import Exchange
-
-PIECE_BYTES: Final = 1024 * 1024
 
 
 def hold_shard(exchange: Exchange, request_id: int, body: HoldShard, _payload: memoryview) -> None:

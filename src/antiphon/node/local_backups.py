@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final, cast
 
 from antiphon.errors import InvalidRequestError, NotHeldError, OverloadedError, WrongKindError
-from antiphon.model.backup import StateCopied, StateFile
+from antiphon.model.backup import PIECE_BYTES, StateCopied, StateFile
 from antiphon.node.snapshots import Copy, Snapshots
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 KEEP_S: Final = 120.0
 COPIES_MAX: Final = 4  # on this node at a time: each may be as large as a store
-PIECE_BYTES: Final = 1024 * 1024
 
 
 class LocalBackups:

@@ -14,13 +14,12 @@ from functools import partial
 from typing import Final
 
 from antiphon.errors import NotHeldError, OverloadedError, WrongKindError
-from antiphon.model.backup import HoldConfirmed, ShardHeld
+from antiphon.model.backup import NOBODY, HoldConfirmed, ShardHeld
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.state import PartitionState
 
 CONFIRM_S: Final = 5.0
-NOBODY: Final = bytes(16)  # the id under which `__cluster` is asked, which nobody holds
 
 
 class ShardHold:
