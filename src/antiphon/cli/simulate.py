@@ -58,6 +58,10 @@ RocksOption = Annotated[
     ),
 ]
 
+StepOption = Annotated[
+    bool, typer.Option("--step", help="With --script: draw the cluster after each step, and wait for a key.")
+]
+
 
 def simulate(
     seeds: SeedsOption = None,
@@ -79,10 +83,7 @@ def simulate(
         Path | None, typer.Option(help="Carry out this scenario, step by step, instead of seeds.")
     ] = None,
     shrink: Annotated[bool, typer.Option(help="Make a failing run small and tell it as a story.")] = True,
-    step: Annotated[
-        bool,
-        typer.Option("--step", help="With --script: draw the cluster after each step, and wait for a key."),
-    ] = False,
+    step: StepOption = False,
     save: Annotated[
         Path | None, typer.Option(help="Write the failing run, made small, to this file.")
     ] = None,
@@ -104,11 +105,7 @@ def simulate(
         typer.echo("\n".join(runs.mutants()))
         return
     if script is not None or replay is not None:
-        if (
-            (seeds, seed, profile, seconds) != (None,) * 4
-            or rocksdb
-            or (script is not None and replay is not None)
-        ):
+        if (seeds, seed, profile, seconds) != (None,) * 4 or rocksdb or None not in (script, replay):
             raise typer.BadParameter("--script and --replay each stand alone, without seeds and profile")
         if script is not None:
             _carry_out(script, mutant, as_json=as_json, step=step)
@@ -116,9 +113,7 @@ def simulate(
             _replay(replay, as_json=as_json)
         return
     if step:
-        raise typer.BadParameter(
-            "--step goes through a scenario: add --script FILE, such as scenarios/figure-8.txt"
-        )
+        raise typer.BadParameter("--step needs a scenario: add --script scenarios/figure-8.txt")
     try:
         profile = runs.checked_profile(profile, mutant)
     except InvalidRequestError as error:
@@ -161,7 +156,8 @@ def _carry_out(script: "Path | Script", mutant: str | None, *, as_json: bool, st
     try:
         if step and not as_json:
             steps = Steps(script)
-            outcome = runs.carry_out(script, mutant, steps.say, steps.show)
+            with steps.reading_keys():
+                outcome = runs.carry_out(script, mutant, steps.say, steps.show)
         else:
             outcome = runs.carry_out(script, mutant, lines.append if as_json else typer.echo)
     except StoppedError:

@@ -1,9 +1,13 @@
 """`antiphon simulate --script FILE --step`: a scenario at the reader's own speed, with the cluster drawn after each step."""
 
+import os
 import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
 import typer
 
 if TYPE_CHECKING:
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
 
 INDENT = " " * 8
 KEYS = "Enter: next step · c: on to the end · q: quit"
+END_OF_FILE = (b"", b"\x04")
 
 
 class StoppedError(Exception):
@@ -27,6 +32,20 @@ class Steps:
         self._lines = script.read_text().splitlines()
         self._told = 0  # lines of the script
         self._waits = sys.stdin.isatty() and sys.stdout.isatty()
+
+    @contextmanager
+    def reading_keys(self) -> Iterator[None]:
+        """While this is open, a key is read without Enter, and what is typed early is not lost."""
+        if not self._waits:
+            yield
+            return
+        terminal = sys.stdin.fileno()
+        before = termios.tcgetattr(terminal)
+        tty.setcbreak(terminal, termios.TCSADRAIN)
+        try:
+            yield
+        finally:
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
     def say(self, text: str) -> None:
         """A step and what it caused, behind the comments that the script has before it."""
@@ -48,8 +67,8 @@ class Steps:
 
     def _wait(self) -> None:
         typer.secho(KEYS, dim=True, nl=False)
-        key = click.getchar()
+        key = os.read(sys.stdin.fileno(), 1).lower()
         typer.echo("\r\x1b[K", nl=False)
-        if key in ("q", "Q", "\x04"):
+        if key == b"q" or key in END_OF_FILE:
             raise StoppedError
-        self._waits = key not in ("c", "C")
+        self._waits = key != b"c"
