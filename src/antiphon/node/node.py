@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from antiphon import system
+from antiphon.coordination.cluster_records import FORMAT
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal import Wal
@@ -235,6 +236,7 @@ class Node:
             disk_id=self._directory.identity.disk_id,
             peer=addresses.get("peer", ""),
             rack=self.config.rack,
+            reads=FORMAT,
         )
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
