@@ -71,6 +71,11 @@ class Checkpoints:
         )
         self._is_waiting = False  # for the commit of what it wrote last
 
+    @property
+    def is_under_way(self) -> bool:
+        """Has one begun that is not closed, as far as is known?"""
+        return self._is_waiting or self._rest is not None
+
     def tick(self) -> None:
         """Time has passed: begin one, or go on with it."""
         if self._is_waiting:

@@ -176,8 +176,11 @@ class Coordinator:
         self._ledger.act(MetadataChanged(self._model.version))
         return self._ledger.flush()
 
-    def tick(self, now_ms: int) -> list[Action]:
-        """Time has passed; call it about every 50 ms. Its cost depends on what has changed."""
+    def tick(self, now_ms: int, has_room: bool = True) -> list[Action]:
+        """Time has passed; call it about every 50 ms. Its cost depends on what has changed.
+
+        `has_room`: is there room on the disk for more than what has to be written? A checkpoint can wait.
+        """
         self._now_ms = now_ms
         if self._assembly_ends_ms is not None and now_ms >= self._assembly_ends_ms:
             self._assembly_ends_ms = None
@@ -187,7 +190,8 @@ class Coordinator:
         self._splits.tick(now_ms)
         self._changes.tick(now_ms)
         self._waiting.tick(now_ms)
-        self._checkpoints.tick()
+        if has_room:
+            self._checkpoints.tick()
         return self._ledger.flush()
 
     def committed(self, token: int, version: int, now_ms: int) -> list[Action]:

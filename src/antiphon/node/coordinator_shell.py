@@ -37,6 +37,7 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.log.disk import NO_DESCRIPTORS
+from antiphon.log.shard_log import ShardLog
 from antiphon.model.cluster import (
     Command,
     CommandDone,
@@ -121,6 +122,16 @@ class CoordinatorShell:
     def state(self) -> ClusterState:
         """The metadata as it is committed; older, while a log that begins above what was folded is not whole yet."""
         return self._metadata.state
+
+    @property
+    def log(self) -> ShardLog:
+        """The log of `__cluster` here."""
+        return self._host.log
+
+    @property
+    def checkpoint_ms(self) -> int:
+        """When the newest checkpoint was closed, ms since 1970; 0: none was met."""
+        return self._metadata.checkpoint_ms
 
     @property
     def is_active(self) -> bool:
@@ -255,7 +266,7 @@ class CoordinatorShell:
             self._waiting.pop(token).answered(
                 TimedOutError("the coordinator took the command and did not finish it in time")
             )
-        self._drive(coordinator.tick, now_ms)
+        self._drive(coordinator.tick, now_ms, not self._host.state.services.wal.refuses_clients)
         self._arm()
 
     def _now_ms(self) -> int:

@@ -30,10 +30,12 @@ class MetadataFold:
     Attributes:
         state: what it shows: the newest state that is whole.
         offset: where the next batch begins.
+        checkpoint_ms: when the newest checkpoint that was met was closed, ms since 1970; 0: none was.
     """
 
     def __init__(self, offset: int, metrics: NodeMetrics) -> None:
         self.state = ClusterState()
+        self.checkpoint_ms = 0
         self._metrics = metrics
         self._log = structlog.get_logger().bind(part="coordinator")
         self._begin(offset)
@@ -84,8 +86,11 @@ class MetadataFold:
         for record in records:
             _check_format(record)
         pairs = [(record.key or b"", record.value) for record in records]
+        before = self._folding.checkpoint
         for place, reason in self._folding.apply_readable(pairs, header.next_offset):
             self._passed_over(records[place].offset, reason)
+        if self._folding.checkpoint != before:
+            self.checkpoint_ms = header.max_timestamp
         self._show()
 
     def _records(self, header: BatchHeader, batch: memoryview) -> list[Record]:

@@ -77,8 +77,8 @@ CHECKPOINT_MUTANTS: Final = (
         options=_CRASHES,
     ),
     ClusterMutant(
-        "checkpoint-skips-what-came-up",
-        "a successor goes on as if an unfinished checkpoint had been its own: it writes the last record at once",
+        "checkpoint-closes-unfinished",
+        "a checkpoint is closed when its first object is written",
         (
             Edit(
                 Checkpoints,
