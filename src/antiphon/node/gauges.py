@@ -128,7 +128,7 @@ def add_metadata_gauges(metrics: "NodeMetrics", shell: "Callable[[], Coordinator
         of_shell(lambda one: one.log.log_end - one.log.log_start),
     )
     gauges["antiphon_metadata_log_bytes"] = (
-        "Bytes of them; what the newest checkpoint made superfluous goes by whole segments",
+        "Bytes of the cluster's own log, `__cluster`, on this voter; they go by whole segments",
         of_shell(lambda one: one.log.size_bytes),
     )
     gauges["antiphon_metadata_objects"] = (
