@@ -25,6 +25,7 @@ from antiphon.coordination.cluster_records import (
     topic_gone,
     topic_record,
 )
+from antiphon.coordination.coordinator import Coordinator, CoordinatorConfig
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.state import Checkpoint, ClusterState
 from antiphon.invariants import InvariantError
@@ -167,7 +168,7 @@ def test_none_before_enough_was_recorded(records: int, per_object: int, due: int
 
 
 def test_none_where_it_is_switched_off() -> None:
-    world = some_world(rule=CheckpointRule(records=0))
+    world = some_world(rule=CheckpointRule(records=0, per_object=0))
     for _ in range(10):
         world.checkpoints.tick()
         world.commit()
@@ -188,6 +189,16 @@ def test_none_before_every_voter_reads_it() -> None:
     world.ledger.put_node(NodeMeta(1, "h:2", reads=4))
     world.commit()
     assert world.until_closed()
+
+
+def test_none_goes_on_while_the_disk_is_full() -> None:
+    """What is kept free is for votes and elections."""
+    world = some_world()
+    config = CoordinatorConfig("c", checkpoints=CheckpointRule(records=1, per_object=0))
+    coordinator = Coordinator(config, world.state)
+    coordinator.start(0)
+    assert not coordinator.tick(50, False)
+    assert any(isinstance(action, Propose) for action in coordinator.tick(100, True))
 
 
 def test_successor_ignores_an_unfinished_checkpoint() -> None:

@@ -124,27 +124,34 @@ async def test_voter_that_was_emptied_gets_the_checkpoint() -> None:
 
 @in_virtual_time
 async def test_nothing_is_trimmed_before_the_last_record_is_durable_here() -> None:
-    async with cluster_of(1, metadata=SMALL) as nodes:
-        host = voter(nodes.nodes[0])
-        noted: list[tuple[int, int]] = []
-        trim, submit = host.log.trim, host.log.hard_state.stage_high_watermark
+    """A leader commits what its followers have on their disks, before its own slow one has it."""
+    async with cluster_of(3, metadata=SMALL) as nodes:
+        host = await nodes.leader(CLUSTER_SHARD_ID)
+        nodes.slow_s[host.services.node_id] = 0.3
+        noted: list[int] = []
+        trims: list[
+            tuple[int, int, int, int]
+        ] = []  # begin and end of the checkpoint; what is durable, and noted
+        trim, stage = host.log.trim, host.log.hard_state.stage_high_watermark
 
         def note(offset: int) -> Any:
-            noted.append((-1, offset))
-            return submit(offset)
+            noted.append(offset)
+            return stage(offset)
 
         def trimmed(log_start: int) -> Any:
-            closed = state(nodes.nodes[0]).checkpoint
-            assert closed is not None
-            assert (closed.begin, closed.end) == (log_start, min(closed.end, host.log.durable_end))
-            assert noted[-1][1] >= closed.end, "a start has to find the checkpoint settled"
-            noted.append((log_start, closed.end))
+            closed = state(nodes.nodes[host.services.node_id]).checkpoint
+            if closed is not None:
+                trims.append((log_start, closed.end, host.log.durable_end, noted[-1] if noted else 0))
             return trim(log_start)
 
         host.log.trim = trimmed  # type: ignore[method-assign]
         host.log.hard_state.stage_high_watermark = note  # type: ignore[method-assign]
         await come_and_go(nodes, 16)
-        await eventually(lambda: any(begin > 0 for begin, _ in noted))
+        await eventually(lambda: bool(trims))
+        assert host.state.is_leader
+        for begin, end, durable, settled in trims:
+            assert begin < end <= durable
+            assert settled >= end, "a start has to find the checkpoint settled"
 
 
 @in_virtual_time
