@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.scheduler import LoadScopeScheduling
 
-# Time-outs are pytest's; how long one example takes on a busy machine says nothing about right or wrong.
-settings.register_profile("antiphon", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("antiphon")
+# Time-outs are pytest's; how long one example takes on a busy machine says nothing about right or wrong. What judges a
+# change must not depend on luck: the examples are the same each time, others are tried with HYPOTHESIS_PROFILE=fresh.
+QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.register_profile("same", QUIET, derandomize=True)
+settings.register_profile("fresh", QUIET, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ROOT = Path(__file__).parent.parent
 # The groups of files with Spark: those that share a session, those that share another one and start nodes as processes, and

@@ -13,6 +13,7 @@ from antiphon.backup.manifest import Backup
 from antiphon.backup.metadata import Metadata
 from antiphon.backup.place import Place
 from antiphon.backup.shard_files import ShardFiles
+from antiphon.backup.verify import verify_backup
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, BackupError, InvalidRequestError
 from antiphon.log.config import LogConfig
@@ -22,7 +23,8 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.model.access import User
 from antiphon.model.metadata import ABSENT_NODE, ShardStatus
 from antiphon.security.passwords import credentials
-from tests.node.in_process import cluster_of, in_virtual_time
+from tests.node.in_process import cluster_of, eventually, in_virtual_time
+from tests.node.test_checkpoints import SMALL, come_and_go, state, voter
 
 
 @pytest.fixture
@@ -119,3 +121,34 @@ def test_refused_before_anything_is_written(backup: tuple[Place, Backup], tmp_pa
     with patch.object(shutil, "disk_usage", lambda _: usage), pytest.raises(error, match=problem):
         restore_cluster.restore_cluster(place, saved, tmp_path / "new", nodes)
     assert not (tmp_path / "new").exists()
+
+
+def test_metadata_whose_log_begins_at_a_checkpoint(tmp_path: Path) -> None:
+    """A first backup when it begins above 0, and one that goes on from it when it begins later still."""
+    place = Place(str(tmp_path / "place"))
+
+    @in_virtual_time
+    async def made() -> None:
+        async with cluster_of(1, metadata=SMALL) as nodes, AsyncClient("node-0:7400") as db:
+            starts = [0]
+            for first in (0, 40):
+                await come_and_go(nodes, 40, first)
+                await eventually(lambda: voter(nodes.nodes[0]).log.log_start > starts[-1])
+                await create_backup(db, place)
+                starts.append(manifest.load(place).cluster.start)
+            assert 0 < starts[1] < starts[2]
+            known = set(state(nodes.nodes[0]).topics)
+            assert {topic.name for topic in manifest.load(place).topics} == known
+
+    made()
+    first, second = (manifest.load(place, name) for name in manifest.names_in(place))
+    assert second.base == first.name
+    assert second.cluster.pieces[0].end > second.cluster.start, "what came before the checkpoint is not kept"
+    for saved in (first, second):
+        assert verify_backup(place, saved).problems == ()
+    done = restore_cluster.restore_cluster(place, second, tmp_path / "new", 1)
+    found = metadata_in(done.directories[0], done.cluster_id).state
+    assert set(found.topics) == {topic.name for topic in second.topics}
+    with patch.object(Metadata, "is_whole", property(lambda _: False)):
+        (problem,) = verify_backup(place, second).problems
+    assert "no checkpoint" in problem.what

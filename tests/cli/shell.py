@@ -92,6 +92,14 @@ class Terminal:
             self._read(0.1)
         return self.shown
 
+    def until_written(self, wanted: str, timeout_s: float = 20) -> str:
+        """All that was written, once `wanted` is part of it: for commands that do not draw a screen."""
+        deadline_s = time.monotonic() + timeout_s
+        while wanted not in self.written:
+            assert time.monotonic() < deadline_s, f"no {wanted!r} in\n{self.written}"
+            self._read(0.1)
+        return self.written
+
     def ended(self, timeout_s: float = 5) -> int | None:
         """The exit code."""
         deadline_s = time.monotonic() + timeout_s

@@ -1,5 +1,6 @@
 """The blocking client: its thread, its iterators, its end."""
 
+import _thread
 import asyncio
 import gc
 import re
@@ -303,6 +304,15 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.
 def test_a_block_of_the_page(cluster: RealNodes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setenv("ANTIPHON_SERVERS", cluster.servers)
     exec(BLOCKS[number], {"__name__": "page"})
+
+
+def test_an_interrupt_that_wakes_nobody_is_noticed(cluster: RealNodes) -> None:
+    """As one that comes when the thread is about to wait: Python has noted it, and the wait begins all the same."""
+    with antiphon.connect(cluster.servers) as db:
+        following = db.create_topic("t").read(follow=True)
+        threading.Timer(0.1, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(following)
 
 
 def test_an_interrupt_ends_a_read_that_waits(cluster: RealNodes) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from antiphon.coordination.state import node_record
+from antiphon.coordination.cluster_records import node_record
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,

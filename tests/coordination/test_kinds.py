@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from antiphon.coordination.cluster_records import shard_record
 from antiphon.coordination.fences import Fence, can_be_met, electable, in_order, voting
-from antiphon.coordination.state import shard_record
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.model.cluster import CommandDone, LiveSet
 from antiphon.model.metadata import ShardMeta, ShardStatus

@@ -15,6 +15,7 @@ from antiphon.coordination.balance import (
     with_replicas,
     without_node,
 )
+from antiphon.coordination.cluster_records import ShardRecord, shard_record, topic_record
 from antiphon.coordination.placement import NodeLoad
 from antiphon.coordination.reconfiguration import Move, Turns
 from antiphon.coordination.reconfiguration_steps import (
@@ -30,7 +31,7 @@ from antiphon.coordination.reconfiguration_steps import (
     follow,
     next_step,
 )
-from antiphon.coordination.state import ClusterState, ShardRecord, shard_record, topic_record
+from antiphon.coordination.state import ClusterState
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 from antiphon.replication.members import Members

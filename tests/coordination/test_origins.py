@@ -2,9 +2,10 @@
 
 import msgspec
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.origins import with_origins
-from antiphon.coordination.state import ClusterState, ShardRecord
+from antiphon.coordination.state import ClusterState
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
 
 TOPIC = b"0123456789abcdef"

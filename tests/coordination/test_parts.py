@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from antiphon.coordination import topic_rules
 from antiphon.coordination.actions import Answer, Propose
+from antiphon.coordination.cluster_records import ShardRecord, node_record
 from antiphon.coordination.election import Election, choose_leader
 from antiphon.coordination.fences import electable
 from antiphon.coordination.ledger import PROPOSALS_IN_FLIGHT, Ledger
 from antiphon.coordination.membership import Membership, Silence
 from antiphon.coordination.placement import NodeLoad, place
-from antiphon.coordination.state import ClusterState, ShardRecord, node_record
+from antiphon.coordination.state import ClusterState
 from antiphon.coordination.timers import Timers
 from antiphon.errors import InvalidRequestError
 from antiphon.invariants import InvariantError

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.coordination.actions import Answer, Propose
+from antiphon.coordination.cluster_records import SHARD_COUNTER, ShardRecord
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.splits import EDGES, FREEZE_MS_MAX, Splits
-from antiphon.coordination.state import SHARD_COUNTER, ClusterState, ShardRecord
+from antiphon.coordination.state import ClusterState
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
 from antiphon.model.cluster import CommandDone, SplitReport, SplitStep
 from antiphon.model.metadata import Kind, ShardMeta, ShardStatus, Split, SplitPhase, TopicMeta, key_hash

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon.coordination import cluster_records
 from antiphon.coordination import state as state_module
-from antiphon.coordination.state import (
+from antiphon.coordination.cluster_records import (
     ClusterRecord,
-    ClusterState,
     ShardRecord,
     access_record,
     cluster_record,
@@ -22,6 +22,7 @@ from antiphon.coordination.state import (
     topic_gone,
     topic_record,
 )
+from antiphon.coordination.state import ClusterState
 from antiphon.invariants import InvariantError
 from antiphon.model.access import Acl, Credential, Operation, Pattern, Permission, Resource, User
 from antiphon.model.cluster import MetadataDelta, MetadataView
@@ -94,7 +95,7 @@ def test_records_are_written_as_documented() -> None:
     ones = "01" * 16
     assert [(key.decode(), value.hex() if value else None) for key, value in written] == [
         ("cluster", "92a163c3"),
-        ("node/1", "9b01a6683a37343031a0a0a0c3a169a164c2a0a0"),
+        ("node/1", "9c01a6683a37343031a0a0a0c3a169a164c2a0a003"),
         (
             "topic/flights",
             f"98a7666c6967687473c410{ones}a5746f70696303a46f7869619081a5666c757368a6616c77617973c2",
@@ -225,11 +226,11 @@ ENUMS = (Kind, ShardStatus, SplitPhase, Resource, Operation, Pattern, Permission
 
 def test_what_older_versions_could_not_read_needs_another_format() -> None:
     """They would pass it over. Who changes these raises FORMAT and writes FORMAT_HEADER with what needs it."""
-    kinds = set(state_module._DECODERS)
+    kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
-    assert (state_module.FORMAT, kinds, values) == (
-        3,
-        {"cluster", "node", "topic", "shard", "counter", "user", "acl", "quota"},
+    assert (cluster_records.FORMAT, kinds, values) == (
+        4,
+        {"cluster", "node", "topic", "shard", "counter", "user", "acl", "quota", "checkpoint"},
         {
             "Kind": ["topic", "table"],
             "ShardStatus": ["Online", "Election", "CandidateFound", "Offline"],

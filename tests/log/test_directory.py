@@ -17,7 +17,7 @@ from antiphon.log.identity import IDENTITY_COPY_NAME
 from antiphon.log.layout import DAMAGE_NAME
 from antiphon.log.recovery import DAMAGE_MAGIC, DAMAGE_VERSION, load_damage
 from antiphon.log.shard_log import ShardLog
-from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.log.snapshot import START_MAGIC, START_VERSION, LogStart, decode_start, encode_start, frame
 from antiphon.records.members import Members
 
@@ -102,6 +102,25 @@ def test_shards_are_listed_and_removed(tmp_path: Path) -> None:
     directory = NodeDirectory.open(str(tmp_path), "c1", 1)
     assert not (tmp_path / "shards" / "3.removed").exists()
     directory.close()
+
+
+@pytest.mark.parametrize("path", ["/node", "/var/lib/node"])
+def test_a_directory_that_a_killed_process_began_is_there_after_a_power_failure(path: str) -> None:
+    """A start that finds a directory cannot know that its name, or that of a parent, ever got to the disk."""
+    calls = 0
+    while True:
+        disk = SimulatedDisk(Random(calls))
+        disk.crash_after = calls
+        try:
+            NodeDirectory.open(path, "c1", 1, disk=disk)
+            break
+        except SimulatedCrash:
+            calls += 1
+        disk = disk.kill()
+        made = NodeDirectory.open(path, "c1", 1, disk=disk)
+        found = NodeDirectory.open(path, "c1", 1, disk=disk.crash())
+        assert found.identity.disk_id == made.identity.disk_id, f"killed at call {calls}"
+    assert calls > 10
 
 
 @pytest.mark.parametrize("mark", [ShardLog.mark_forgotten, ShardLog.mark_joining])

@@ -91,6 +91,7 @@ class Nodes:
             for node_id, secret in secrets.items():
                 self.disks[node_id].makedirs(os.path.dirname(KEY_FILE))
                 replace_file(self.disks[node_id], KEY_FILE, secret)
+        self.told_reads: dict[int, int] = {}  # by node: the format of `__cluster` that it says it reads
         self.slow_s: dict[
             int, float
         ] = {}  # by node: what its disk takes for a group of writes beyond the usual
@@ -128,6 +129,9 @@ class Nodes:
             finishes_epochs=False,
         )
         self.nodes[node_id] = server.node
+        if node_id in self.told_reads:
+            meta, reads = server.node.meta, self.told_reads[node_id]
+            server.node.meta = lambda: msgspec.structs.replace(meta(), reads=reads)  # type: ignore[method-assign]
         await server.start()
 
     def engine(self, disk: SimulatedDisk, draw: Random) -> StoreEngine:

@@ -6,7 +6,7 @@ import pytest
 import structlog
 from crc32c import crc32c
 
-from antiphon.coordination.state import FORMAT
+from antiphon.coordination.cluster_records import FORMAT
 from antiphon.errors import AntiphonError, InvalidRequestError, NewerFormatError
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import (

@@ -15,6 +15,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.simulation.cluster.mutants import OF_SCRIPTS, mutated
 from antiphon.simulation.script import run_script
 from antiphon.simulation.script_language import COMMANDS, PROPERTIES, read_script
+from tests.cli.shell import Terminal
 
 SCENARIOS = Path(__file__).parent.parent.parent / "scenarios"
 
@@ -43,6 +44,56 @@ def test_scenario(path: Path) -> None:
     result = call("--script", str(path))
     assert result.exit_code == 0, result.stdout[-500:]
     assert result.stdout.endswith("every expectation met, every promise kept\n")
+
+
+def test_a_scenario_step_by_step_shows_the_cluster_after_each() -> None:
+    shown = call("--script", str(SCENARIOS / "figure-8.txt"), "--step").stdout
+    assert shown.startswith("# Figure 8 of the Raft paper")
+    at = shown.index("  13  deliver to s2\n")
+    assert shown[at:].splitlines()[1:8] == [
+        "        s1  leader     term 2   1:1.0 | 2:start  (voted for s1)",
+        "        s2  follower   term 2   1:1.0 | 2:start  (voted for s1)",
+        "        s3  fenced     term 2   1:1.0 |  (voted for s1)",
+        "        s4  fenced     term 2   1:1.0 |  (voted for s1)",
+        "        s5  fenced     term 2   1:1.0 |  (voted for s1)",
+        "        s1 -> s3 s4 s5: Append, term 2, 2:start after offset 1, committed up to 1",
+        "        s2 -> s1: Ack, term 2",
+    ]
+    assert "s1  down       term 2   1:1.0 | 2:start\n" in shown, "what its disk has"
+    assert "  14  expect s1 s2 disk 1 2\n  15  drop\n" in shown, "nothing changes, nothing is drawn"
+
+
+def test_what_is_not_durable_yet_stands_in_brackets(tmp_path: Path) -> None:
+    shown = call(
+        "--script",
+        str(script(tmp_path, "replicas a b\nelect a\nhold b\nappend a x\ndeliver\nexpect a end 2\n")),
+        "--step",
+    ).stdout
+    assert "b  follower   term 1   1:start | (1:x)  (voted for a)" in shown
+    assert "a  leader     term 1   1:start | 1:x  (voted for a)" in shown
+
+
+def test_steps_go_at_the_readers_speed() -> None:
+    with Terminal(
+        "simulate", "--script", str(SCENARIOS / "figure-8.txt"), "--step", environment={}
+    ) as terminal:
+        assert "10  deliver" not in terminal.until_written("Enter: next step")
+        terminal.type("\r")
+        terminal.until_written("  10  deliver to s2 s3 s4 s5")
+        terminal.type("q")
+        assert terminal.ended() == 0
+        assert "  11  " not in terminal.written
+    with Terminal(
+        "simulate", "--script", str(SCENARIOS / "figure-8.txt"), "--step", environment={}
+    ) as terminal:
+        terminal.until_written("Enter: next step")
+        terminal.type("c")
+        assert terminal.ended() == 0
+        assert "every expectation met" in terminal.written
+
+
+def test_steps_are_those_of_a_scenario() -> None:
+    assert "add --script" in call("--seed", "1", "--step").output
 
 
 def test_the_scenarios_of_the_documents_are_there() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from antiphon import system
-from antiphon.backup.log_copy import read_batches
+from antiphon.backup.log_copy import TrimmedError, read_batches
 from antiphon.backup.metadata import Metadata, being_split, is_multi, topics_of
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import (
@@ -73,8 +73,14 @@ class CutTry:
         metadata = self._metadata
         if reply.end < metadata.offset:
             raise UnavailableError("the node that was asked coordinates no more")
-        async for chunk in read_batches(self._client, CLUSTER_SHARD_ID, metadata.offset, reply.end):
-            metadata.fold([chunk])
+        metadata.starts_at(reply.log_start)
+        try:
+            async for chunk in read_batches(self._client, CLUSTER_SHARD_ID, metadata.offset, reply.end):
+                metadata.fold([chunk])
+        except TrimmedError as error:
+            raise UnavailableError(f"{error.message}: a checkpoint was made meanwhile") from error
+        if not metadata.is_whole:
+            raise UnavailableError(f"no checkpoint of `__cluster` covers its beginning at {reply.log_start}")
         return reply
 
     async def hold(self, shards: Collection[int]) -> None:

@@ -217,7 +217,9 @@ def _problem(backup: Backup) -> str:
         return "shards or topics are there twice"
     for shard in backup.shards:
         at = shard.pieces[0].start if shard.pieces else shard.end
-        begins = 0 if shard.state is None else shard.state.offset
+        begins = (
+            (shard.start if shard is backup.cluster else 0) if shard.state is None else shard.state.offset
+        )
         if at > begins or begins > shard.end:
             return f"the log of shard {shard.shard_id} has nothing from {begins} to {at}"
         for piece in shard.pieces:

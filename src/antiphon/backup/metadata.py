@@ -10,15 +10,24 @@ from antiphon.records.batch import Buffer
 
 
 class Metadata:
-    """A fold that grows. `offset` is where the next batch of `__cluster` begins."""
+    """A fold that grows, of a log that begins at `begins`. `offset` is where the next batch of `__cluster` begins."""
 
-    def __init__(self) -> None:
-        self._fold = MetadataFold(0, NodeMetrics())
+    def __init__(self, begins: int = 0) -> None:
+        self._fold = MetadataFold(begins, NodeMetrics())
 
     @property
     def offset(self) -> int:
         """Up to where `__cluster` is folded."""
         return self._fold.offset
+
+    @property
+    def is_whole(self) -> bool:
+        """Is `state` all that there is up to `offset`? Where the log begins above 0 it is from a checkpoint on."""
+        return self._fold.is_whole
+
+    def starts_at(self, log_start: int) -> None:
+        """The log begins there now: if something between that and what is folded is gone, begin anew."""
+        self._fold.starts_at(log_start)
 
     @property
     def state(self) -> ClusterState:

@@ -19,10 +19,8 @@ from antiphon.backup.metadata import topics_of
 from antiphon.backup.place import Place
 from antiphon.backup.shard_files import ShardFiles
 from antiphon.backup.verify import metadata_of, verify_backup
-from antiphon.coordination.placement import NodeLoad, place
-from antiphon.coordination.state import (
+from antiphon.coordination.cluster_records import (
     ClusterRecord,
-    ClusterState,
     ShardRecord,
     access_record,
     cluster_record,
@@ -32,6 +30,8 @@ from antiphon.coordination.state import (
     shard_record,
     topic_record,
 )
+from antiphon.coordination.placement import NodeLoad, place
+from antiphon.coordination.state import ClusterState
 from antiphon.coordination.topic_rules import check_settings
 from antiphon.errors import BackupError, InvalidRequestError
 from antiphon.log.directory import NodeDirectory

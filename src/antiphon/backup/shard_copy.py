@@ -75,6 +75,7 @@ class ShardCopy:
         self._is_checked = known is None  # are the pieces known to be of this very log?
         self._pieces: list[Piece] = [] if known is None else list(known.pieces)
         self._state = None if known is None else known.state
+        self._floor = 0  # from where on `__cluster` is copied: its checkpoints take the place of a state
         stored = () if self._state is None else self._state.files
         self._stored = {(file.name, file.size_bytes, file.crc): file for file in stored}
 
@@ -89,7 +90,7 @@ class ShardCopy:
             not self._pieces
         )  # what was copied before may be lost by now, where the rule of commits allows it
         log_start = await self._copy(held.log_start, held.end)
-        begins = 0 if self._state is None else self._state.offset
+        begins = self._floor if self._state is None else self._state.offset
         if begins > held.end:
             self._state, self._pieces = None, []
             raise BackupError(
@@ -104,7 +105,7 @@ class ShardCopy:
     @property
     def _end(self) -> int:
         """Up to where the shard is copied."""
-        base = 0 if self._state is None else self._state.offset
+        base = self._floor if self._state is None else self._state.offset
         return max(base, self._pieces[-1].end) if self._pieces else base
 
     async def _copy(self, log_start: int, end: int) -> int:
@@ -112,7 +113,9 @@ class ShardCopy:
         for number in range(1, TRIES + 1):
             try:
                 await self._check_known(log_start, end)
-                if self._needs_state(log_start):
+                if self._shard_id == CLUSTER_SHARD_ID:
+                    self._begin_at(log_start)
+                elif self._needs_state(log_start):
                     self._continue_from(await self._copied_state())
                 while self._end < end:
                     self._pieces.append(await self._piece(self._end, end))
@@ -150,6 +153,12 @@ class ShardCopy:
             return state is None and log_start > 0
         of_state = 0 if state is None else state.size_bytes
         return sum(piece.size_bytes for piece in self._pieces) > max(REPLAY_BYTES, 2 * of_state)
+
+    def _begin_at(self, log_start: int) -> None:
+        """Of `__cluster`: leave out what came before its newest checkpoint."""
+        self._floor = log_start
+        kept = [piece for piece in self._pieces if piece.end > log_start]
+        self._pieces = kept if kept and kept[0].start <= log_start else []
 
     def _continue_from(self, state: State) -> None:
         """Leave out the pieces that are not needed with this state; all of them, where they do not join it."""

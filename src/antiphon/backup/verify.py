@@ -87,10 +87,13 @@ def log_of(place: Place, shard: ShardBackup, look: Look | None = None) -> Iterat
 
 def metadata_of(place: Place, backup: Backup) -> Metadata:
     """The cluster's metadata as of the cut. Raises BackupError where it is not that of the manifest."""
-    metadata = Metadata()
+    pieces = backup.cluster.pieces
+    metadata = Metadata(pieces[0].start if pieces else 0)
     for _, batch in log_of(place, backup.cluster):
         metadata.fold([batch])
     state = metadata.state
+    if not metadata.is_whole:
+        raise BackupError(f"backup {backup.name} has no checkpoint of the metadata where their log begins")
     if state.cluster is None or state.cluster.cluster_id != backup.cluster_id:
         raise BackupError(f"backup {backup.name} has the metadata of another cluster")
     found = {

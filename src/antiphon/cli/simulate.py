@@ -12,6 +12,7 @@ import typer
 from antiphon.cli import simulate_runs as runs
 from antiphon.cli.output import usage
 from antiphon.cli.simulate_failures import catch_all, tell_small
+from antiphon.cli.simulate_steps import Steps, StoppedError
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ RocksOption = Annotated[
     ),
 ]
 
+StepOption = Annotated[
+    bool, typer.Option("--step", help="With --script: draw the cluster after each step, and wait for a key.")
+]
+
 
 def simulate(
     seeds: SeedsOption = None,
@@ -78,6 +83,7 @@ def simulate(
         Path | None, typer.Option(help="Carry out this scenario, step by step, instead of seeds.")
     ] = None,
     shrink: Annotated[bool, typer.Option(help="Make a failing run small and tell it as a story.")] = True,
+    step: StepOption = False,
     save: Annotated[
         Path | None, typer.Option(help="Write the failing run, made small, to this file.")
     ] = None,
@@ -93,23 +99,21 @@ def simulate(
     the seed, the step and a short trace; the same seed gives the same trace again.
 
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
-    `antiphon simulate --plant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt`
+    `antiphon simulate --plant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt --step`
     """
     if mutants:
         typer.echo("\n".join(runs.mutants()))
         return
     if script is not None or replay is not None:
-        if (
-            (seeds, seed, profile, seconds) != (None,) * 4
-            or rocksdb
-            or (script is not None and replay is not None)
-        ):
+        if (seeds, seed, profile, seconds) != (None,) * 4 or rocksdb or None not in (script, replay):
             raise typer.BadParameter("--script and --replay each stand alone, without seeds and profile")
         if script is not None:
-            _carry_out(script, mutant, as_json=as_json)
+            _carry_out(script, mutant, as_json=as_json, step=step)
         elif replay is not None:
             _replay(replay, as_json=as_json)
         return
+    if step:
+        raise typer.BadParameter("--step needs a scenario: add --script scenarios/figure-8.txt")
     try:
         profile = runs.checked_profile(profile, mutant)
     except InvalidRequestError as error:
@@ -145,12 +149,19 @@ def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
     return failed
 
 
-def _carry_out(script: "Path | Script", mutant: str | None, *, as_json: bool) -> None:
+def _carry_out(script: "Path | Script", mutant: str | None, *, as_json: bool, step: bool = False) -> None:
     """Run one scenario: a line a step, and exit status 1 with line and finding where it fails."""
     name = str(script) if isinstance(script, Path) else script.name
     lines: list[str] = []
     try:
-        outcome = runs.carry_out(script, mutant, lines.append if as_json else typer.echo)
+        if step and not as_json:
+            steps = Steps(script)
+            with steps.reading_keys():
+                outcome = runs.carry_out(script, mutant, steps.say, steps.show)
+        else:
+            outcome = runs.carry_out(script, mutant, lines.append if as_json else typer.echo)
+    except StoppedError:
+        return
     except InvalidRequestError as error:
         usage(error.message)
     failed = outcome.line > 0

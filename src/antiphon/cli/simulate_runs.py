@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.run import ClusterResult
     from antiphon.simulation.delta import Shrunk
     from antiphon.simulation.script import Outcome
+    from antiphon.simulation.script_language import Step
     from antiphon.simulation.written_script import Script
 
 LAST_DIGESTS: Final = 10
@@ -57,7 +58,12 @@ def script_of(mutant: str | None) -> "Script | None":
     return Script(f"the scenario of {mutant}", text) if text else None
 
 
-def carry_out(script: "Path | Script", mutant: str | None, say: Callable[[str], None]) -> "Outcome":
+def carry_out(
+    script: "Path | Script",
+    mutant: str | None,
+    say: Callable[[str], None],
+    shown: "Callable[[Step, list[str]], None] | None" = None,
+) -> "Outcome":
     """Run one scenario, with a bug of the replicas' own objects. Raises InvalidRequestError."""
     from antiphon.simulation.cluster.mutants import OF_SCRIPTS, mutated
     from antiphon.simulation.script import run_script
@@ -67,7 +73,7 @@ def carry_out(script: "Path | Script", mutant: str | None, say: Callable[[str], 
             f"--plant {mutant}: scripts run the protocol's objects alone, without this bug"
         )
     with mutated(None if mutant is None else OF_SCRIPTS[mutant]):
-        return run_script(script, say)
+        return run_script(script, say, shown)
 
 
 def mutant_name(given: str | None) -> str | None:

@@ -5,7 +5,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from antiphon.client.aio import AsyncClient
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 JOIN_TIMEOUT_S: Final = 10.0
+INTERRUPTED_WITHIN_S: Final = 0.5
 
 
 class LoopThread:
@@ -66,7 +67,7 @@ class LoopThread:
             raise InvalidRequestError("the blocking client cannot be called from its own event loop")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return future.result()
+            return _outcome(future)
         except BaseException:
             future.cancel()
             raise
@@ -100,6 +101,16 @@ class LoopThread:
         self._thread.join(JOIN_TIMEOUT_S)
         if not self._thread.is_alive():
             self.loop.close()
+
+
+def _outcome(future: Future[T]) -> T:
+    """Wait for it. An interrupt that comes right before a thread begins to wait does not wake it, so it wakes by itself."""
+    while True:
+        try:
+            return future.result(INTERRUPTED_WITHIN_S)
+        except TimeoutError:
+            if future.done():  # by now, or that is the work's own error
+                return future.result()
 
 
 class _Source(Generic[T]):

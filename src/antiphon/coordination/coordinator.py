@@ -17,6 +17,8 @@ from antiphon.coordination import access, topics
 from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.balance import Goal
 from antiphon.coordination.capacity import DEFAULT, Capacity
+from antiphon.coordination.checkpoints import DEFAULT_RULE, CheckpointRule, Checkpoints
+from antiphon.coordination.cluster_records import PRODUCER_COUNTER, ClusterRecord
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
@@ -24,7 +26,7 @@ from antiphon.coordination.membership import Arrival, Membership, Silence, arriv
 from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfigurations
 from antiphon.coordination.reconfiguration_commands import MemberCommands
 from antiphon.coordination.splits import Splits
-from antiphon.coordination.state import PRODUCER_COUNTER, ClusterRecord, ClusterState, has_leader
+from antiphon.coordination.state import ClusterState, has_leader
 from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.coordination.waiting import WaitingCommands, nobody_leads
 from antiphon.errors import (
@@ -92,6 +94,7 @@ class CoordinatorConfig:
         moves_per_node: shards of a node whose members change at a time; the others wait for their turn.
         default_profile: of a fresh cluster's first table.
         capacity: how many topics, partitions and replicas there may be.
+        checkpoints: when the metadata is written again as a whole.
     """
 
     cluster_id: str
@@ -102,6 +105,7 @@ class CoordinatorConfig:
     moves_per_node: int = MOVES_PER_NODE
     default_profile: str = "oxia"
     capacity: Capacity = DEFAULT
+    checkpoints: CheckpointRule = DEFAULT_RULE
 
 
 class Coordinator:
@@ -123,6 +127,7 @@ class Coordinator:
             self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
         )
         self._member_commands = MemberCommands(self._ledger, self._changes, config.voters, config.capacity)
+        self._checkpoints = Checkpoints(self._ledger, config.voters, config.checkpoints)
         self._waiting = WaitingCommands(self._ledger)
         self._now_ms = 0
         self._assembly_ends_ms: int | None = (
@@ -171,8 +176,11 @@ class Coordinator:
         self._ledger.act(MetadataChanged(self._model.version))
         return self._ledger.flush()
 
-    def tick(self, now_ms: int) -> list[Action]:
-        """Time has passed; call it about every 50 ms. Its cost depends on what has changed."""
+    def tick(self, now_ms: int, has_room: bool = True) -> list[Action]:
+        """Time has passed; call it about every 50 ms. Its cost depends on what has changed.
+
+        `has_room`: is there room on the disk for more than what has to be written? A checkpoint can wait.
+        """
         self._now_ms = now_ms
         if self._assembly_ends_ms is not None and now_ms >= self._assembly_ends_ms:
             self._assembly_ends_ms = None
@@ -182,6 +190,8 @@ class Coordinator:
         self._splits.tick(now_ms)
         self._changes.tick(now_ms)
         self._waiting.tick(now_ms)
+        if has_room:
+            self._checkpoints.tick()
         return self._ledger.flush()
 
     def committed(self, token: int, version: int, now_ms: int) -> list[Action]:
@@ -193,6 +203,8 @@ class Coordinator:
         return self._ledger.flush()
 
     def _speak(self, batch: Batch, version: int, now_ms: int) -> None:
+        if batch.is_of_checkpoint:
+            self._checkpoints.committed(version)
         for node in batch.nodes:
             self._elections.node_joined(node, now_ms)
             self._changes.node_joined(node, now_ms)

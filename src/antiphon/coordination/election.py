@@ -12,9 +12,10 @@ not lead when asked is not asked again in this series (S3.15). An operator may n
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.fences import Fence, electable, voting, voting_sets
 from antiphon.coordination.profiles import Replication
-from antiphon.coordination.state import ShardRecord, majority
+from antiphon.coordination.state import majority
 from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import BecomeLeader, NewTermReply, NodeId

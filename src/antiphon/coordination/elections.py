@@ -20,6 +20,7 @@ import msgspec
 from antiphon.coordination import live_sets
 from antiphon.coordination.actions import UncleanElection
 from antiphon.coordination.candidacies import Candidacies
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.election import Election, appointed, can_commit, choose_leader, may_be_unclean
 from antiphon.coordination.fences import Fence, can_be_met, in_order, least_promises, voting
 from antiphon.coordination.followers import Followers
@@ -28,7 +29,7 @@ from antiphon.coordination.profiles import Options, Replication
 from antiphon.coordination.rule_changes import RuleChanges
 from antiphon.coordination.self_led import SelfLed, is_self_led
 from antiphon.coordination.shard_records import ShardRecords
-from antiphon.coordination.state import ShardRecord, has_leader
+from antiphon.coordination.state import has_leader
 from antiphon.coordination.timers import Timers
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta

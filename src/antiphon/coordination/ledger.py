@@ -7,15 +7,15 @@ after-images; messages about them may now be sent.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from antiphon.coordination.actions import Action, Answer, Propose, Record, SendTo
-from antiphon.coordination.origins import with_origins
-from antiphon.coordination.state import (
+from antiphon.coordination.cluster_records import (
     ClusterRecord,
-    ClusterState,
     ShardRecord,
     access_record,
+    checkpoint_record,
     cluster_record,
     counter_record,
     node_gone,
@@ -25,6 +25,8 @@ from antiphon.coordination.state import (
     topic_gone,
     topic_record,
 )
+from antiphon.coordination.origins import with_origins
+from antiphon.coordination.state import ClusterState
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
@@ -44,6 +46,7 @@ class Batch:
     shards: dict[int, ShardRecord] = field(default_factory=dict)  # the last after-image of each
     nodes: dict[NodeId, None] = field(default_factory=dict)  # nodes that (re)joined
     answers: list[tuple[int, ProducerIdBlock | None]] = field(default_factory=list)  # None: CommandDone
+    is_of_checkpoint: bool = False  # is a part of one in it?
 
 
 class Ledger:
@@ -116,6 +119,17 @@ class Ledger:
         """Set a `user`, an `acl` or a `quota`; None removes it."""
         self.model.access.put(kind, name, value)
         self._write(access_record(kind, name, value))
+
+    def repeat(self, images: Iterable[Record]) -> None:
+        """Write objects again as they are, for a checkpoint; what is about to be written anyway says the same."""
+        for key, value in images:
+            self._gathering.records.setdefault(key, value)
+        self._gathering.is_of_checkpoint = True
+
+    def close_checkpoint(self, begin: int) -> None:
+        """Everything that exists has a record at or after offset `begin`."""
+        self._write(checkpoint_record(begin))
+        self._gathering.is_of_checkpoint = True
 
     def take(self, counter: str, count: int = 1) -> int:
         """The first of `count` unused numbers; counters begin at 1."""

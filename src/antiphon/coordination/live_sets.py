@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.election import Election
 from antiphon.coordination.fences import Fence, in_order
-from antiphon.coordination.state import ShardRecord
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EntryId

@@ -8,8 +8,9 @@ lost, is not used again.
 
 import msgspec
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.profiles import PROFILES
-from antiphon.coordination.state import ClusterState, ShardRecord
+from antiphon.coordination.state import ClusterState
 from antiphon.model.metadata import TopicMeta
 from antiphon.replication.origins import assign
 

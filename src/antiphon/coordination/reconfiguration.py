@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.live_sets import vouched_for
@@ -38,7 +39,7 @@ from antiphon.coordination.reconfiguration_steps import (
     members_of,
     next_step,
 )
-from antiphon.coordination.state import ShardRecord, has_leader
+from antiphon.coordination.state import has_leader
 from antiphon.coordination.timers import Timers
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ShardMeta, TopicMeta

@@ -8,9 +8,10 @@ continues where the last one was.
 
 from collections.abc import Container
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.profiles import Options
-from antiphon.coordination.state import ClusterState, ShardRecord, has_leader
+from antiphon.coordination.state import ClusterState, has_leader
 from antiphon.replication.messages import NodeId
 
 CHANGES_AT_ONCE = 64

@@ -10,10 +10,10 @@ With `writers=multi` there is nothing to elect. The leader in the metadata is th
 alive. Clients that can use any replica go there.
 """
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.fences import has_majorities, in_order, voting
 from antiphon.coordination.profiles import Replication
 from antiphon.coordination.shard_records import ShardRecords
-from antiphon.coordination.state import ShardRecord
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ABSENT_NODE, ShardStatus
 from antiphon.replication.messages import NodeId

@@ -3,9 +3,9 @@
 import msgspec
 
 from antiphon.coordination import live_sets
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.fences import Fence, in_order, voting
 from antiphon.coordination.ledger import Ledger
-from antiphon.coordination.state import ShardRecord
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus
 from antiphon.replication.messages import NodeId

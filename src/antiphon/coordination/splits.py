@@ -27,9 +27,10 @@ import msgspec
 
 from antiphon.coordination import topic_rules
 from antiphon.coordination.capacity import DEFAULT, Capacity
+from antiphon.coordination.cluster_records import SHARD_COUNTER, ShardRecord
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import replication_of
-from antiphon.coordination.state import SHARD_COUNTER, ShardRecord, has_leader
+from antiphon.coordination.state import has_leader
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta

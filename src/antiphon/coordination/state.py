@@ -1,13 +1,15 @@
 """Cluster metadata as a fold of the records of `__cluster`.
 
-Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
-`user/<name>`, `acl/<key>` or `quota/<key>`. Its value is a msgpack array that only ever gains fields at the end.
-Every node that folds the same prefix of the log has the same state. So the version of the state is the log offset up
-to which it is folded, whichever node coordinates.
+Each record is the after-image of one object (`antiphon.coordination.cluster_records`). Every node that folds the same
+prefix of the log has the same state. So the version of the state is the log offset up to which it is folded, whichever
+node coordinates.
 
-A record that cannot be read is skipped (`apply_readable`). The decision depends on the record alone, so all voters skip
-the same ones. A version whose records an older version could misread must raise `FORMAT` and say so in each of them
-(`FORMAT_HEADER`): an older version must not skip those.
+A record `checkpoint` says that every object which exists has a record at or after an offset
+(`antiphon.coordination.checkpoints`). So a fold may begin at that offset instead of 0: it is `is_whole` from the first
+checkpoint on that covers its beginning, and until then nobody may go by it.
+
+A record that cannot be read is skipped (`apply_readable`). The decision depends on the record and its place alone, so all
+voters skip the same ones.
 
 The state also remembers which objects changed at which version (a bounded journal). So it answers "what changed since
 v" in time proportional to the changes.
@@ -15,195 +17,49 @@ v" in time proportional to the changes.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from antiphon.coordination.actions import Record
-from antiphon.errors import UNDECODABLE
-from antiphon.invariants import InvariantError, invariant
-from antiphon.model.access import AccessBook, Acl, User
+from antiphon.coordination.cluster_records import (
+    ACCESS_KINDS,
+    Change,
+    ClusterRecord,
+    ShardRecord,
+    Unreadable,
+    UnreadableError,
+    read_record,
+)
+from antiphon.invariants import InvariantError
+from antiphon.model.access import AccessBook
 from antiphon.model.cluster import MetadataDelta, ShardChange
 from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
-from antiphon.model.quotas import Quota
 
 JOURNAL_ENTRIES_MAX = 250_000
 
-FORMAT: Final = (
-    3  # of records: new kinds, and fields or values that an older version cannot read, need another
-)
-ACCESS_KINDS: Final = ("user", "acl", "quota")
-ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
-COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
-FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
-CLUSTER_KEY = b"cluster"
-SHARD_COUNTER = "shard"
-TOPIC_COUNTER = "topic"
-PRODUCER_COUNTER = "producer"
+class Checkpoint(NamedTuple):
+    """The newest checkpoint of a fold: where it begins, and where the batch ends that closes it."""
 
-
-class ClusterRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The cluster itself. `bootstrapped`: the first tables of a fresh cluster have been created."""
-
-    cluster_id: str
-    bootstrapped: bool = False
-
-
-class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A shard, and what only the coordinator needs to know of it.
-
-    `untrusted` members came back with an empty disk instead of one that may have held committed entries. Their promise
-    is no evidence of what was committed until they have caught up with a leader again. `appointed` is the node that led
-    last, or was asked to, if leaders are appointed by hand.
-    """
-
-    topic_id: bytes
-    meta: ShardMeta
-    untrusted: tuple[int, ...] = ()
-    appointed: int = ABSENT_NODE
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_node = msgspec.msgpack.Decoder(NodeMeta)
-_topic = msgspec.msgpack.Decoder(TopicMeta)
-_shard = msgspec.msgpack.Decoder(ShardRecord)
-_cluster = msgspec.msgpack.Decoder(ClusterRecord)
-_counter = msgspec.msgpack.Decoder(int)
-_DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
-    "cluster": _cluster,
-    "node": _node,
-    "topic": _topic,
-    "shard": _shard,
-    "counter": _counter,
-    "user": msgspec.msgpack.Decoder(User),
-    "acl": msgspec.msgpack.Decoder(Acl),
-    "quota": msgspec.msgpack.Decoder(Quota),
-}
-_REMOVABLE: Final = {"node", "topic", "shard", *ACCESS_KINDS}
-
-
-class Unreadable(NamedTuple):
-    """A skipped record: its place in the batch, and why."""
-
-    place: int
-    reason: str
-
-
-class _UnreadableError(ValueError):
-    """The record has no meaning."""
-
-
-class _Change(NamedTuple):
-    """A record that was read. `name` is a number for shards and nodes; `value` None: it is gone."""
-
-    kind: str
-    name: Any
-    value: Any
-
-
-def _read(record: Record) -> _Change:
-    """The content of a record; whether it raises _UnreadableError depends on the record alone."""
-    key, value = record
-    try:
-        kind, _, text = key.decode().partition("/")
-        name: str | int = text
-        if kind in {"shard", "node"}:
-            name = int(text)
-            _expect(str(name) == text, "its number is not written as one")
-        found = None if value is None else _decoded(kind, value)
-    except UNDECODABLE as error:
-        raise _UnreadableError(f"record {key[:40]!r}: {error}") from error
-    _expect(kind in _DECODERS, f"kind {kind[:40]!r} is unknown")
-    _expect(found is not None or kind in _REMOVABLE, f"a {kind} is never removed")
-    if isinstance(found, ShardRecord):
-        _expect(found.meta.shard_id == name and bool(found.meta.aim), f"it is not shard {name}")
-    elif isinstance(found, NodeMeta):
-        _expect(found.node_id == name, f"it is not node {name}")
-    elif isinstance(found, TopicMeta):
-        _expect(found.name == name and not found.shards, f"it is not topic {name!r} alone")
-    elif isinstance(found, User):
-        _expect(found.name == name, f"it is not user {name!r}")
-    elif isinstance(found, Acl):
-        _expect(found.key == name, f"it is not list {name!r}")
-    elif isinstance(found, Quota):
-        _expect(found.key == name, f"it is not quota {name!r}")
-    return _Change(kind, name, found)
-
-
-def _decoded(kind: str, value: bytes) -> Any:
-    decoder = _DECODERS.get(kind)
-    return None if decoder is None else decoder.decode(value)
-
-
-def _expect(condition: bool, otherwise: str) -> None:
-    if not condition:
-        raise _UnreadableError(otherwise)
-
-
-def cluster_record(cluster: ClusterRecord) -> Record:
-    """The record of the cluster itself."""
-    return CLUSTER_KEY, _encode(cluster)
-
-
-def node_record(node: NodeMeta) -> Record:
-    """The after-image of a node."""
-    return b"node/%d" % node.node_id, _encode(node)
-
-
-def node_gone(node_id: int) -> Record:
-    """The tombstone of a node."""
-    return b"node/%d" % node_id, None
-
-
-def topic_record(topic: TopicMeta) -> Record:
-    """The after-image of a topic or table, without its shards."""
-    invariant(not topic.shards, "shards have records of their own")
-    return b"topic/" + topic.name.encode(), _encode(topic)
-
-
-def topic_gone(name: str) -> Record:
-    """The tombstone of a topic or table."""
-    return b"topic/" + name.encode(), None
-
-
-def shard_record(shard: ShardRecord) -> Record:
-    """The after-image of a shard."""
-    return b"shard/%d" % shard.meta.shard_id, _encode(shard)
-
-
-def shard_gone(shard_id: int) -> Record:
-    """The tombstone of a shard."""
-    return b"shard/%d" % shard_id, None
-
-
-def counter_record(name: str, value: int) -> Record:
-    """The next value that a counter will give."""
-    return b"counter/" + name.encode(), _encode(value)
-
-
-def access_record(kind: str, name: str, value: User | Acl | Quota | None) -> Record:
-    """The after-image of a user, a list or a quota; None: its tombstone."""
-    invariant(kind in ACCESS_KINDS, f"{kind} is not a kind of these")
-    return f"{kind}/{name}".encode(), None if value is None else _encode(value)
-
-
-def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]:
-    """The headers that a record is written with: its format, where that is above 1."""
-    kind, number = key.partition(b"/")[0].decode(), 1
-    if kind in ACCESS_KINDS:
-        number = ACCESS_FORMAT
-    elif kind == "topic" and value is not None:
-        topic = msgspec.msgpack.decode(value, type=TopicMeta)
-        number = COMPACTED_FORMAT if topic.is_compacted else 1
-    return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()
+    begin: int
+    end: int
 
 
 class ClusterState:
-    """The fold. Objects are frozen; look-ups by node and by topic are kept up to date as records arrive."""
+    """The fold. Objects are frozen; look-ups by node and by topic are kept up to date as records arrive.
 
-    def __init__(self) -> None:
-        self.version = 0
+    Attributes:
+        version: the offset up to which the log is folded.
+        begins_at: the offset at which the fold began.
+        is_whole: does it have every object? Not before it has met a checkpoint that covers where it began.
+        checkpoint: the newest one that it has met.
+    """
+
+    def __init__(self, begins_at: int = 0) -> None:
+        self.version = self.begins_at = begins_at
+        self.is_whole = not begins_at
+        self.checkpoint: Checkpoint | None = None
         self.cluster: ClusterRecord | None = None
         self.nodes: dict[int, NodeMeta] = {}
         self.topics: dict[str, TopicMeta] = {}  # without shards
@@ -218,7 +74,7 @@ class ClusterState:
         self.preferred_on: dict[int, int] = {}  # node -> shards that are meant to name it first
         self.access = AccessBook()
         self._journal: deque[tuple[int, str, int | str | bytes]] = deque()
-        self._journal_from = 0  # the journal has every change after this version
+        self._journal_from = begins_at  # the journal has every change after this version
 
     def apply(self, records: Iterable[Record], version: int) -> None:
         """Fold one committed batch that ends at `version`; batches must come in order, repeats are ignored.
@@ -229,8 +85,8 @@ class ClusterState:
         if version <= self.version:
             return
         try:
-            changes = [_read(record) for record in records]
-        except _UnreadableError as error:
+            changes = [read_record(record, version) for record in records]
+        except UnreadableError as error:
             raise InvariantError(f"a record in __cluster: {error}") from error
         self._fold(changes, version)
 
@@ -238,56 +94,92 @@ class ClusterState:
         """The same for records in the log, whoever wrote them; returns the records that were skipped."""
         if version <= self.version:
             return []
-        changes: list[_Change] = []
+        changes: list[Change] = []
         unreadable: list[Unreadable] = []
         for place, record in enumerate(records):
             try:
-                changes.append(_read(record))
-            except _UnreadableError as error:
+                changes.append(read_record(record, version))
+            except UnreadableError as error:
                 unreadable.append(Unreadable(place, str(error)))
         self._fold(changes, version)
         return unreadable
 
-    def _fold(self, changes: Iterable[_Change], version: int) -> None:
+    def _fold(self, changes: Iterable[Change], version: int) -> None:
         for change in changes:
             self._apply_one(change, version)
         self.version = version
         self._bound_journal()
 
-    def _apply_one(self, change: _Change, version: int) -> None:
+    def _apply_one(self, change: Change, version: int) -> None:
         kind, name, value = change
         match kind:
             case "shard":
-                if value is None:
-                    self.drop_shard(name)
-                else:
-                    self.put_shard(value)
-                self._journal.append((version, kind, name))
+                self._apply_shard(name, value, version)
             case "node":
+                if self.nodes.get(name) == value is not None:
+                    return  # a checkpoint repeats it
                 if value is None:
                     self.nodes.pop(name, None)
                 else:
                     self.nodes[name] = value
                 self._journal.append((version, kind, name))
             case "topic":
-                old = self.topics.get(name)
-                if value is None:
-                    self.drop_topic(name)
-                else:
-                    self.put_topic(value)
-                for topic in (old, self.topics.get(name)):
-                    if topic is not None:
-                        self._journal.append((version, kind, topic.topic_id))
+                self._apply_topic(name, value, version)
             case "counter":
                 self.counters[name] = value
             case "cluster":
                 self.cluster = value
+            case "checkpoint":
+                self._close_checkpoint(value.begin, version)
             case _:
-                self.access.put(kind, name, value)
-                self._journal.append((version, kind, name))
+                if self.access.put(kind, name, value):
+                    self._journal.append((version, kind, name))
+
+    def _apply_shard(self, shard_id: int, value: ShardRecord | None, version: int) -> None:
+        if value is None:
+            self.drop_shard(shard_id)
+        elif self.shards.get(shard_id) == value:
+            return
+        else:
+            self.put_shard(value)
+        self._journal.append((version, "shard", shard_id))
+
+    def _apply_topic(self, name: str, value: TopicMeta | None, version: int) -> None:
+        old = self.topics.get(name)
+        if value is None:
+            self.drop_topic(name)
+        elif old == value:
+            return
+        else:
+            self.put_topic(value)
+        for topic in (old, value):
+            if topic is not None:
+                self._journal.append((version, "topic", topic.topic_id))
+
+    def _close_checkpoint(self, begin: int, version: int) -> None:
+        if self.checkpoint is None or begin >= self.checkpoint.begin:
+            self.checkpoint = Checkpoint(begin, version)
+        if not self.is_whole and begin >= self.begins_at:
+            self.is_whole = True
+            # What was removed before its record came is not known by its id here.
+            self._journal.clear()
+            self._journal_from = version
+
+    @property
+    def object_count(self) -> int:
+        """How many objects there are."""
+        access = self.access
+        return (
+            bool(self.cluster)
+            + len(self.nodes) + len(self.topics) + len(self.shards) + len(self.counters)
+            + len(access.users) + len(access.acls) + len(access.quotas)
+        )  # fmt: skip
 
     def put_topic(self, topic: TopicMeta) -> None:
-        """Set a topic's after-image (its shards are set on their own)."""
+        """Set a topic's after-image (its shards are set on their own). Another topic of that name is gone."""
+        old = self.topics.get(topic.name)
+        if old is not None and old.topic_id != topic.topic_id:
+            self.drop_topic(topic.name)
         self.topics[topic.name] = topic
         self.names[topic.topic_id] = topic.name
         self.shards_of.setdefault(topic.topic_id, {})
@@ -331,7 +223,10 @@ class ClusterState:
         self._unplace(old.meta)
         self._count_aim(old.meta.aim, -1)
         self._count_leader(old.meta.leader, -1)
-        self.shards_of.get(old.topic_id, {}).pop(shard_id, None)
+        siblings = self.shards_of.get(old.topic_id, {})
+        siblings.pop(shard_id, None)
+        if not siblings and old.topic_id not in self.names:
+            self.shards_of.pop(old.topic_id, None)
 
     def is_alive(self, node_id: int) -> bool:
         """Is the node registered and believed to be up?"""
@@ -347,8 +242,8 @@ class ClusterState:
 
     def clone(self) -> "ClusterState":
         """An independent copy (without the journal)."""
-        other = ClusterState()
-        other.version = self.version
+        other = ClusterState(self.begins_at)
+        other.version, other.is_whole, other.checkpoint = self.version, self.is_whole, self.checkpoint
         other.cluster = self.cluster
         other.nodes, other.topics, other.names = dict(self.nodes), dict(self.topics), dict(self.names)
         other.shards, other.counters, other.led_by = dict(self.shards), dict(self.counters), dict(self.led_by)

@@ -11,11 +11,12 @@ import msgspec
 from antiphon.coordination import topic_rules
 from antiphon.coordination.balance import check_nodes
 from antiphon.coordination.capacity import Capacity
+from antiphon.coordination.cluster_records import SHARD_COUNTER, TOPIC_COUNTER, ShardRecord
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
 from antiphon.coordination.profiles import FIXED, Replication, normal_name, replication_of
 from antiphon.coordination.profiles import check as check_replication
-from antiphon.coordination.state import SHARD_COUNTER, TOPIC_COUNTER, ClusterState, ShardRecord
+from antiphon.coordination.state import ClusterState
 from antiphon.errors import (
     InvalidRequestError,
     TopicExistsError,

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.fences import Fence, can_be_met, voting
 from antiphon.coordination.ledger import Ledger
-from antiphon.coordination.state import ClusterState, ShardRecord
+from antiphon.coordination.state import ClusterState
 from antiphon.coordination.timers import Timers
 from antiphon.errors import AntiphonError, OverloadedError, UnavailableError
 from antiphon.model.cluster import CommandDone

@@ -71,8 +71,7 @@ class NodeDirectory:
         """
         path = os.path.abspath(path)
         disk = disk or RealDisk()
-        if disk.makedirs(path):
-            disk.fsync_dir(os.path.dirname(path))
+        disk.makedirs(path)
         lock = _lock(disk, path)
         try:
             found = find_identity(disk, path)
@@ -80,6 +79,7 @@ class NodeDirectory:
             inventory = None if identity is None else Inventory.load(disk, path)
             if identity is None:
                 _refuse_strange_files(disk, path)
+                _keep_name(disk, path)
                 inventory = Inventory.create(disk, path, {})
                 identity = Identity(FORMAT, cluster_id, node_id, system.new_uuid().hex, bootstrap, True)
                 save_identity(disk, path, identity)
@@ -166,6 +166,14 @@ class NodeDirectory:
         for name in self._disk.listdir(shards):
             if name.endswith(_REMOVED_SUFFIX):
                 discard_tree(self._disk, os.path.join(shards, name))
+
+
+def _keep_name(disk: Disk, path: str) -> None:
+    """Make the names on the way to a new directory durable. Who made them may have been killed right then."""
+    while (parent := os.path.dirname(path)) != path:
+        with contextlib.suppress(PermissionError):  # one that this process may not read it has not made
+            disk.fsync_dir(parent)
+        path = parent
 
 
 def _lock(disk: Disk, path: str) -> Lock:

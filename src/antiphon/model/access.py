@@ -174,12 +174,22 @@ class AccessBook:
             gone_quotas=tuple(key for key in quotas if key not in self.quotas),
         )
 
-    def put(self, kind: str, name: str, value: Any) -> None:
-        """Set one `user`, `acl` or `quota` (both by their keys); None removes it."""
+    def get(self, kind: str, name: str) -> Any:
+        """One `user`, `acl` or `quota` (both by their keys), or None."""
+        return self._of(kind).get(name)
+
+    def _of(self, kind: str) -> dict[str, Any]:
         tables: dict[str, dict[str, Any]] = {"user": self.users, "acl": self.acls, "quota": self.quotas}
-        table = tables[kind]
+        return tables[kind]
+
+    def put(self, kind: str, name: str, value: Any) -> bool:
+        """Set one `user`, `acl` or `quota` (both by their keys); None removes it. False: it was so already."""
+        table = self._of(kind)
         if value is None:
             table.pop(name, None)
+        elif table.get(name) == value:
+            return False
         else:
             table[name] = value
         self.version += 1
+        return True

@@ -2,7 +2,7 @@
 
 Whoever takes a cut sends `HoldShard` to the leader of every shard. When all have answered it sends `ConfirmHold`, which also
 lets go. If each of them confirms, nothing was committed in any shard between its two answers, so there was a moment at
-which all shards ended where they said (docs/decisions/0030-backups.md).
+which all shards ended where they said (docs/decisions/0031-backups.md).
 """
 
 from typing import Annotated, Final

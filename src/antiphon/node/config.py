@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.coordination.capacity import Capacity
+from antiphon.coordination.checkpoints import CheckpointRule
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import InvalidRequestError, NewerFormatError
 from antiphon.model.metadata import SHARDS_MAX
@@ -160,6 +161,23 @@ class Sessions(msgspec.Struct, forbid_unknown_fields=True):
     per_shard: Annotated[int, Meta(ge=0, le=100_000)] = 10_000
 
 
+class Metadata(msgspec.Struct, forbid_unknown_fields=True):
+    """When the log of the cluster's metadata, `__cluster`, is cut short: at least so many offsets after the last checkpoint
+    (0: never), and so many times as many as there are objects; how many objects are written at a time; and how large a
+    segment becomes.
+    """
+
+    checkpoint_records: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 10_000
+    checkpoint_per_object: Annotated[int, Meta(ge=1, le=1_000)] = 2
+    checkpoint_batch: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    segment_bytes: Annotated[int, Meta(ge=4096, le=1 << 30)] = 16 * 1024 * 1024
+
+    @property
+    def rule(self) -> CheckpointRule:
+        """The first three, as the coordinator takes them."""
+        return CheckpointRule(self.checkpoint_records, self.checkpoint_per_object, self.checkpoint_batch)
+
+
 class LogFiles(msgspec.Struct, forbid_unknown_fields=True):
     """How large node.log becomes before it is put aside, and how many files there are, that one included."""
 
@@ -202,6 +220,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limits: Limits = msgspec.field(default_factory=Limits)
     scrub: Scrub = msgspec.field(default_factory=Scrub)
     cleaner: Cleaner = msgspec.field(default_factory=Cleaner)
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
     log: LogFiles = msgspec.field(default_factory=LogFiles)
     transactions: Transactions = msgspec.field(default_factory=Transactions)
     consumer_groups: ConsumerGroups = msgspec.field(default_factory=ConsumerGroups)

@@ -22,9 +22,9 @@ from antiphon.coordination.actions import (
     SendTo,
     UncleanElection,
 )
-from antiphon.coordination.coordinator import Coordinator, CoordinatorConfig
-from antiphon.coordination.membership import Silence
-from antiphon.coordination.state import ClusterState, headers_of
+from antiphon.coordination.cluster_records import headers_of
+from antiphon.coordination.coordinator import Coordinator
+from antiphon.coordination.state import ClusterState
 from antiphon.errors import (
     AntiphonError,
     InternalError,
@@ -37,6 +37,7 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.log.disk import NO_DESCRIPTORS
+from antiphon.log.shard_log import ShardLog
 from antiphon.model.cluster import (
     Command,
     CommandDone,
@@ -48,7 +49,9 @@ from antiphon.model.cluster import (
     SplitReport,
 )
 from antiphon.node.context import NodeContext
+from antiphon.node.coordinator_config import coordinator_config
 from antiphon.node.metadata_fold import MetadataFold
+from antiphon.node.metadata_trim import MetadataTrim
 from antiphon.node.peers import PeerLink
 from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
@@ -62,8 +65,6 @@ TICK_S: Final = 0.05
 READ_BYTES: Final = 1024 * 1024
 REQUESTS_WAITING_MAX: Final = 10_000
 SHORT_TIMEOUT_MS: Final = 10_000  # registrations, producer ids
-AFTER_START_EXTRA_MS: Final = 800  # a node needs this long to find a new coordinator
-ASSEMBLY_MS: Final = 15_000  # a fresh cluster's topics wait this long for all of its nodes
 RESTART_PAUSE_S: Final = 1.0
 
 Answered = Callable[[Any], None]
@@ -94,20 +95,10 @@ class CoordinatorShell:
     def __init__(self, node: CoordinatorNode, host: Partition) -> None:
         self._node = node
         self._host = host
-        self._config = CoordinatorConfig(
-            cluster_id=node.cluster_id,
-            initial_nodes=len(node.config.nodes),
-            silence=Silence(
-                dead_after_ms=node.config.timings.node_dead,
-                after_start_ms=node.config.timings.node_dead + AFTER_START_EXTRA_MS,
-            ),
-            voters=tuple(node.config.voters),
-            assembly_ms=ASSEMBLY_MS,
-            default_profile=node.config.profile,
-            capacity=node.config.limits.capacity,
-        )
+        self._config = coordinator_config(node.config)
         self._log = structlog.get_logger().bind(part="coordinator")
         self._metadata = MetadataFold(host.log.log_start, node.metrics)
+        self._trim = MetadataTrim(host, node.loop)
         self._coordinator: Coordinator | None = None
         # (end in the log, token), of the current coordinator
         self._proposed: deque[tuple[int, int]] = deque()
@@ -129,8 +120,18 @@ class CoordinatorShell:
 
     @property
     def state(self) -> ClusterState:
-        """The metadata as it is committed."""
+        """The metadata as it is committed; older, while a log that begins above what was folded is not whole yet."""
         return self._metadata.state
+
+    @property
+    def log(self) -> ShardLog:
+        """The log of `__cluster` here."""
+        return self._host.log
+
+    @property
+    def checkpoint_ms(self) -> int:
+        """When the newest checkpoint was closed, ms since 1970; 0: none was met."""
+        return self._metadata.checkpoint_ms
 
     @property
     def is_active(self) -> bool:
@@ -145,6 +146,7 @@ class CoordinatorShell:
     def stop(self, why: str = "is stopping") -> None:
         """The replica is about to be closed."""
         self._stopped = True
+        self._trim.stop()
         self._drop(UnavailableError(f"node {self._node.node_id} {why}"))
 
     # -- the log (CommitObserver) ---------------------------------------------------------------------------------
@@ -176,6 +178,7 @@ class CoordinatorShell:
         """Fold up to here; False: that is not possible, and the replica was stopped, or it is tried again by itself."""
         log, fold = self._host.log, self._metadata
         end = min(high_watermark, log.log_end)
+        fold.starts_at(log.log_start)
         try:
             while fold.offset < end and (batches := log.read(fold.offset, READ_BYTES, end)):
                 fold.fold(batches)
@@ -186,6 +189,8 @@ class CoordinatorShell:
                 self._host.driver.fail(error)
                 self._drop(self._host.state.failed or self._not_here())
             return False
+        if fold.is_whole:
+            self._trim.met(fold.state.checkpoint)
         return True
 
     def _fold_again(self) -> None:
@@ -202,6 +207,9 @@ class CoordinatorShell:
         if self._stopped or self._coordinator is not None or not self._host.state.is_serving:
             return
         if not self._fold(self._host.state.high_watermark):
+            return
+        if not self._metadata.is_whole:  # who leads has all that is committed, so this cannot be
+            self._host.driver.fail(self._metadata.lacks())
             return
         # Whoever does not have all of this yet asks for it when it is sent what comes after.
         self._pushed = dict.fromkeys(self.state.nodes, self.state.version)
@@ -258,7 +266,7 @@ class CoordinatorShell:
             self._waiting.pop(token).answered(
                 TimedOutError("the coordinator took the command and did not finish it in time")
             )
-        self._drive(coordinator.tick, now_ms)
+        self._drive(coordinator.tick, now_ms, not self._host.state.services.wal.refuses_clients)
         self._arm()
 
     def _now_ms(self) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from antiphon.coordination.coordinator import Coordinator
     from antiphon.log.wal import Wal
     from antiphon.node.compaction import LogCleaner
+    from antiphon.node.coordinator_shell import CoordinatorShell
     from antiphon.node.findings import Findings
     from antiphon.node.metrics import NodeMetrics
     from antiphon.node.scrub import Scrub
@@ -108,6 +109,35 @@ def add_election_counts(metrics: "NodeMetrics", coordinator: "Callable[[], Coord
 
     metrics.labelled["antiphon_elections_begun"] = Labelled(
         "Elections that this node began as coordinator, by reason", "reason", begun, counts=True
+    )
+
+
+def add_metadata_gauges(metrics: "NodeMetrics", shell: "Callable[[], CoordinatorShell | None]") -> None:
+    """How long the log of the cluster's metadata is, and how old its newest checkpoint; 0 where it is not held."""
+
+    def of_shell(what: "Callable[[CoordinatorShell], float]") -> Callable[[], float]:
+        def value() -> float:
+            found = shell()
+            return 0.0 if found is None else what(found)
+
+        return value
+
+    gauges = metrics.gauges
+    gauges["antiphon_metadata_log_entries"] = (
+        "Offsets of the cluster's own log, `__cluster`, that this voter keeps",
+        of_shell(lambda one: one.log.log_end - one.log.log_start),
+    )
+    gauges["antiphon_metadata_log_bytes"] = (
+        "Bytes of the cluster's own log, `__cluster`, on this voter; they go by whole segments",
+        of_shell(lambda one: one.log.size_bytes),
+    )
+    gauges["antiphon_metadata_objects"] = (
+        "Objects of the cluster's metadata, as this voter knows them: nodes, topics, shards, users ...",
+        of_shell(lambda one: one.state.object_count),
+    )
+    gauges["antiphon_metadata_checkpoint_timestamp_seconds"] = (
+        "When the newest checkpoint of the metadata was closed that this voter has met, in seconds since 1970; 0: none",
+        of_shell(lambda one: one.checkpoint_ms / 1000),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from antiphon import system
+from antiphon.coordination.cluster_records import FORMAT
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal import Wal
@@ -29,7 +30,13 @@ from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.disk_care import DiskCare
 from antiphon.node.forwarding import Forwarder
-from antiphon.node.gauges import add_election_counts, add_gauges, add_lag, producers_known
+from antiphon.node.gauges import (
+    add_election_counts,
+    add_gauges,
+    add_lag,
+    add_metadata_gauges,
+    producers_known,
+)
 from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.local_backups import LocalBackups
 from antiphon.node.local_replicas import LocalReplicas
@@ -150,6 +157,7 @@ class Node:
         self.wal.start(self.loop)
         add_gauges(self.metrics, self.hosts, self.wal, lambda: self.back_pressure.in_flight_bytes)
         add_lag(self.metrics, self.hosts)
+        add_metadata_gauges(self.metrics, lambda: self.coordinator)
         add_election_counts(
             self.metrics, lambda: None if self.coordinator is None else self.coordinator.coordinator
         )
@@ -237,6 +245,7 @@ class Node:
             disk_id=self._directory.identity.disk_id,
             peer=addresses.get("peer", ""),
             rack=self.config.rack,
+            reads=FORMAT,
         )
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:

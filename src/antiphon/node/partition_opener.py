@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from antiphon.partition.table_shard import TableShard
     from antiphon.table.store import StoreEngine
 
-CLUSTER_SEGMENT_BYTES = 16 * 1024 * 1024
-
 
 class OpeningNode(NodeContext, PartitionServices, Protocol):
     """What opening replicas takes from the node, the services of those that are opened included."""
@@ -89,6 +87,7 @@ class PartitionOpener:
         self._disk = disk
         self._directory = directory
         self._settings = settings
+        self._cluster_log = LogConfig(segment_bytes=node.config.metadata.segment_bytes)
         self._tables = os.path.join(node.config.dir, "tables")
         self._log = structlog.get_logger()
 
@@ -212,7 +211,7 @@ class PartitionOpener:
 
     def recover_cluster_shard(self) -> Recovered:
         """Read what is in the files of this voter's replica of `__cluster`. Blocking; may run in any thread."""
-        log = self._open_whole_log(CLUSTER_SHARD_ID, LogConfig(segment_bytes=CLUSTER_SEGMENT_BYTES))
+        log = self._open_whole_log(CLUSTER_SHARD_ID, self._cluster_log)
         if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
             log.mark_forgotten()
             self._log.error(

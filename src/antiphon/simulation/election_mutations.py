@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from antiphon.coordination import elections, fences
+from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.election import Election
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import voting
 from antiphon.coordination.followers import Followers
-from antiphon.coordination.state import ShardRecord
 from antiphon.model.metadata import ABSENT_NODE, ShardStatus
 from antiphon.records.entry_id import EntryId
 from antiphon.replication import appointment

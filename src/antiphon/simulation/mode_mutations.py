@@ -24,7 +24,7 @@ from antiphon.replication.voting import VoteElection
 from antiphon.simulation.mutant import Patch
 
 if TYPE_CHECKING:
-    from antiphon.coordination.state import ShardRecord
+    from antiphon.coordination.cluster_records import ShardRecord
     from antiphon.model.cluster import LiveSet as Report
     from antiphon.model.metadata import ShardMeta
     from antiphon.replication.progress import Progress

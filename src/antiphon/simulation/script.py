@@ -34,6 +34,7 @@ from antiphon.simulation.script_language import (
     read_script,
     saying,
 )
+from antiphon.simulation.script_picture import picture, role_of, words_of
 from antiphon.simulation.scripted_cluster import (
     COORDINATOR,
     ENTRY_BYTES,
@@ -42,7 +43,6 @@ from antiphon.simulation.scripted_cluster import (
     ScriptedReplica,
     Underway,
 )
-from antiphon.simulation.stored_log import StoredLog
 from antiphon.simulation.violation import ViolationError
 from antiphon.simulation.written_script import Script
 
@@ -62,8 +62,15 @@ class Outcome(NamedTuple):
     failure: str
 
 
-def run_script(path: Path | Script, say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Read a script and carry it out; `say` gets a line per step. Raises InvalidRequestError for what cannot be read."""
+def run_script(
+    path: Path | Script,
+    say: Callable[[str], None] = lambda _: None,
+    shown: Callable[[Step, list[str]], None] | None = None,
+) -> Outcome:
+    """Read a script and carry it out. `say` gets a line per step, `shown` each step and what the cluster looks like then.
+
+    Raises InvalidRequestError for what cannot be read.
+    """
     steps = read_script(path)
     run = ScriptRun([step for step in steps if step.command in SCENE])
     for count, step in enumerate(steps):
@@ -77,6 +84,8 @@ def run_script(path: Path | Script, say: Callable[[str], None] = lambda _: None)
             failure = f"broke no-crash: {error}"
         else:
             say(f"{step.line:4}  {step.text}" + "".join(f"\n      - {note}" for note in caused))
+            if shown is not None:
+                shown(step, run.picture())
             continue
         say(f"{step.line:4}  {step.text}\n      FAILED: {failure}")
         return Outcome(count, step.line, failure)
@@ -147,6 +156,10 @@ class ScriptRun:
             self._commands[step.command](step)
         return list(stage.notes)
 
+    def picture(self) -> list[str]:
+        """What the cluster looks like now; nothing before it is open."""
+        return picture(self._stage) if self._is_open else []
+
     # -- names -------------------------------------------------------------------------------------------------------
 
     def _id(self, name: str) -> NodeId:
@@ -185,7 +198,7 @@ class ScriptRun:
         actor = self._living(step.nodes[0])
         if not self._stage.campaign(actor.node):
             raise StepError(
-                f"{step.nodes[0]} does not campaign; it is {_role(actor)} in term {actor.replica.term}"
+                f"{step.nodes[0]} does not campaign; it is {role_of(actor)} in term {actor.replica.term}"
             )
 
     def _elect(self, step: Step) -> None:
@@ -198,7 +211,7 @@ class ScriptRun:
             self._appoint(actor)
         self._stage.deliver_all()
         if not actor.replica.ready:
-            raise StepError(f"{name} is {_role(actor)} in term {actor.replica.term}, and serves nobody")
+            raise StepError(f"{name} is {role_of(actor)} in term {actor.replica.term}, and serves nobody")
 
     def _fence(self, nodes: Sequence[NodeId]) -> None:
         """The coordinator begins a term, with these members."""
@@ -232,7 +245,7 @@ class ScriptRun:
         )
         if actor.role is not Role.LEADER:
             raise StepError(
-                f"{name} refuses to lead term {term}; it is {_role(actor)} in term {actor.replica.term}"
+                f"{name} refuses to lead term {term}; it is {role_of(actor)} in term {actor.replica.term}"
             )
 
     def _add(self, step: Step) -> None:
@@ -441,7 +454,7 @@ class ScriptRun:
             case "end":
                 return replica.log_end
             case "role":
-                return _role(actor)
+                return role_of(actor)
             case "ready":
                 return "yes" if replica.ready else "no"
             case "leader":
@@ -457,7 +470,7 @@ class ScriptRun:
             wanted = other.files.log if of_disk else other.log
             if log.entries != wanted.entries:
                 raise StepError(
-                    f"expected {name} {step.what} like {step.others[0]}: {_words(wanted)}, found: {_words(log)}"
+                    f"expected {name} {step.what} like {step.others[0]}: {words_of(wanted)}, found: {words_of(log)}"
                 )
             return
         expected = [entry_of(word) for word in step.words]
@@ -467,7 +480,7 @@ class ScriptRun:
         )
         if not same:
             raise StepError(
-                f"expected {name} {step.what} {' '.join(step.words) or 'empty'}, found: {_words(log)}"
+                f"expected {name} {step.what} {' '.join(step.words) or 'empty'}, found: {words_of(log)}"
             )
 
     def _expect_said(self, what: str, source: str, to: str) -> None:
@@ -484,13 +497,3 @@ def _entries(words: Sequence[str]) -> list[Entry]:
         term, content = entry_of(word)
         entries.append(Entry(term, at, at + 1, content or f"{term}.{at}"))
     return entries
-
-
-def _words(log: StoredLog) -> str:
-    return " ".join(f"{entry.term}:{entry.data}" for entry in log.entries) or "empty"
-
-
-def _role(actor: ScriptedReplica) -> str:
-    if isinstance(actor.replica, RaftReplica) and actor.replica.is_candidate:
-        return "candidate"
-    return actor.role.value

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
+from antiphon.coordination.cluster_records import checkpoint_record
 from antiphon.errors import AntiphonError, CorruptBatchError, ForeignDirectoryError, NewerFormatError
 from antiphon.log.aborted import ABORTED_SUFFIX, load_aborted
 from antiphon.log.config import LogConfig
@@ -336,7 +337,8 @@ class Metadata(Target):
         self._good = bytes(build_batch([(key, value, (), 1) for key, value in self._records]))
 
     def seeds(self) -> list[bytes]:
-        return [bytes([len(key)]) + key + (value or b"") for key, value in self._records]
+        records = [*self._records, checkpoint_record(1)]
+        return [bytes([len(key)]) + key + (value or b"") for key, value in records]
 
     def run(self, data: bytes) -> None:
         if not data:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.cluster.machine import Machine
+from antiphon.simulation.cluster.metadata_watch import MetadataWatch
 from antiphon.simulation.cluster.watch import Watch
 from antiphon.simulation.cluster.world import World
 from antiphon.simulation.runtime.loop import HostedProcess
@@ -22,6 +23,7 @@ class SimulatedCluster(World):
         self.evidence = Evidence()
         self.machines: list[Machine] = []
         self.watch = Watch(self, self.evidence, self.machines)
+        self.metadata = MetadataWatch(self.evidence)
         self.loop.on_step = self._after_step
         for i in range(options.nodes):
             self.machines.append(Machine(self, self.watch, i, self.stream(f"machine {i}")))
@@ -43,6 +45,7 @@ class SimulatedCluster(World):
             server = machine.server
             if server is not None:
                 self.watch.look(machine, server.node)
+                self.metadata.look(machine, server.node)
 
     def _judge_failures(self) -> None:
         failures, self.loop.failures = self.loop.failures, []

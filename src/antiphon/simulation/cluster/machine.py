@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.node.config import Cleaner, ConsumerGroups, Limits, Member, NodeConfig, Ports, Scrub, Sessions
+from antiphon.node.config import (
+    Cleaner,
+    ConsumerGroups,
+    Limits,
+    Member,
+    Metadata,
+    NodeConfig,
+    Ports,
+    Scrub,
+    Sessions,
+)
 from antiphon.security.settings import Security
 from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
@@ -153,6 +163,12 @@ class Machine:
             if options.compacted_writers
             else Cleaner(),
             sessions=Sessions(SESSION_MIN_MS),
+            metadata=Metadata(
+                checkpoint_records=options.checkpoint_records,
+                checkpoint_per_object=1,
+                checkpoint_batch=options.checkpoint_batch,
+                segment_bytes=options.metadata_segment_bytes,
+            ),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(
                 authentication=bool(options.principals),

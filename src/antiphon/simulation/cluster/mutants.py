@@ -10,6 +10,7 @@ from typing import Final
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.access_mutants import ACCESS_MUTANTS
 from antiphon.simulation.cluster.backup_mutants import BACKUP_MUTANTS
+from antiphon.simulation.cluster.checkpoint_mutants import CHECKPOINT_MUTANTS
 from antiphon.simulation.cluster.client_mutants import CLIENT_MUTANTS
 from antiphon.simulation.cluster.compaction_mutants import COMPACTION_MUTANTS
 from antiphon.simulation.cluster.consumer_mutants import CONSUMER_MUTANTS
@@ -72,6 +73,7 @@ _ALL: Final = (
     *MARKER_MUTANTS,
     *MIDWAY_MUTANTS,
     *COMPACTION_MUTANTS,
+    *CHECKPOINT_MUTANTS,
     *BACKUP_MUTANTS,
 )
 

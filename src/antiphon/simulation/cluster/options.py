@@ -84,6 +84,9 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "rocks": Drawn(sometimes(0.02), "seldom", 0),
     "delete_retention_ms": Drawn(one_of(200, 1_000, 100_000), "compaction", 2),
     "cleaner_memory": Drawn(one_of(1024, 1 << 20), "compaction", 3),
+    "checkpoint_records": Drawn(one_of(0, 1, 20, 60, 150), "checkpoints", 0),
+    "checkpoint_batch": Drawn(one_of(1, 4, 16, 256), "checkpoints", 1),
+    "metadata_segment_bytes": Drawn(one_of(4096, 16_384, 1 << 24), "checkpoints", 2),
 }
 """How options of the world itself are drawn. The others are never drawn, or are the same in all worlds."""
 

@@ -33,6 +33,7 @@ _PLAINER: Final[tuple[dict[str, Any], ...]] = (
     {"conditional_ppm": 0},
     {"commit": ""},
     {"store_flush_every": 500},
+    {"checkpoint_records": 0},
 )
 
 

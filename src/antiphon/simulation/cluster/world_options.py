@@ -41,6 +41,9 @@ class WorldOptions:
     client_skew_ppm: int = 0  # their clocks run up to so much faster or slower, and are set wrong
     delete_retention_ms: int = 100_000  # of its tombstones
     cleaner_memory: int = 1 << 20  # for the keys of a pass
+    checkpoint_records: int = 0  # of `__cluster`, after which a checkpoint may be due; 0: never
+    checkpoint_batch: int = 256  # objects of a checkpoint that are written at a time
+    metadata_segment_bytes: int = 1 << 24  # of `__cluster`
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
 
     @property

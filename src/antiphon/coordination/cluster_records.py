@@ -1,0 +1,210 @@
+"""Records of `__cluster`: how the objects of the cluster's metadata are written there, and read.
+
+Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
+`user/<name>`, `acl/<key>` or `quota/<key>`. Its value is a msgpack array that only ever gains fields at the end. The record
+`checkpoint` is of no object (`antiphon.coordination.checkpoints`).
+
+A version whose records an older version could misread must raise `FORMAT` and say so in each of them (`FORMAT_HEADER`): an
+older version must not skip those.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from antiphon.coordination.actions import Record
+from antiphon.errors import UNDECODABLE
+from antiphon.invariants import invariant
+from antiphon.model.access import Acl, User
+from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.quotas import Quota
+
+FORMAT: Final = (
+    4  # of records: new kinds, and fields or values that an older version cannot read, need another
+)
+ACCESS_KINDS: Final = ("user", "acl", "quota")
+ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
+COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
+CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a part of the metadata
+FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
+
+CLUSTER_KEY = b"cluster"
+CHECKPOINT_KEY = b"checkpoint"
+SHARD_COUNTER = "shard"
+TOPIC_COUNTER = "topic"
+PRODUCER_COUNTER = "producer"
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The cluster itself. `bootstrapped`: the first tables of a fresh cluster have been created."""
+
+    cluster_id: str
+    bootstrapped: bool = False
+
+
+class ShardRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A shard, and what only the coordinator needs to know of it.
+
+    `untrusted` members came back with an empty disk instead of one that may have held committed entries. Their promise
+    is no evidence of what was committed until they have caught up with a leader again. `appointed` is the node that led
+    last, or was asked to, if leaders are appointed by hand.
+    """
+
+    topic_id: bytes
+    meta: ShardMeta
+    untrusted: tuple[int, ...] = ()
+    appointed: int = ABSENT_NODE
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Every object that exists where this record is has a record at or after offset `begin`, which is a batch's first."""
+
+    begin: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_node = msgspec.msgpack.Decoder(NodeMeta)
+_topic = msgspec.msgpack.Decoder(TopicMeta)
+_shard = msgspec.msgpack.Decoder(ShardRecord)
+_cluster = msgspec.msgpack.Decoder(ClusterRecord)
+_counter = msgspec.msgpack.Decoder(int)
+_DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
+    "cluster": _cluster,
+    "checkpoint": msgspec.msgpack.Decoder(CheckpointRecord),
+    "node": _node,
+    "topic": _topic,
+    "shard": _shard,
+    "counter": _counter,
+    "user": msgspec.msgpack.Decoder(User),
+    "acl": msgspec.msgpack.Decoder(Acl),
+    "quota": msgspec.msgpack.Decoder(Quota),
+}
+_REMOVABLE: Final = {"node", "topic", "shard", *ACCESS_KINDS}
+
+
+class Unreadable(NamedTuple):
+    """A skipped record: its place in the batch, and why."""
+
+    place: int
+    reason: str
+
+
+class UnreadableError(ValueError):
+    """The record has no meaning."""
+
+
+class Change(NamedTuple):
+    """A record that was read. `name` is a number for shards and nodes; `value` None: it is gone."""
+
+    kind: str
+    name: Any
+    value: Any
+
+
+def read_record(record: Record, version: int) -> Change:
+    """The content of a record in a batch that ends at `version`.
+
+    Whether it raises UnreadableError depends on these two alone.
+    """
+    key, value = record
+    try:
+        kind, _, text = key.decode().partition("/")
+        name: str | int = text
+        if kind in {"shard", "node"}:
+            name = int(text)
+            _expect(str(name) == text, "its number is not written as one")
+        found = None if value is None else _decoded(kind, value)
+    except UNDECODABLE as error:
+        raise UnreadableError(f"record {key[:40]!r}: {error}") from error
+    _expect(kind in _DECODERS, f"kind {kind[:40]!r} is unknown")
+    _expect(found is not None or kind in _REMOVABLE, f"a {kind} is never removed")
+    if isinstance(found, ShardRecord):
+        _expect(found.meta.shard_id == name and bool(found.meta.aim), f"it is not shard {name}")
+    elif isinstance(found, NodeMeta):
+        _expect(found.node_id == name, f"it is not node {name}")
+    elif isinstance(found, TopicMeta):
+        _expect(found.name == name and not found.shards, f"it is not topic {name!r} alone")
+    elif isinstance(found, CheckpointRecord):
+        _expect(not name and 0 <= found.begin < version, f"a checkpoint does not begin at {found.begin}")
+    elif isinstance(found, User):
+        _expect(found.name == name, f"it is not user {name!r}")
+    elif isinstance(found, Acl):
+        _expect(found.key == name, f"it is not list {name!r}")
+    elif isinstance(found, Quota):
+        _expect(found.key == name, f"it is not quota {name!r}")
+    return Change(kind, name, found)
+
+
+def _decoded(kind: str, value: bytes) -> Any:
+    decoder = _DECODERS.get(kind)
+    return None if decoder is None else decoder.decode(value)
+
+
+def _expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise UnreadableError(otherwise)
+
+
+def cluster_record(cluster: ClusterRecord) -> Record:
+    """The record of the cluster itself."""
+    return CLUSTER_KEY, _encode(cluster)
+
+
+def checkpoint_record(begin: int) -> Record:
+    """What closes a checkpoint that begins at this offset."""
+    return CHECKPOINT_KEY, _encode(CheckpointRecord(begin))
+
+
+def node_record(node: NodeMeta) -> Record:
+    """The after-image of a node."""
+    return b"node/%d" % node.node_id, _encode(node)
+
+
+def node_gone(node_id: int) -> Record:
+    """The tombstone of a node."""
+    return b"node/%d" % node_id, None
+
+
+def topic_record(topic: TopicMeta) -> Record:
+    """The after-image of a topic or table, without its shards."""
+    invariant(not topic.shards, "shards have records of their own")
+    return b"topic/" + topic.name.encode(), _encode(topic)
+
+
+def topic_gone(name: str) -> Record:
+    """The tombstone of a topic or table."""
+    return b"topic/" + name.encode(), None
+
+
+def shard_record(shard: ShardRecord) -> Record:
+    """The after-image of a shard."""
+    return b"shard/%d" % shard.meta.shard_id, _encode(shard)
+
+
+def shard_gone(shard_id: int) -> Record:
+    """The tombstone of a shard."""
+    return b"shard/%d" % shard_id, None
+
+
+def counter_record(name: str, value: int) -> Record:
+    """The next value that a counter will give."""
+    return b"counter/" + name.encode(), _encode(value)
+
+
+def access_record(kind: str, name: str, value: User | Acl | Quota | None) -> Record:
+    """The after-image of a user, a list or a quota; None: its tombstone."""
+    invariant(kind in ACCESS_KINDS, f"{kind} is not a kind of these")
+    return f"{kind}/{name}".encode(), None if value is None else _encode(value)
+
+
+def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]:
+    """The headers that a record is written with: its format, where that is above 1."""
+    kind, number = key.partition(b"/")[0].decode(), 1
+    if kind in ACCESS_KINDS:
+        number = ACCESS_FORMAT
+    elif kind == "topic" and value is not None:
+        topic = msgspec.msgpack.decode(value, type=TopicMeta)
+        number = COMPACTED_FORMAT if topic.is_compacted else 1
+    elif key == CHECKPOINT_KEY:
+        number = CHECKPOINT_FORMAT
+    return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()
