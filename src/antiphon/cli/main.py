@@ -15,6 +15,7 @@ from antiphon.cli import (
     kv_commands,
     membership_commands,
     quota_commands,
+    restart_command,
     scrub_command,
     simulate,
     spark_support,
@@ -58,6 +59,7 @@ cluster_commands.mount(app)
 top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
+restart_command.mount(app)
 access_commands.mount(app)
 quota_commands.mount(app)
 data_commands.mount(app)
