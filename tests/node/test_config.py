@@ -1,5 +1,6 @@
 """node.toml: what is written is what is read, and what cannot work is refused with its reason."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ def test_a_config_survives_the_file(tmp_path: Path) -> None:
     written.dir = tmp_path.resolve()
     assert load_config(tmp_path) == written
     assert load_config(tmp_path / CONFIG_FILE) == written
+
+
+def test_what_has_its_default_is_a_remark(tmp_path: Path) -> None:
+    """So that a version that does not know a setting reads the file."""
+    written = config()
+    written.limits.topics = 7
+    save_config(written, tmp_path)
+    found = tomllib.loads((tmp_path / CONFIG_FILE).read_text())
+    assert set(found) == {"cluster_id", "node_id", "format", "limits", "nodes"}
+    assert found["limits"] == {"topics": 7}
+    text = (tmp_path / CONFIG_FILE).read_text()
+    assert "\n# [sessions]\n# timeout_min_ms = 1000\n" in text
+    assert '\n# profile = "oxia"\n' in text
 
 
 def test_founding_a_cluster_is_said_once_and_not_saved(tmp_path: Path) -> None:
