@@ -17,6 +17,7 @@ from antiphon.cli import (
     quota_commands,
     restart_command,
     scrub_command,
+    secrets_command,
     simulate,
     spark_support,
     topic_commands,
@@ -62,6 +63,7 @@ membership_commands.mount(app)
 restart_command.mount(app)
 access_commands.mount(app)
 quota_commands.mount(app)
+secrets_command.mount(app)
 data_commands.mount(app)
 kv_commands.mount(app)
 demo.mount(app)

@@ -117,6 +117,9 @@ class HttpListener:
         self.quotas = FREE
         self._pages: dict[str, Callable[[], Reply]] = {
             "/healthz": self._health,
+            "/livez": lambda: _json(
+                200, {"alive": True}
+            ),  # its loop turns; whether all is well is no reason to kill it
             "/readyz": self._readiness,
             "/metrics": lambda: (200, PROMETHEUS, self._metrics()),
             "/status": lambda: _json(200, self._status()),

@@ -7,6 +7,7 @@ that were chosen together and are checked together: a node that misses a few hea
 import contextlib
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -295,8 +296,10 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def load_config(path: Path) -> NodeConfig:
+def load_config(path: Path, own: Mapping[str, Any] | None = None) -> NodeConfig:
     """Read `node.toml`, or the one in the directory `path`; a relative `dir` counts from the file's directory.
+
+    `own`: settings that go before those of the file, which several nodes may then share.
 
     Raises InvalidRequestError saying which file and field is wrong, NewerFormatError for one that a newer version wrote.
     """
@@ -312,12 +315,20 @@ def load_config(path: Path) -> NodeConfig:
         raise NewerFormatError(
             f"{file} has format {format_}, this version reads up to {CONFIG_FORMAT}: use the antiphon that wrote it"
         )
+    plain.update(own or {})
     try:
-        config = msgspec.convert(plain, NodeConfig)
+        config = msgspec.convert(plain, NodeConfig, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"{file}: {error}; {_AGAIN}") from None
     config.dir = (file.parent / config.dir).resolve()
     return check_config(config)
+
+
+def _path(type_: type, value: object) -> Path:
+    """`dir`: the only field of a type that msgspec does not know."""
+    if type_ is not Path or not isinstance(value, str):
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+    return Path(value)
 
 
 def save_config(config: NodeConfig, directory: Path) -> None:
