@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from antiphon import system
 from antiphon.errors import PortInUseError
 from antiphon.http.access import Reply
 from antiphon.http.listener import REQUEST_BYTES_MAX, HttpListener
@@ -73,6 +74,9 @@ async def test_ready_is_a_node_that_takes_part_in_all_that_it_holds() -> None:
         nodes.processes[0].call(host.driver.fail, OSError("a disk that is broken"))
         status, body = await get("/readyz")
         assert (status, json.loads(body)["first_behind"]) == (503, [shard.shard_id])
+        status, body = await get("/livez")
+        assert (status, json.loads(body)["alive"]) == (200, True), "that is no reason to kill it"
+        assert 0 <= system.wall_ms() - json.loads(body)["clock_ms"] < 50
 
 
 async def until_ready() -> None:

@@ -38,7 +38,7 @@ from antiphon.http.board import Board
 from antiphon.http.bridge import WebAnswer, WebRequest
 from antiphon.http.heads import body_bytes, halves, is_for_board
 from antiphon.http.page import render
-from antiphon.http.readiness import readiness
+from antiphon.http.readiness import liveness, readiness
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.authorizer import EVERYTHING, Rights
@@ -117,9 +117,7 @@ class HttpListener:
         self.quotas = FREE
         self._pages: dict[str, Callable[[], Reply]] = {
             "/healthz": self._health,
-            "/livez": lambda: _json(
-                200, {"alive": True}
-            ),  # its loop turns; whether all is well is no reason to kill it
+            "/livez": lambda: _json(200, liveness()),
             "/readyz": self._readiness,
             "/metrics": lambda: (200, PROMETHEUS, self._metrics()),
             "/status": lambda: _json(200, self._status()),

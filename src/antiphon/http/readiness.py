@@ -1,11 +1,20 @@
-"""`/readyz`: does this node take part in all that it holds? Then another one may be stopped (`model.in_step`)."""
+"""`/livez`: does the node's loop turn? Whether all is well is no reason to kill it. And which time is it there?
+
+`/readyz`: does this node take part in all that it holds? Then another one may be stopped (`model.in_step`).
+"""
 
 from typing import Any, Final
 
+from antiphon import system
 from antiphon.gateway.interface import Gateway
 from antiphon.model.in_step import out_of_step
 
 SHOWN_MAX: Final = 10  # shards that are named
+
+
+def liveness() -> dict[str, Any]:
+    """What the page says, whatever state the node is in."""
+    return {"alive": True, "clock_ms": system.wall_ms()}
 
 
 def readiness(gateway: Gateway) -> dict[str, Any]:
