@@ -33,6 +33,7 @@ from antiphon.partition.services import PartitionServices
 from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import PartitionSnapshots
 from antiphon.partition.state import PartitionState
+from antiphon.partition.table_prepares import TablePrepares
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import LogUpkeep
@@ -73,6 +74,7 @@ class Partition(Protocol):
     transactions: TransactionEnds
     reads: PartitionReads
     readers: WaitingReaders
+    prepares: TablePrepares
     table_reads: TableReads
     sessions: PartitionSessions
 

@@ -96,10 +96,9 @@ class Pending(NamedTuple):
     transaction: TransactionChange | None = None
 
 
-def check_count(ops: Sequence[TableOp]) -> None:
-    """Raise InvalidRequestError for no or too many operations."""
-    if not 0 < len(ops) <= OPS_MAX:
-        raise InvalidRequestError(f"a write has 1 to {OPS_MAX} operations, got {len(ops)}", found=len(ops))
+def too_many(ops: Sequence[TableOp]) -> InvalidRequestError:
+    """The error for no or too many operations."""
+    return InvalidRequestError(f"a write has 1 to {OPS_MAX} operations, got {len(ops)}", found=len(ops))
 
 
 def finished(steps: Generator[Any, None, Result]) -> Result:

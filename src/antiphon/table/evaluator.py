@@ -40,7 +40,7 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError, OverloadedError
 from antiphon.invariants import unreachable
-from antiphon.model.requests import Check, Delete, DeleteRange, OpResult, OpStatus, Put, TableOp
+from antiphon.model.requests import OPS_MAX, Check, Delete, DeleteRange, OpResult, OpStatus, Put, TableOp
 from antiphon.model.rows import Version
 from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import (
@@ -60,10 +60,10 @@ from antiphon.table.evaluation import (
     Pending,
     RecordInput,
     Steps,
-    check_count,
     effects_in,
     finished,
     note_outcomes,
+    too_many,
 )
 from antiphon.table.prepared_writes import PreparedWrites
 from antiphon.table.ranges import advance
@@ -121,7 +121,8 @@ class TableEvaluator(PreparedWrites):
 
     def at_once(self, ops: Sequence[TableOp], now_ms: int, *, atomic: bool = False) -> Evaluation | None:
         """`evaluate`, or None if there is a range among `ops`: nobody knows how much that is."""
-        check_count(ops)
+        if not 0 < len(ops) <= OPS_MAX:
+            raise too_many(ops)
         evaluation = Evaluation(self._generation, self._next_version_id)
         view = self._view(ops, evaluation.changed)
         at, end = 0, len(ops)
@@ -139,7 +140,8 @@ class TableEvaluator(PreparedWrites):
         self, ops: Sequence[TableOp], now_ms: int, piece: int, *, atomic: bool = False
     ) -> Steps[Evaluation]:
         """`evaluate` in steps of `piece` operations, keys or rows; see the module's text for what may happen between two."""
-        check_count(ops)
+        if not 0 < len(ops) <= OPS_MAX:
+            raise too_many(ops)
         evaluation = Evaluation(self._generation, self._next_version_id)
         at = 0
         for end in range(piece, len(ops) + piece, piece):

@@ -6,18 +6,16 @@ until the marker of the transaction is in the log, too. From there on the rows a
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Final
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import Check, Delete, Put, TableOp
+from antiphon.model.table_transactions import PREPARE_OPS_MAX
 from antiphon.records.changes import VERSION, VersionTuple
 from antiphon.table.evaluation import Evaluation, Pending, effects_in
 from antiphon.table.prepared import End, Prepare
 from antiphon.table.range_removals import RangeRemovals
 from antiphon.table.removals import RecentRemovals
 from antiphon.table.state import TableState
-
-PREPARE_OPS_MAX: Final = 1_000
 
 
 class PreparedWrites(RangeRemovals):
