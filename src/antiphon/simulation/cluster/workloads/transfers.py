@@ -94,10 +94,20 @@ class Mover:
             elif kind < 0.85:
                 await self._touch()
             else:
-                await self._look()
+                await self._look(self._draw.sample([*ACCOUNTS, *HOLDS], 3))
         except AntiphonError as error:
             self._of.cluster.tell("transfer-step", self._name, error.code)
             await self._of.pause(BACK_OFF_S)
+
+    async def rest(self) -> None:
+        """Return when nothing of it is under way: whoever becomes the producer of its id has waited for that."""
+        while True:
+            try:
+                await self._db.producer(self._name).start()
+            except AntiphonError:
+                await self._of.pause(BACK_OFF_S)
+            else:
+                return
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -117,10 +127,14 @@ class Mover:
             asked.outcome = "not"  # its commit was not asked for
             await self._give_up(transaction)
             raise
-        if self._draw.random() < 0.06:
+        if self._draw.random() < 0.3:
+            await self._of.pause(self._draw.uniform(0.0, 0.1))
+        if self._draw.random() < 0.08:
             await self._abandon(transaction, asked)
-        else:
-            await self._commit(transaction, asked)
+            return
+        await self._commit(transaction, asked)
+        if asked.outcome == "committed" and self._draw.random() < 0.6:
+            await self._look([*asked.writes])
 
     async def _give_up(self, transaction: "AsyncTransaction") -> None:
         try:
@@ -208,9 +222,9 @@ class Mover:
         )
         asked.outcome, asked.ended = "committed", self._of.now
 
-    async def _look(self) -> None:
+    async def _look(self, keys: list[bytes]) -> None:
         """Read some keys, one after the other."""
-        for key in self._draw.sample([*ACCOUNTS, *HOLDS], 3):
+        for key in keys:
             asked = self._of.ask(self._tag(), "look")
             asked.saw(key, await self._table.find(key, timeout_s=PATIENCE_S))
             asked.outcome, asked.ended = "committed", self._of.now
@@ -283,6 +297,7 @@ class TransferWorkload(Workload):
         while not self.stopped:
             await mover.one()
             await self.think(process, 4)
+        await mover.rest()
         await db.close()
 
     # -- judged at the end ----------------------------------------------------------------------------------------
