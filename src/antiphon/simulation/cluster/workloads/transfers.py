@@ -234,7 +234,7 @@ class Mover:
         return f"{self._number}-{self._serial}"
 
 
-@workload("transfer_clients", 27, Drawn(one_of(0, 0, 0, 2, 3)))
+@workload("transfer_clients", 27, Drawn(one_of(0, 0, 0, 0, 2, 3)))
 class TransferWorkload(Workload):
     """Python clients move money between rows of several shards in transactions, with a journal and offsets, abandon some,
     and read and write plainly beside them.
