@@ -221,6 +221,26 @@ async def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
         assert len(await table.list()) == 600
 
 
+def test_the_blocking_face_of_transactions_over_tables(processes: Processes) -> None:
+    with antiphon.connect(processes.servers) as db, db.producer("blocking") as producer:
+        table = db.create_table("blocking", shards=2)
+        held = table.put("held", b"x")
+        with producer.begin() as t:
+            assert t.find("blocking", "a") is None
+            assert t.get("blocking", "held").value == b"x"
+            t.put("blocking", "b", b"1", expected_version=antiphon.ABSENT)
+            t.check("blocking", "c", antiphon.ABSENT)
+            t.delete("blocking", "held", expected_version=held.id)
+        row = table.get("b")
+        assert t.versions == [row.version, None, None]
+        assert table.find("held") is None
+        with pytest.raises(VersionMismatchError) as caught, producer.begin() as t:
+            t.put("blocking", "a", b"2")
+            t.put("blocking", "b", b"2", expected_version=99)
+        assert (caught.value.details["operation"], caught.value.details["table"]) == (1, "blocking")
+        assert table.list() == [b"b"]
+
+
 @on_a_loop
 async def test_transfers_between_shards_keep_the_sum_when_a_leader_is_killed(processes: Processes) -> None:
     """Each is all there, or not at all; what was acknowledged is there."""

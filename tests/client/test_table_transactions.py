@@ -348,7 +348,7 @@ async def test_a_scan_gives_what_lies_before_a_locked_key_and_waits_there(
         found = []
 
         async def scan() -> None:
-            found.extend([row.key async for row in table.scan()])
+            found.extend([(row.key, row.value) async for row in table.scan()])
 
         task = asyncio.ensure_future(scan())
         await asyncio.sleep(1)
@@ -356,7 +356,7 @@ async def test_a_scan_gives_what_lies_before_a_locked_key_and_waits_there(
         assert [row.key async for row in table.scan(b"", b"3")] == [b"0", b"1", b"2"]
         await t.commit()
         await task
-        assert found == [b"%d" % number for number in range(6)]
+        assert found == [(b"%d" % number, b"new" if number in {3, 5} else b"old") for number in range(6)]
 
 
 @in_a_cluster

@@ -227,6 +227,16 @@ def test_a_session_does_not_end_while_one_of_its_keys_is_locked(shard: Shard) ->
     assert not evaluator.ending(5, 100).records, "the row belongs to nobody now"
 
 
+def test_the_end_of_a_session_is_a_removal(shard: Shard) -> None:
+    evaluator = shard.evaluator
+    evaluator.appended_session(SessionChange(5, 1000), 0)
+    evaluator.appended(evaluator.evaluate([PutEphemeral(b"a", b"1", 5)], 100), 1)
+    evaluator.committed(2)
+    evaluator.appended(evaluator.ending(5, 100), 2)
+    assert not evaluator.removals.is_known_absent(b"a", 2)
+    assert evaluator.removals.is_known_absent(b"a", 3)
+
+
 def test_what_is_no_prepare_is_refused(shard: Shard) -> None:
     refused: list[list[TableOp]] = [
         [],

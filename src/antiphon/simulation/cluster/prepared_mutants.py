@@ -41,7 +41,6 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**CALM, "fault_ms": 8_000, "delay_us": (200, 8_000), **_WORK},
-        quick=True,
     ),
     ClusterMutant(
         "prepared-keys-are-written",
