@@ -234,9 +234,11 @@ def test_the_blocking_face_of_transactions_over_tables(processes: Processes) -> 
         row = table.get("b")
         assert t.versions == [row.version, None, None]
         assert table.find("held") is None
-        with pytest.raises(VersionMismatchError) as caught, producer.begin() as t:
-            t.put("blocking", "a", b"2")
-            t.put("blocking", "b", b"2", expected_version=99)
+        t = producer.begin()
+        t.put("blocking", "a", b"2")
+        t.put("blocking", "b", b"2", expected_version=99)
+        with pytest.raises(VersionMismatchError) as caught:
+            t.commit()
         assert (caught.value.details["operation"], caught.value.details["table"]) == (1, "blocking")
         assert table.list() == [b"b"]
 

@@ -79,6 +79,7 @@ class Mover:
         self._name = name
         self._serial = 0
         self._producer: AsyncProducer | None = None
+        self._seen: dict[bytes, Row] = {}
         self._table = db.table(of.name)
 
     async def one(self) -> None:
@@ -129,6 +130,8 @@ class Mover:
             raise
         if self._draw.random() < 0.3:
             await self._of.pause(self._draw.uniform(0.0, 0.1))
+        if self._draw.random() < 0.15:
+            self._dawdle(transaction)
         if self._draw.random() < 0.08:
             await self._abandon(transaction, asked)
             return
@@ -147,6 +150,16 @@ class Mover:
         asked.outcome, self._producer = "not", None
         self._of.cluster.tell("transfer-abandoned", asked.tag)
         await transaction._prepare_tables()  # noqa: SLF001 - what a commit begins with
+
+    def _dawdle(self, transaction: "AsyncTransaction") -> None:
+        """Have it wait between the last look and the decision, while it holds its locks."""
+        prepared, seconds = transaction._prepared, self._draw.uniform(0.1, 0.8)  # noqa: SLF001 - see `_abandon`
+
+        async def slowly() -> None:
+            await prepared()
+            await self._of.pause(seconds)
+
+        transaction._prepared = slowly  # type: ignore[method-assign]  # noqa: SLF001
 
     async def _commit(self, transaction: "AsyncTransaction", asked: Asked) -> None:
         for _ in range(COMMIT_TRIES):
@@ -211,9 +224,11 @@ class Mover:
     # -- without transactions -------------------------------------------------------------------------------------
 
     async def _touch(self) -> None:
-        """Write an account anew, as it is, unless it has changed."""
+        """Write an account anew, as it is, or was when this client last saw it, unless it has changed."""
         key = self._draw.choice(ACCOUNTS)
-        row = await self._table.get(key, timeout_s=PATIENCE_S)
+        row = self._seen.get(key) if self._draw.random() < 0.6 else None
+        if row is None:
+            row = self._seen[key] = await self._table.get(key, timeout_s=PATIENCE_S)
         asked = self._of.ask(self._tag(), "touch")
         asked.reads[key] = row.version.id
         asked.writes[key] = b"%d %s" % (int(row.value.split()[0]), asked.tag.encode())
@@ -226,7 +241,9 @@ class Mover:
         """Read some keys, one after the other."""
         for key in keys:
             asked = self._of.ask(self._tag(), "look")
-            asked.saw(key, await self._table.find(key, timeout_s=PATIENCE_S))
+            row = asked.saw(key, await self._table.find(key, timeout_s=PATIENCE_S))
+            if row is not None:
+                self._seen[key] = row
             asked.outcome, asked.ended = "committed", self._of.now
 
     def _tag(self) -> str:
