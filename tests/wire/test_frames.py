@@ -92,6 +92,13 @@ def test_golden_bytes_of_transactions_over_tables() -> None:
         frame = b"".join(encode_message(7, request))
         assert frame[8:].hex() == packed
         assert decode_request.decode(frame[8:]) == (7, request)
+    for bad in (
+        PrepareWrite(3, "x", -1, 1, 2, ops),
+        PrepareWrite(3, "x", 7, 1 << 15, 2, ops),
+        PrepareWrite(3, "x", 7, 1, -2, ops),
+    ):
+        with pytest.raises(msgspec.ValidationError):
+            decode_request.decode(b"".join(encode_message(7, bad))[8:])
     rows = (Row(b"k", b"v", Version(5, 0, 1, 2)), None)
     for reply, packed in (
         (KeysRead(rows, 9), "920793a84b657973526561649294c4016bc401769405000102c0c009"),

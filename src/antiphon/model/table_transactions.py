@@ -13,6 +13,9 @@ from antiphon.model.transactions import Name
 
 READS_MAX: Final = 1_000  # keys of one request
 PREPARE_OPS_MAX: Final = 1_000  # operations of one prepare
+PRODUCER_ID_MAX: Final = (1 << 61) - 1  # what is above is no transactional producer's
+EPOCH_MAX: Final = (1 << 15) - 1
+SEQUENCE_MAX: Final = (1 << 31) - 1
 
 PreparedOp = Put | Delete | Check
 
@@ -69,9 +72,9 @@ class PrepareWrite(Body, frozen=True, array_like=True, tag=True):
 
     shard_id: int
     transactional_id: Name
-    producer_id: int
-    producer_epoch: int
-    sequence: int
+    producer_id: Annotated[int, Meta(ge=0, le=PRODUCER_ID_MAX)]
+    producer_epoch: Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
+    sequence: Annotated[int, Meta(ge=0, le=SEQUENCE_MAX)]
     ops: Annotated[tuple[PreparedOp, ...], Meta(min_length=1, max_length=PREPARE_OPS_MAX)]
     timeout_ms: int = 30_000
     hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
