@@ -232,6 +232,10 @@ class PartitionServices(Protocol):
         """Is the shard being split off another one, and not part of its table yet?"""
         ...
 
+    def is_closing(self, shard_id: int) -> bool:
+        """Is a part of the shard about to be handed over to another one that is being split off?"""
+        ...
+
     def live_changed(self) -> None:
         """The coordinator should hear of a shard that is led here, at once."""
         ...

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.02
 
 
-@workload("readiness_monitors", 27, Drawn(one_of(0, 0, 0, 0, 0, 1)), logs_in=False)
+@workload("readiness_monitors", 28, Drawn(one_of(0, 0, 0, 0, 0, 1)), logs_in=False)
 class ReadinessWorkload(Workload):
     """A monitor asks nodes for `/readyz` all the time.
 
