@@ -2,11 +2,13 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from antiphon.client.aio import AsyncClient
 from antiphon.client.producer import AsyncProducer, AsyncTransaction
 from antiphon.client.table_steps import LOCK_WAIT_S
+from antiphon.coordination.cluster_records import PREPARED_FORMAT
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -92,6 +94,30 @@ async def test_a_transaction_changes_rows_of_several_shards_a_topic_and_offsets(
         assert t.versions == [rows[0].version, rows[1].version, None, None, None]
         assert [r.value async for r in db.topic("journal").read(0, 0, isolation="committed")] == [b"moved"]
         assert await db.group_offsets("g", [("journal", 0)]) == {("journal", 0): 3}
+
+
+@in_a_cluster
+async def test_nothing_is_prepared_where_a_replica_would_take_it_for_rows(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    a, _, c = await made(db)
+    await db.table(T)
+    async with db.producer("billing") as producer:
+        for node in cluster.nodes.nodes.values():
+            old = node.view.nodes[2]
+            node.view.nodes[2] = msgspec.structs.replace(old, reads=PREPARED_FORMAT - 1)
+        t = producer.begin()
+        await t.put(T, a, b"1")
+        await t.put(T, c, b"1")
+        with pytest.raises(InvalidRequestError, match="no transactions over tables: 2; upgrade"):
+            await t.commit()
+        await t.abort()
+        assert await values(db, a, c) == [None, None]
+        for node in cluster.nodes.nodes.values():
+            node.view.nodes[2] = old
+        async with producer.begin() as t:
+            await t.put(T, a, b"1")
+        assert await values(db, a) == [b"1"]
 
 
 @pytest.mark.parametrize(

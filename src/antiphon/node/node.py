@@ -20,7 +20,7 @@ from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal import Wal
 from antiphon.log.wal_thread import WalThread
 from antiphon.model.cluster import EndTransaction, MetadataDelta
-from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta, SplitPhase
+from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
 from antiphon.node import memory
 from antiphon.node.agent import ClusterAgent
@@ -453,14 +453,9 @@ class Node:
         """See PartitionServices."""
         return shard_id in self.agent.view.joining
 
-    def is_closing(self, shard_id: int) -> bool:
+    def refusal_of_prepares(self, shard_id: int) -> AntiphonError | None:
         """See PartitionServices."""
-        return any(
-            change.shard.split is not None
-            and change.shard.split.parent == shard_id
-            and change.shard.split.phase is not SplitPhase.COPY
-            for change in self.agent.view.joining.values()
-        )
+        return self.view.refusal_of_prepares(shard_id)
 
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""

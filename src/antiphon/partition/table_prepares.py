@@ -12,7 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon import system
-from antiphon.errors import InvalidTxnStateError, NotReadyError, StorageFailedError, WrongKindError
+from antiphon.errors import (
+    InvalidTxnStateError,
+    NotReadyError,
+    StorageFailedError,
+    WrongKindError,
+)
 from antiphon.model.requests import Put, TableWritten
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
@@ -93,11 +98,11 @@ class TablePrepares:
         done: Done,
     ) -> None:
         state, owned, timeout_s = self._state, evaluator.owned, request.timeout_ms / 1000
-        if owned.is_frozen or state.services.is_closing(state.shard_id):
-            raise NotReadyError(
-                f"keys of shard {state.shard_id} are about to move to another shard, which takes a moment: nothing is "
-                "prepared meanwhile; retry"
-            )
+        refusal = state.services.refusal_of_prepares(state.shard_id)
+        if refusal is not None:
+            raise refusal
+        if owned.is_frozen:
+            raise NotReadyError(f"keys of shard {state.shard_id} move to another shard this moment; retry")
         if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
             error = wrong_shard(state.shard_id, owned)
             self._clients.when_committed(evaluator.appended_end, timeout_s, lambda: done(error), done)
