@@ -41,6 +41,7 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**CALM, "fault_ms": 8_000, "delay_us": (200, 8_000), **_WORK},
+        first_seed=19,
     ),
     ClusterMutant(
         "prepared-keys-are-written",
@@ -60,6 +61,7 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**_COMMANDS, "commands": "elect"},
+        first_seed=9,
     ),
     ClusterMutant(
         "prepared-reads-not-validated",
@@ -80,6 +82,7 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**CALM, "fault_ms": 4_000, **_WORK},
+        first_seed=12,
     ),
     ClusterMutant(
         "prepared-lost-with-the-store",
