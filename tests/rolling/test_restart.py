@@ -37,6 +37,7 @@ def pids(cluster: LocalCluster) -> dict[int, int | None]:
     return {node.id: running_pid(node.dir) for node in cluster.nodes.values()}
 
 
+@pytest.mark.timeout(300)
 def test_all_nodes_are_restarted_under_load(cluster: LocalCluster) -> None:
     before = pids(cluster)
     with antiphon.connect(cluster.native) as db:

@@ -80,7 +80,9 @@ def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> 
     run_node(config, sockets=sockets, ready=ready)
 
 
-def run_from_file(path: Path, own: Mapping[str, Any], *, bootstrap: bool, insecure: bool) -> None:
+def run_from_file(
+    path: Path, own: Mapping[str, Any] | None = None, *, bootstrap: bool, insecure: bool
+) -> None:
     """Serve in the foreground by a `node.toml`; what is `own` goes before its settings."""
     from antiphon.server.process import run_node
 
