@@ -104,6 +104,10 @@ class StepServices:
         """Never."""
         return False
 
+    def is_closing(self, _shard_id: int) -> bool:
+        """See PartitionServices."""
+        return False
+
     def __getattr__(self, name: str) -> Any:
         """All else is news for the node, which is not here."""
         return lambda *_arguments, **_named: None
