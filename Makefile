@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
+.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -80,6 +80,9 @@ fuzz: setup ## half an hour of hostile inputs to every listener and file format:
 
 soak: setup ## an hour of mixed load on three nodes: does anything grow, is anything lost? make soak ARGS="600 --out DIR"
 	$(BIN)/python -m tests.soak.run $(ARGS)
+
+upgrade: setup ## upgrade three nodes of an earlier version one after the other, under load (4 minutes): make upgrade ARGS="--old COMMIT"
+	$(BIN)/python -m tests.rolling.upgrade $(ARGS)
 
 damage: setup ## damage each kind of file in each way, start the node, record what becomes of it in docs/damage.md (10 minutes or more)
 	$(BIN)/python -m tests.node.damage_trials $(ARGS)

@@ -35,7 +35,7 @@ SPARK = (SESSION, NODES, DRIVERS)
 LONG = (
     "tests/simulation/", "tests/node/test_damage", "tests/replication/test_ra", "tests/client/test_write_order",
     "tests/archive/test_archive.py", "tests/coordination/test_live_faults", "tests/log/test_crashes",
-    "tests/node/test_client_memory", "tests/fuzz/",
+    "tests/node/test_client_memory", "tests/fuzz/", "tests/pages/test_drills", "tests/rolling/test_restart",
 )  # fmt: skip
 
 

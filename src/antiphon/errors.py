@@ -92,6 +92,16 @@ class NotReadyError(AntiphonError):
     retriable = True
 
 
+class KeyLockedError(NotReadyError):
+    """The key belongs to a transaction that is about to end: nothing was carried out, ask again.
+
+    A transaction that meets it at its commit writes nothing: it lost against another one, and is to be begun again.
+    """
+
+    code = "key_locked"
+    retriable = True
+
+
 class StaleTermError(AntiphonError):
     """The request carries an older term than this replica has promised. `details`: asked, current."""
 

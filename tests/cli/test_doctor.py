@@ -1,12 +1,20 @@
 """What the doctor says about an installation's extras and its Java."""
 
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from antiphon.cli import doctor
+from antiphon.cli.node_clocks import differences
+from antiphon.model.metadata import NodeMeta
 from antiphon.spark.java import Java
 
 DECLARED = [
@@ -51,6 +59,44 @@ def test_extras_there_not_there_and_in_the_wrong_version(monkeypatch: pytest.Mon
 )
 def test_versions(found: str, fits: bool) -> None:
     assert doctor._fits(found, "<4.4,>=4.3") == fits
+
+
+class _Livez(BaseHTTPRequestHandler):
+    answer: ClassVar[bytes] = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        (lambda now: {"clock_ms": now}, "in time"),
+        (lambda now: {"clock_ms": now + 90_000}, "node 3 is 90 s ahead"),
+        (lambda now: {"clock_ms": now - 5_000}, "node 3 is 5 s behind"),
+        (lambda _: {"alive": True}, "no time"),
+        (lambda _: {"clock_ms": "now"}, "no time"),
+        (lambda _: [], "no time"),
+    ],
+)
+def test_clocks(told: Callable[[int], object], found: str) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Livez)
+    node = NodeMeta(3, "127.0.0.1:1", http=f"127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.handle_request)
+    _Livez.answer = json.dumps(told(int(time.time() * 1000))).encode()
+    thread.start()
+    others = [NodeMeta(4, "127.0.0.1:1"), NodeMeta(5, "x:1", http="127.0.0.1:9", alive=False)]
+    clocks = differences([node, *others])
+    thread.join()
+    server.server_close()
+    (said,) = [re.sub(r"\.\d", "", str(one)) if one.is_off else "in time" for one in clocks] or ["no time"]
+    assert said in {found, found.replace("90", "89").replace(" 5 ", " 4 ")}, "a moment passes"
+    assert differences([node]) == [], "nobody listens"
 
 
 def test_where_java_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

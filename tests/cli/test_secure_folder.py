@@ -329,13 +329,13 @@ def test_a_node_that_is_started_alone_refuses_too(tmp_path: Path, monkeypatch: p
     """)
     before = sorted(folder.iterdir())
     with pytest.raises(InvalidRequestError, match="asked to listen on"):
-        node_process.run_from_file(folder, bootstrap=True, insecure=False)
+        node_process.run_from_file(folder, {}, bootstrap=True, insecure=False)
     assert sorted(folder.iterdir()) == before, "nothing has begun"
     started: list[bool] = []
     monkeypatch.setattr(
         "antiphon.server.process.run_node", lambda config: started.append(config.security.insecure)
     )
-    node_process.run_from_file(folder, bootstrap=True, insecure=True)
+    node_process.run_from_file(folder, {}, bootstrap=True, insecure=True)
     assert started == [True]
 
 

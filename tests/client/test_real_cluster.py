@@ -13,7 +13,14 @@ import pytest
 
 import antiphon
 from antiphon.client.aio import AsyncClient, connect
-from antiphon.errors import KeyNotFoundError, OffsetMismatchError, VersionMismatchError, WrongKindError
+from antiphon.errors import (
+    KeyLockedError,
+    KeyNotFoundError,
+    OffsetMismatchError,
+    TimedOutError,
+    VersionMismatchError,
+    WrongKindError,
+)
 from antiphon.records.changes import decode_changes
 from tests.coroutines import on_a_loop
 from tests.node.processes import Processes
@@ -214,6 +221,78 @@ async def test_elections_by_hand_are_not_noticed(processes: Processes) -> None:
         assert len(await table.list()) == 600
 
 
+def test_the_blocking_face_of_transactions_over_tables(processes: Processes) -> None:
+    with antiphon.connect(processes.servers) as db, db.producer("blocking") as producer:
+        table = db.create_table("blocking", shards=2)
+        held = table.put("held", b"x")
+        with producer.begin() as t:
+            assert t.find("blocking", "a") is None
+            assert t.get("blocking", "held").value == b"x"
+            t.put("blocking", "b", b"1", expected_version=antiphon.ABSENT)
+            t.check("blocking", "c", antiphon.ABSENT)
+            t.delete("blocking", "held", expected_version=held.id)
+        row = table.get("b")
+        assert t.versions == [row.version, None, None]
+        assert table.find("held") is None
+        t = producer.begin()
+        t.put("blocking", "a", b"2")
+        t.put("blocking", "b", b"2", expected_version=99)
+        with pytest.raises(VersionMismatchError) as caught:
+            t.commit()
+        assert (caught.value.details["operation"], caught.value.details["table"]) == (1, "blocking")
+        assert table.list() == [b"b"]
+
+
+@on_a_loop
+async def test_transfers_between_shards_keep_the_sum_when_a_leader_is_killed(processes: Processes) -> None:
+    """Each is all there, or not at all; what was acknowledged is there."""
+    names, acknowledged, unknown = [f"account-{number}" for number in range(8)], set(), set()
+    async with connect(processes.servers, timeout_s=20) as db:
+        await db.create_table("bank", shards=4)
+        await db.create_topic("bank-journal")
+        for name in names:
+            await db.table("bank").put(name, b"100")
+        victim = db._cluster.topics["bank"].shards[0].leader
+
+    async def work(number: int) -> None:
+        async with connect(processes.servers, timeout_s=20) as db, db.producer(f"clerk-{number}") as producer:
+            for serial in range(25):
+                tag = f"{number}-{serial}"
+                source, target = names[(number + serial) % 8], names[(number * 3 + serial * 5 + 1) % 8]
+                try:
+                    async with producer.begin() as t:
+                        rows = [await t.get("bank", name) for name in dict.fromkeys((source, target))]
+                        if len(rows) == 2:
+                            await t.put("bank", source, b"%d" % (int(rows[0].value) - 1))
+                            await t.put("bank", target, b"%d" % (int(rows[1].value) + 1))
+                            await t.append("bank-journal", tag)
+                except (KeyLockedError, VersionMismatchError):
+                    continue
+                except TimedOutError:
+                    unknown.add(tag)
+                else:
+                    if len(rows) == 2:
+                        acknowledged.add(tag)
+
+    working = asyncio.gather(*(work(number) for number in range(4)))
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(kill, processes, victim)
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(bring_back, processes, victim)
+    await working
+    async with connect(processes.servers, timeout_s=60) as db, db.producer("auditor") as producer:
+        async with producer.begin() as t:
+            total = sum([int((await t.get("bank", name)).value) for name in names])
+        journal = [
+            (r.value or b"").decode()
+            async for r in db.topic("bank-journal").read(0, 0, isolation="committed")
+        ]
+    assert total == 800
+    assert len(acknowledged) > 20
+    assert len(journal) == len(set(journal))
+    assert acknowledged <= set(journal) <= acknowledged | unknown
+
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
@@ -227,6 +306,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
         "optimistic_counter",
         "table",
         "transactions",
+        "transfers",
     ],
 )
 def test_examples_run_without_a_warning(processes: Processes, name: str) -> None:

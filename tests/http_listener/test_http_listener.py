@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from antiphon import system
 from antiphon.errors import PortInUseError
 from antiphon.http.access import Reply
 from antiphon.http.listener import REQUEST_BYTES_MAX, HttpListener
@@ -54,6 +55,37 @@ async def test_health_follows_the_replicas() -> None:
         nodes.processes[0].call(host.driver.fail, OSError("a disk that is broken"))
         status, body = await get("/healthz")
         assert (status, json.loads(body)["failed_shards"]) == (503, [shard_id])
+
+
+@in_virtual_time
+async def test_ready_is_a_node_that_takes_part_in_all_that_it_holds() -> None:
+    async with served(3) as nodes:
+        made = await nodes.nodes[0].gateway.create_topic(CreateTopic("flights", replicas=3))
+        shard = made.shards[0]
+        await until_ready()
+        # It is in the metadata, and another process of it: what the metadata tells is not about this one.
+        incarnation = nodes.nodes[0].incarnation
+        nodes.nodes[0].incarnation = "another"
+        status, body = await get("/readyz")
+        assert (status, json.loads(body)["joined"]) == (503, False)
+        nodes.nodes[0].incarnation = incarnation
+        await until_ready()
+        host = nodes.nodes[0].hosts[shard.shard_id]
+        nodes.processes[0].call(host.driver.fail, OSError("a disk that is broken"))
+        status, body = await get("/readyz")
+        assert (status, json.loads(body)["first_behind"]) == (503, [shard.shard_id])
+        status, body = await get("/livez")
+        assert (status, json.loads(body)["alive"]) == (200, True), "that is no reason to kill it"
+        assert 0 <= system.wall_ms() - json.loads(body)["clock_ms"] < 50
+
+
+async def until_ready() -> None:
+    """Return when node 0 says that it is in step."""
+    for _ in range(400):
+        if (await get("/readyz"))[0] == 200:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError((await get("/readyz"))[1])
 
 
 @in_virtual_time

@@ -22,6 +22,7 @@ from antiphon.errors import (
 from antiphon.gateway.access import ACCESS
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
+from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.quotas import Quota
@@ -50,7 +51,6 @@ from antiphon.model.requests import (
     Put,
     Rebalance,
     RemoveNode,
-    Request,
     SplitShard,
     StartScrub,
     TableGet,
@@ -59,6 +59,7 @@ from antiphon.model.requests import (
     TrimShard,
 )
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
+from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKey, ReadKeys
 from antiphon.model.transactions import (
     AbortTransaction,
     FindCoordinator,
@@ -153,6 +154,9 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             TableWrite(table, (Put(b"k", b"v"),)),
             TableGet(table, (b"k",)),
             TableScan(table, b"", b""),
+            ReadKeys(table, (b"k",)),
+            CheckReads(table, (ReadKey(b"k", -1),)),
+            PrepareWrite(table, "x", 0, 0, 0, (Put(b"k", b"v"),)),
             OpenSession(table, 1, 5_000),
             KeepSession(table, 1),
             CloseSession(table, 1),
@@ -239,6 +243,37 @@ async def test_the_client_logs_in_at_every_node_and_what_it_may_not_do_is_told()
         use_account(EVE)
         async with aio.connect(ADDRESS) as db:
             assert (await db.topic("events")).name == "events"
+
+
+@in_virtual_time
+async def test_transactions_over_tables_take_what_topics_take() -> None:
+    async with secured(1) as nodes:
+        for name in ("mine", "limits"):
+            await nodes.nodes[0].gateway.create_topic(CreateTopic(name, Kind.TABLE))
+        await give(
+            nodes,
+            eves(R.TABLE, "mine", Op.WRITE),
+            eves(R.TABLE, "limits", Op.READ),
+            eves(R.TRANSACTIONAL_ID, "billing", Op.WRITE),
+        )
+        async with (
+            aio.connect(ADDRESS, user="eve", password="of eve") as db,
+            db.producer("billing") as producer,
+        ):
+            async with producer.begin() as t:
+                assert await t.find("limits", b"k") is None
+                await t.check("limits", b"l", -1)
+                await t.put("mine", b"k", b"v")
+            t = producer.begin()
+            with pytest.raises(AccessDeniedError, match="may not read"):
+                await t.find("mine", b"k")
+            await t.put("limits", b"k", b"v")
+            with pytest.raises(AccessDeniedError, match="may not write"):
+                await t.commit()
+            connection = await db._cluster.connection(ADDRESS)
+            shard_id = db._cluster.topics["mine"].shards[0].shard_id
+            with pytest.raises(AccessDeniedError, match="others"):
+                await connection.request(PrepareWrite(shard_id, "others", 0, 0, 0, (Put(b"k", b"v"),)))
 
 
 @in_virtual_time

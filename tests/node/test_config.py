@@ -1,5 +1,6 @@
 """node.toml: what is written is what is read, and what cannot work is refused with its reason."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,42 @@ def test_a_config_survives_the_file(tmp_path: Path) -> None:
     written.dir = tmp_path.resolve()
     assert load_config(tmp_path) == written
     assert load_config(tmp_path / CONFIG_FILE) == written
+
+
+def test_a_node_may_keep_its_data_elsewhere(tmp_path: Path) -> None:
+    text = 'cluster_id="a"\nnode_id=0\nnodes=[{id=0, native="x:1"}]\ndir='
+    file = tmp_path / CONFIG_FILE
+    for given, found in (
+        ("/var/lib/antiphon", Path("/var/lib/antiphon")),
+        ("data", tmp_path.resolve() / "data"),
+    ):
+        file.write_text(f'{text}"{given}"')
+        assert load_config(file).dir == found
+    file.write_text(f"{text}7")
+    with pytest.raises(InvalidRequestError, match=r"Expected `str`, got `int` - at `\$\.dir`"):
+        load_config(file)
+
+
+def test_settings_of_one_node_go_before_those_of_a_file_that_several_share(tmp_path: Path) -> None:
+    file = tmp_path / CONFIG_FILE
+    file.write_text('cluster_id="a"\nadvertised_host="x"\nnodes=[{id=0, native="x:1"}]')
+    found = load_config(file, {"node_id": 4, "advertised_host": "y"})
+    assert (found.node_id, found.host_told) == (4, "y")
+    with pytest.raises(InvalidRequestError, match="node_id"):
+        load_config(file, {"node_id": -4})
+
+
+def test_what_has_its_default_is_a_remark(tmp_path: Path) -> None:
+    """So that a version that does not know a setting reads the file."""
+    written = config()
+    written.limits.topics = 7
+    save_config(written, tmp_path)
+    found = tomllib.loads((tmp_path / CONFIG_FILE).read_text())
+    assert set(found) == {"cluster_id", "node_id", "format", "limits", "nodes"}
+    assert found["limits"] == {"topics": 7}
+    text = (tmp_path / CONFIG_FILE).read_text()
+    assert "\n# [sessions]\n# timeout_min_ms = 1000\n" in text
+    assert '\n# profile = "oxia"\n' in text
 
 
 def test_founding_a_cluster_is_said_once_and_not_saved(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 import antiphon.aio
 from antiphon.errors import (
     AntiphonError,
+    BatchTooLargeError,
     InvalidRequestError,
     InvalidTxnStateError,
     ProducerFencedError,
@@ -16,7 +18,8 @@ from antiphon.errors import (
 )
 from antiphon.model.cluster import EndTransaction
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import CreateTopic
+from antiphon.model.requests import CreateTopic, Put, TableGet
+from antiphon.model.table_transactions import PrepareWrite
 from antiphon.node.node import Node
 from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
 from antiphon.records.builder import build_batch, build_end_marker, end_marker_of, seal
@@ -124,9 +127,68 @@ def test_shards_that_take_no_transactions_say_so(options: dict[str, Any]) -> Non
                 await leader.gateway.append(shard_id, batch_of(0), transaction_number=1)
             with pytest.raises(WrongKindError, match="takes no transactions"):
                 leader.gateway.transactions.check_taken(shard_id)
-            if "commit" not in options.get("config", {}):
+            if "writers" in options.get("config", {}):
                 with pytest.raises(WrongKindError):
                     await leader.gateway.transactions.end(end_of(shard_id, 1))
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({}, ""),
+        ({"writers": "multi"}, "writers=multi"),
+        ({"commit": "live", "unclean.leader.election.enable": "true"}, "unclean elections"),
+    ],
+)
+def test_tables_take_what_is_prepared_unless_it_could_be_lost(config: dict[str, str], reason: str) -> None:
+    async def test() -> None:
+        async with cluster_of(1) as nodes:
+            leader, shard_id = await _a_shard(nodes, replicas=1, kind=Kind.TABLE, config=config)
+            transactions = leader.gateway.transactions
+            body = PrepareWrite(shard_id, "x", PRODUCER, 0, 0, (Put(b"k", b"v"),))
+            if reason:
+                with pytest.raises(WrongKindError, match=reason):
+                    transactions.check_taken(shard_id, tables=True)
+                with pytest.raises(WrongKindError, match=reason):
+                    transactions.prepare(body, 1, print)
+                return
+            transactions.check_taken(shard_id, tables=True)
+            with pytest.raises(InvalidTxnStateError, match="nobody was asked"):
+                transactions.prepare(body, None, print)
+            answers: list[Any] = []
+            transactions.prepare(body, 1, answers.append)
+            with pytest.raises(InvalidTxnStateError, match="prepared in shard"):
+                transactions.prepare(msgspec.structs.replace(body, sequence=1), 1, print)
+            assert await transactions.end(end_of(shard_id, 1)) == 1
+            assert answers[0].offset == 0
+            transactions.prepare(body, 1, answers.append)  # a repeat, after its end
+            await asyncio.sleep(0.1)
+            assert answers[1] == answers[0]
+            with pytest.raises(InvalidTxnStateError, match="number 1 has ended"):
+                transactions.prepare(msgspec.structs.replace(body, sequence=1), 1, print)
+            (row,) = (await leader.gateway.table_get(TableGet(shard_id, (b"k",)))).rows
+            assert row is not None
+            assert row.value == b"v"
+            large = (Put(b"k", bytes(2_000_000)),)
+            with pytest.raises(BatchTooLargeError):
+                transactions.prepare(msgspec.structs.replace(body, sequence=1, ops=large), 2, print)
+
+    run(test())
+
+
+def test_the_clusters_own_tables_take_no_markers() -> None:
+    async def test() -> None:
+        async with cluster_of(1) as nodes:
+            gateway = nodes.nodes[0].gateway
+            made = CreateTopic("__groups", Kind.TABLE, replicas=1, internal=True)
+            shard_id = (await gateway.create_topic(made)).shards[0].shard_id
+            await nodes.leader(shard_id)
+            with pytest.raises(WrongKindError, match="so none can be ended"):
+                await gateway.transactions.end(end_of(shard_id, 1))
+            with pytest.raises(WrongKindError, match="belongs to the cluster"):
+                gateway.transactions.check_taken(shard_id, tables=True)
 
     run(test())
 

@@ -63,7 +63,8 @@ def blocks_of(page: str) -> list[Block]:
 class Reader:
     """Somebody who follows pages in a folder of their own, beside a cluster that runs already."""
 
-    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+    def __init__(self, cluster: LocalCluster, folder: Path, *, servers: bool = True) -> None:
+        """`servers`: the environment says where the cluster is."""
         self._folder = folder
         self._cluster = str(cluster.dir)
         self._places = {
@@ -83,6 +84,9 @@ class Reader:
             "ANTIPHON_SERVERS": self._places["127.0.0.1:7400"],
             "PATH": f"{command.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
+
+        if not servers:
+            del self._environment["ANTIPHON_SERVERS"]
 
     def follow(self, block: Block) -> None:
         """Run a block; raises AssertionError where it fails, or says something else than the page does."""

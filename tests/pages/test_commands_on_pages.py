@@ -11,7 +11,9 @@ from antiphon.cli.main import app
 from tests.pages.blocks import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_COMMAND = re.compile(r"^(?:\$ |    )?(?:.*\| *)?(?:\S*/)?antiphon (?P<words>[^|&<>(\n]*)", re.MULTILINE)
+_COMMAND = re.compile(
+    r"^(?:\$ |    )?(?:.*\| *)?(?:\S*/)?antiphon (?P<words>(?:(?! \d>)[^|&<>(;\n])*)", re.MULTILINE
+)
 
 
 def commands_on(page: Path) -> list[str]:

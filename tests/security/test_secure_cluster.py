@@ -77,12 +77,10 @@ class Secure:
             folder = self.dir / f"node-{node_id}"
             (folder / "keys.json").write_text(json.dumps({"keys": [key]}))
             text = (folder / "node.toml").read_text()
-            text = text.replace('"SCRAM-SHA-512"]', '"SCRAM-SHA-512", "OAUTHBEARER"]')
-            start, end = text.index("[security.oauth]"), len(text)
-            following = re.search(r"\n\[", text[start:])
-            if following:
-                end = start + following.start()
-            (folder / "node.toml").write_text(text[:start] + OAUTH + text[end:])
+            mechanisms = 'sasl_mechanisms = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]'
+            text, found = re.subn(r"(?m)^(# )?sasl_mechanisms = .*$", mechanisms, text)
+            assert found == 1
+            (folder / "node.toml").write_text(text + OAUTH)
 
     def token(self, name: str) -> str:
         claims = {

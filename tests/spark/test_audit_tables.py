@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.errors import CorruptBatchError, UnavailableError
 from antiphon.model.metadata import HASH_MAX, key_hash
-from antiphon.records.builder import RecordInput, build_batch, seal
+from antiphon.records.builder import RecordInput, build_batch, build_end_marker, seal
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.spark.jobs.audit_model import ReplicaPlan, ShardPlan, ShardResult
 from antiphon.spark.jobs.audit_tables import (
@@ -193,6 +193,55 @@ def test_keys_of_another_shard_are_left_out() -> None:
     assert not judged(dict.fromkeys(NODES, without_b), plan=plan).findings
     plan = table_plan(hashes=(0, HASH_MAX))
     assert {key for *_, key in problems(judged(dict.fromkeys(NODES, without_b), plan=plan))} >= {b"b"}
+
+
+def in_transaction(offset: int, producer: int, *effects: tuple[str, str | None, bytes]) -> bytes:
+    """What a transaction has prepared."""
+    records: list[RecordInput] = [
+        (key.encode(), None if value is None else value.encode(), [(VERSION_HEADER, packed)], 1_000)
+        for key, value, packed in effects
+    ]
+    batch = build_batch(
+        records,
+        base_offset=offset,
+        leader_epoch=1,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    return bytes(batch)
+
+
+def ended(offset: int, producer: int, *, commit: bool) -> bytes:
+    marker = build_end_marker(
+        commit=commit, number=1, producer=(producer, 0), term=1, base_offset=offset, timestamp_ms=1_000
+    )
+    return bytes(marker)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(
+    "ranges", [((0, 6),), ((0, 4), (4, 6))], ids=["one range", "the marker is in another range"]
+)
+def test_rows_of_transactions_are_judged_by_their_markers(
+    commit: bool, ranges: tuple[tuple[int, int], ...]
+) -> None:
+    batches = [
+        changes(0, ("a", "1", version(0)), ("b", "1", version(1))),
+        in_transaction(2, 7, ("a", "2", version(2)), ("b", None, version(1))),
+        changes(4, ("c", "3", version(4))),
+        ended(5, 7, commit=commit),
+    ]
+    before = {b"a": row_of(version(0), b"1"), b"b": row_of(version(1), b"1"), b"c": row_of(version(4), b"3")}
+    after = {b"a": row_of(version(2), b"2"), b"c": row_of(version(4), b"3")}
+    right, wrong = (after, before) if commit else (before, after)
+    assert not judged(dict.fromkeys(NODES, right), batches=batches, ranges=ranges).findings
+    found = judged({0: right, 1: wrong, 2: right}, batches=batches, ranges=ranges)
+    is_known = len(ranges) == 1
+    assert {(node, key) for _, node, _, key in problems(found)} == (
+        {(1, b"a"), (1, b"b")} if is_known else set()
+    )
 
 
 def test_the_fold_takes_another_replica_where_one_has_no_whole_log() -> None:

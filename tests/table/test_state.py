@@ -21,6 +21,7 @@ from antiphon.records.builder import build_batch, build_term_start
 from antiphon.records.changes import VERSION, Effect, effects_of
 from antiphon.records.split_entries import Freeze, Release
 from antiphon.table import state as states
+from antiphon.table.meta import META_KEY
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import (
     CEILING,
@@ -28,7 +29,6 @@ from antiphon.table.state import (
     FLOOR,
     HIGHER,
     LOWER,
-    META_KEY,
     TableState,
 )
 from antiphon.table.store import Batch, Store

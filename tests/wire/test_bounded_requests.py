@@ -10,6 +10,7 @@ import pytest
 from msgspec import inspect
 
 from antiphon.errors import InvalidRequestError, ProtocolViolationError
+from antiphon.model.messages import Request
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.placement import NODES_MAX, PlaceReplicas
 from antiphon.model.requests import (
@@ -17,7 +18,6 @@ from antiphon.model.requests import (
     CreateTopic,
     GetMetadata,
     Put,
-    Request,
     TableWrite,
 )
 from antiphon.wire.frames import (

@@ -18,11 +18,13 @@ from antiphon.model.requests import (
     AlterAcls,
     AlterTopic,
     AppendBatch,
+    Check,
     CreateTopic,
     Delete,
     Done,
     Failure,
     Hello,
+    Put,
     TableGet,
     TableScan,
     TableWrite,
@@ -30,6 +32,14 @@ from antiphon.model.requests import (
 )
 from antiphon.model.rows import Row, Version
 from antiphon.model.sessions import HASHES_MAX, CloseSession, KeepSession, OpenSession, PutEphemeral
+from antiphon.model.table_transactions import (
+    CheckReads,
+    KeysRead,
+    PrepareWrite,
+    ReadKey,
+    ReadKeys,
+    ReadsChecked,
+)
 from antiphon.wire.frames import (
     Frame,
     FrameDecoder,
@@ -66,6 +76,37 @@ def test_golden_bytes_of_sessions() -> None:
     assert msgspec.msgpack.encode(op).hex() == "9504c4016bc4017607ff"
     row = Row(b"k", b"v", Version(5, 0, 1, 2), 7)
     assert msgspec.msgpack.encode(row).hex() == "94c4016bc40176940500010207"  # fmt: skip
+
+
+def test_golden_bytes_of_transactions_over_tables() -> None:
+    ops = (Put(b"k", b"v", 5), Delete(b"l"), Check(b"m", -1))
+    reads = (ReadKey(b"k", 5), ReadKey(b"l", -1, 9))
+    for request, packed in (
+        (ReadKeys(3, (b"k",)), "920793a8526561644b6579730391c4016b"),
+        (CheckReads(3, reads), "920793aa436865636b5265616473039293c4016b05ff93c4016cff09"),
+        (
+            PrepareWrite(3, "x", 7, 1, 2, ops, 1000, (0, 9)),
+            "920799ac50726570617265577269746503a178070102939400c4016bc40176059301c4016cc09303c4016dffcd03e8920009",
+        ),
+    ):
+        frame = b"".join(encode_message(7, request))
+        assert frame[8:].hex() == packed
+        assert decode_request.decode(frame[8:]) == (7, request)
+    for bad in (
+        PrepareWrite(3, "x", -1, 1, 2, ops),
+        PrepareWrite(3, "x", 7, 1 << 15, 2, ops),
+        PrepareWrite(3, "x", 7, 1, -2, ops),
+    ):
+        with pytest.raises(msgspec.ValidationError):
+            decode_request.decode(b"".join(encode_message(7, bad))[8:])
+    rows = (Row(b"k", b"v", Version(5, 0, 1, 2)), None)
+    for reply, packed in (
+        (KeysRead(rows, 9), "920793a84b657973526561649294c4016bc401769405000102c0c009"),
+        (ReadsChecked(((1, -1),)), "920792ac5265616473436865636b6564919201ff"),
+    ):
+        frame = b"".join(encode_message(7, reply))
+        assert frame[8:].hex() == packed
+        assert decode_reply.decode(frame[8:]) == (7, reply)
 
 
 @settings(max_examples=60)

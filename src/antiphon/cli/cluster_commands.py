@@ -1,9 +1,10 @@
 """`antiphon down`, `status`, `doctor`, `node ...`: a cluster and its processes."""
 
 import contextlib
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,10 +70,27 @@ def node_start(
     config: Annotated[
         Path | None, typer.Option("--config", help="A node.toml; the node runs in the foreground.")
     ] = None,
+    own_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            envvar="ANTIPHON_NODE_ID",
+            help="With --config: the node's id, before the file's; of a name such as antiphon-2 the number at its end.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            envvar="ANTIPHON_ADVERTISED_HOST",
+            help="With --config: the host that others are told, before the file's advertised_host.",
+        ),
+    ] = None,
     bootstrap: Annotated[
         bool,
         typer.Option(
             "--bootstrap",
+            envvar="ANTIPHON_BOOTSTRAP",
             help="With --config: this start founds a new cluster. For the first start of its nodes only, never for a node "
             "whose data was lost.",
         ),
@@ -89,12 +107,24 @@ def node_start(
     if (directory is None) == (config is None):
         usage("give either --dir DIR/node-N or --config node.toml")
     if config is not None:
-        node_process.run_from_file(config, bootstrap=bootstrap, insecure=insecure)
+        own: dict[str, Any] = {} if own_id is None else {"node_id": _id_of(own_id)}
+        own |= {} if advertise is None else {"advertised_host": advertise}
+        node_process.run_from_file(config, own, bootstrap=bootstrap, insecure=insecure)
         return
-    if bootstrap or insecure:
-        usage("--bootstrap and --insecure go with --config; `antiphon up` founds local clusters")
+    if bootstrap or insecure or own_id is not None or advertise is not None:
+        usage(
+            "--id, --advertise, --bootstrap and --insecure go with --config; `antiphon up` founds local clusters"
+        )
     if directory is not None:
         _start_member(directory.absolute(), foreground=foreground, as_json=as_json)
+
+
+def _id_of(text: str) -> int:
+    """A node's id: a number, or the one at the end of a name, as pods of a StatefulSet have it."""
+    found = re.fullmatch(r"(?:.*[^0-9])?([0-9]{1,10})", text, re.ASCII | re.DOTALL)
+    if found is None:
+        usage(f"--id takes a number, or a name that ends in one, not {text!r}")
+    return int(found[1])
 
 
 def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:

@@ -249,6 +249,7 @@ def _cluster(servers: str) -> list[Finding]:
         ]
     try:
         found = collect(servers)
+        clocks = _clocks(servers)
     except AntiphonError as error:
         return [
             *findings,
@@ -260,9 +261,27 @@ def _cluster(servers: str) -> list[Finding]:
     told = {line_of(one) for one in found["findings"]}
     findings += [_finding("wrong", problem, hint) for problem in found["problems"] if problem not in told]
     findings += [_of_node(one) for one in found["findings"]]
+    findings += clocks
     if found["healthy"]:
         findings.append(_finding("ok", f"the cluster is healthy: {found['shards']} shards, all led"))
     return findings
+
+
+def _clocks(servers: str) -> list[Finding]:
+    """Nodes whose clocks are not that of this machine."""
+    import antiphon
+    from antiphon.cli.node_clocks import differences
+
+    with antiphon.connect(servers) as db:
+        found = differences(db.metadata().nodes)
+    if not found:
+        return []
+    do = "have its machine synchronise its clock (chrony, systemd-timesyncd); if all nodes differ, it is this machine's"
+    off = [_finding("wrong", f"clocks: {one} of this machine", do) for one in found if one.is_off]
+    most = max(abs(one.ahead_s) for one in found)
+    return off or [
+        _finding("ok", f"the clocks of {len(found)} nodes are within {most:.2f} s of this machine's")
+    ]
 
 
 def _of_node(one: dict[str, Any]) -> Finding:

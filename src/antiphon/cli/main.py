@@ -16,7 +16,9 @@ from antiphon.cli import (
     kv_commands,
     membership_commands,
     quota_commands,
+    restart_command,
     scrub_command,
+    secrets_command,
     simulate,
     spark_support,
     topic_commands,
@@ -59,8 +61,10 @@ cluster_commands.mount(app)
 top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
+restart_command.mount(app)
 access_commands.mount(app)
 quota_commands.mount(app)
+secrets_command.mount(app)
 data_commands.mount(app)
 kv_commands.mount(app)
 demo.mount(app)

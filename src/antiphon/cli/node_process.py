@@ -1,7 +1,8 @@
 """What a node's process runs: the bridge from the supervisor to `antiphon.server`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from antiphon.cli.secure_folder import new_security, secure_node
 from antiphon.client.local_folder import LocalClusterFile, LocalNode
@@ -79,11 +80,11 @@ def run(config: NodeConfig, sockets: Sockets, ready: Callable[[bool], None]) -> 
     run_node(config, sockets=sockets, ready=ready)
 
 
-def run_from_file(path: Path, *, bootstrap: bool, insecure: bool) -> None:
-    """Serve in the foreground by a `node.toml`."""
+def run_from_file(path: Path, own: Mapping[str, Any], *, bootstrap: bool, insecure: bool) -> None:
+    """Serve in the foreground by a `node.toml`; what is `own` goes before its settings."""
     from antiphon.server.process import run_node
 
-    config = load_config(path)
+    config = load_config(path, own)
     config.bootstrap = bootstrap
     config.security.insecure |= insecure
     run_node(config)

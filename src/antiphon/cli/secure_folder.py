@@ -63,16 +63,10 @@ def secure_cluster(directory: Path, cluster: LocalClusterFile) -> None:
     """See to it that the folder has what is the cluster's. Raises OSError, InvalidRequestError."""
     if not cluster.secure:
         return
-    for name, purpose in ((CLIENTS.authority, "authority"), (PEERS.authority, "authority of nodes")):
-        file = directory / name
-        if not file.exists():
-            if cluster.founded:
-                raise InvalidRequestError(f"{file} is gone: put it back from a backup")
-            from antiphon.security.authority import new_authority
-
-            issued = new_authority(f"antiphon {cluster.cluster_id[:8]} {purpose}")
-            write_private(file.with_suffix(".key"), issued.key)
-            write_private(file, issued.certificate)
+    for file, purpose in missing_authorities(directory).items():
+        if cluster.founded:
+            raise InvalidRequestError(f"{file} is gone: put it back from a backup")
+        make_authority(file, f"antiphon {cluster.cluster_id[:8]} {purpose}")
     if not (directory / PASSWORD_FILE).exists() and not cluster.founded:
         from antiphon.security.passwords import new_password
 
@@ -82,6 +76,21 @@ def secure_cluster(directory: Path, cluster: LocalClusterFile) -> None:
     replace_text(directory / SETTINGS_FILE, "\n".join(lines) + "\n")
 
 
+def missing_authorities(directory: Path) -> dict[Path, str]:
+    """The files of authorities that a folder lacks, with what each is for."""
+    purposes = {CLIENTS.authority: "authority", PEERS.authority: "authority of nodes"}
+    return {directory / name: why for name, why in purposes.items() if not (directory / name).exists()}
+
+
+def make_authority(file: Path, name: str) -> None:
+    """Make an authority: its certificate, and its key beside it. Raises OSError."""
+    from antiphon.security.authority import new_authority
+
+    issued = new_authority(name)
+    write_private(file.with_suffix(".key"), issued.key)
+    write_private(file, issued.certificate)
+
+
 def secure_node(directory: Path, cluster: LocalClusterFile, node: LocalNode, config: NodeConfig) -> None:
     """See to it that a node's folder has what `config` names. Raises OSError, InvalidRequestError."""
     if not cluster.secure:
@@ -89,7 +98,7 @@ def secure_node(directory: Path, cluster: LocalClusterFile, node: LocalNode, con
     folder, security = Path(node.dir), config.security
     for tls, ours in ((security.tls, CLIENTS), (security.peer_tls, PEERS)):
         if (tls.certificate, tls.key, tls.authority) == (ours.certificate, ours.key, ours.authority):
-            _certificate(directory, folder, ours, f"antiphon node {node.id}", _hosts(cluster, config))
+            certify(directory, folder, ours, f"antiphon node {node.id}", _hosts(cluster, config))
     first = folder / FIRST_USER_FILE
     if node is cluster.nodes[0] and not cluster.founded and not first.exists():
         from antiphon.server.first_user import write_first_user
@@ -103,7 +112,11 @@ def _hosts(cluster: LocalClusterFile, config: NodeConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if name))
 
 
-def _certificate(directory: Path, folder: Path, tls: Tls, name: str, hosts: tuple[str, ...]) -> None:
+def certify(directory: Path, folder: Path, tls: Tls, name: str, hosts: tuple[str, ...]) -> None:
+    """See to it that a folder has the certificate of `tls`, for these hosts, by the authority in `directory`.
+
+    Raises OSError, InvalidRequestError.
+    """
     from antiphon.security.authority import Issued, is_from, is_good_for, is_pair, issue
 
     authority = directory / tls.authority

@@ -392,7 +392,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         A transaction that lasts longer than `transaction_timeout_s` is aborted; `timeout_s` bounds each call.
         """
         times = self._time(timeout_s), transaction_timeout_s
-        return AsyncProducer(self._cluster, self.coordinators, self.topic, name, *times)
+        return AsyncProducer(self._cluster, self.coordinators, self.topic, self.table, name, *times)
 
     def session(self, *, timeout_s: float = SESSION_TIMEOUT_S, on_lost: OnLost | None = None) -> AsyncSession:
         """A session: rows put under it (`table.put(..., session=session)`) are removed when it ends.

@@ -289,11 +289,18 @@ class Cluster:
             return  # the next try says what is wrong, until the time is over
 
     async def call_shard(
-        self, shard_id: int, body: Any, payload: Sequence[Buffer] = (), *, timeout_s: float
+        self,
+        shard_id: int,
+        body: Any,
+        payload: Sequence[Buffer] = (),
+        *,
+        timeout_s: float,
+        ends: tuple[type[AntiphonError], ...] = (WrongShardError,),
     ) -> tuple[Any, memoryview]:
         """Send a request that may be repeated to the shard's leader; returns the reply and its bulk bytes.
 
-        Raises the first error that a retry cannot fix, or TimedOutError.
+        Raises the first error that a retry cannot fix, or one of `ends`, which are for the caller to deal with, or
+        TimedOutError.
         """
         connection = self.ready_connection(shard_id)
         pauses: Pauses | None = None
@@ -308,9 +315,9 @@ class Cluster:
                 raise TimedOutError(
                     f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
                 ) from None
-            except WrongShardError:
-                raise  # which shard to ask instead is for the caller to say
             except AntiphonError as error:
+                if isinstance(error, ends):  # such as which shard to ask instead
+                    raise
                 if pauses is None:
                     pauses = Pauses(deadline)
                 await self.failed(shard_id, error, pauses)

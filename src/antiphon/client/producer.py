@@ -1,4 +1,4 @@
-"""Transactions that span topics and the offsets of groups: all of it is committed, or none of it.
+"""Transactions that span topics, tables and the offsets of groups: all of it is committed, or none of it.
 
 A producer has a transactional id. Whoever gets the producer of that id last is the only one: any other is fenced. Its
 transactions follow each other. Each is carried out by the id's coordinator and the leaders of the shards that take part
@@ -8,10 +8,12 @@ transactions follow each other. Each is carried out by the id's coordinator and 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from antiphon.client.cluster import Cluster
 from antiphon.client.coordinated import Coordinators
+from antiphon.client.producer_identity import Identity
+from antiphon.client.table_steps import LOST, TableSteps
 from antiphon.client.topic import AsyncTopic, Placed, Value
 from antiphon.client.topic_writer import BYTES_PER_BATCH, RECORDS_PER_BATCH, SEQUENCE_MASK, Position
 from antiphon.errors import (
@@ -23,6 +25,7 @@ from antiphon.errors import (
     TimedOutError,
 )
 from antiphon.model.requests import AppendBatch, Appended
+from antiphon.model.rows import Version
 from antiphon.model.transactions import (
     OFFSETS_MAX,
     FinishTransaction,
@@ -34,15 +37,11 @@ from antiphon.model.transactions import (
 )
 from antiphon.records.builder import build_batch
 
+if TYPE_CHECKING:
+    from antiphon.client.table import AsyncTable
+
 TRANSACTION_TIMEOUT_S: Final = 60.0
 HELD_BYTES_MAX: Final = 4 * 1024 * 1024  # of records of one transaction that wait to be sent
-
-
-class Identity(NamedTuple):
-    """What the batches of a producer carry."""
-
-    producer_id: int
-    epoch: int
 
 
 class AsyncProducer:
@@ -53,6 +52,7 @@ class AsyncProducer:
         cluster: Cluster,
         coordinators: Coordinators,
         topic: Callable[[str], AsyncTopic],
+        table: "Callable[[str], AsyncTable]",
         name: str,
         timeout_s: float,
         transaction_timeout_s: float,
@@ -62,6 +62,7 @@ class AsyncProducer:
         self.transaction_timeout_s = transaction_timeout_s
         self.cluster = cluster
         self.topic = topic
+        self.table = table
         self.sequences: dict[int, int] = {}  # by shard id
         self._coordinators = coordinators
         self._identity: Identity | None = None
@@ -169,10 +170,11 @@ class _Part:
         return taken
 
 
-class AsyncTransaction:
+class AsyncTransaction(TableSteps):
     """One transaction; `AsyncProducer.begin` makes it. `positions`: of its records in order, once it is committed."""
 
     def __init__(self, producer: AsyncProducer) -> None:
+        super().__init__(producer.cluster, producer.table, producer.timeout_s)
         self._producer = producer
         self._loop = asyncio.get_running_loop()
         self._began_s: float | None = None
@@ -215,6 +217,13 @@ class AsyncTransaction:
         if self._state != "committed":
             raise InvalidTxnStateError(f"the transaction of {self._producer.name!r} is {self._state}")
         return [found for found in self._found if found is not None]
+
+    @property
+    def versions(self) -> list[Version | None]:
+        """The new version of each put, None for deletes and checks, in order. Raises InvalidTxnStateError as `positions`."""
+        if self._state != "committed":
+            raise InvalidTxnStateError(f"the transaction of {self._producer.name!r} is {self._state}")
+        return [self._versions.get(at) for at in range(len(self._operations))]
 
     # -- what belongs to it ---------------------------------------------------------------------------------------
 
@@ -288,12 +297,15 @@ class AsyncTransaction:
     async def commit(self) -> None:
         """Commit; returns when that is decided for good. Readers of committed records see it within moments.
 
-        If a step failed, it aborts and raises what that step raised. TimedOutError with `earlier_try` in its details means
-        that the outcome is not known: call this again to ask for it.
+        If a step failed, it aborts and raises what that step raised. What it says of tables is judged here: raises
+        VersionMismatchError or KeyNotFoundError for a condition that does not hold, or what was read and has changed, and
+        KeyLockedError where another transaction was first; nothing is written then. TimedOutError with `earlier_try` in its
+        details means that the outcome is not known: call this again to ask for it.
         """
         if self._state == "open":
             try:
                 await self.flush()
+                await self._prepared()
             except BaseException as error:
                 await self._give_up(error)
                 raise
@@ -353,6 +365,25 @@ class AsyncTransaction:
             )
         if self._broken is not None:
             raise self._broken
+
+    async def _prepared(self) -> None:
+        """Have all that it says of tables prepared."""
+        try:
+            await self._prepare_tables()
+        except LOST as error:  # which leaves no trace in its shard: no sequence is in doubt
+            self._broken = error
+            raise
+        except AntiphonError as error:
+            raise self._failed(error) from error
+
+    @property
+    def _name(self) -> str:
+        return self._producer.name
+
+    def _sequence(self, shard_id: int, records: int) -> int:
+        sequence = self._producer.sequences.get(shard_id, 0)
+        self._producer.sequences[shard_id] = (sequence + records) & SEQUENCE_MASK
+        return sequence
 
     async def _join(self, shards: Iterable[int], groups: Iterable[str]) -> Identity:
         """Have the coordinator know what takes part, before anything is sent there."""

@@ -5,8 +5,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer, AsyncTransaction
+from antiphon.client.table_steps import Key
 from antiphon.client.topic import Value
 from antiphon.client.topic_writer import Position
+from antiphon.model.rows import Row, Version
 from antiphon.model.transactions import TransactionState
 
 if TYPE_CHECKING:
@@ -56,6 +58,31 @@ class ProducerTransaction:
                 expected_offset=expected_offset,
             )
         )
+
+    @property
+    def versions(self) -> list[Version | None]:
+        """The new version of each put, None for deletes and checks, in order, once it is committed."""
+        return self._transaction.versions
+
+    def get(self, table: str, key: Key) -> Row:
+        """The row of a key; KeyNotFoundError if it is not there. See `AsyncTransaction.find`."""
+        return self._thread.call(self._transaction.get(table, key))
+
+    def find(self, table: str, key: Key) -> Row | None:
+        """The row of a key, or None; the commit goes through only if it is still so. See `AsyncTransaction.find`."""
+        return self._thread.call(self._transaction.find(table, key))
+
+    def put(self, table: str, key: Key, value: Key, *, expected_version: int | None = None) -> None:
+        """Set a key with the commit. See `AsyncTransaction.put`."""
+        self._thread.call(self._transaction.put(table, key, value, expected_version=expected_version))
+
+    def delete(self, table: str, key: Key, *, expected_version: int | None = None) -> None:
+        """Remove a key with the commit. See `AsyncTransaction.delete`."""
+        self._thread.call(self._transaction.delete(table, key, expected_version=expected_version))
+
+    def check(self, table: str, key: Key, expected_version: int) -> None:
+        """Commit only if the key has that version id, or is not there (`ABSENT`). See `AsyncTransaction.check`."""
+        self._thread.call(self._transaction.check(table, key, expected_version))
 
     def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """The next offsets that a group is to read, by (topic, shard). See `AsyncTransaction.send_offsets`."""

@@ -101,7 +101,7 @@ class TableCore(Handle):
         self._known()
         return None if isinstance(op, DeleteRange) else self._ranges.shard_of(op.key).shard_id
 
-    def _bounds(self, shard_id: int) -> tuple[int, ...]:
+    def bounds_of(self, shard_id: int) -> tuple[int, ...]:
         """What the shard holds, to be said to it where the table was ever split."""
         if not self._ranges.is_split or self._meta is None:
             return ()
@@ -202,7 +202,7 @@ class TableCore(Handle):
 
     def _add_range(self, shard_id: int, op: DeleteRange, deadline: float) -> "asyncio.Future[Any]":
         item = Item(
-            Together((op,), hashes=self._bounds(shard_id)),
+            Together((op,), hashes=self.bounds_of(shard_id)),
             OP_OVERHEAD_BYTES,
             deadline,
             self._loop.create_future(),

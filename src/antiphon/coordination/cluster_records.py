@@ -26,6 +26,7 @@ ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
 COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
 CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a part of the metadata
+PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"

@@ -43,6 +43,7 @@ from antiphon.model.requests import (
     TrimShard,
 )
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
+from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.model.transactions import (
     AbortTransaction,
     FindCoordinator,
@@ -233,6 +234,11 @@ def _append(gateway: Gateway, rights: Rights, body: AppendBatch) -> None:
         rights.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
 
 
+def _prepare(gateway: Gateway, rights: Rights, body: PrepareWrite) -> None:
+    _SHARD_WRITE(gateway, rights, body)
+    rights.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
+
+
 def _find(_gateway: Gateway, rights: Rights, body: FindCoordinator) -> None:
     kind = Resource.GROUP if body.is_group else Resource.TRANSACTIONAL_ID
     rights.require(Operation.DESCRIBE, kind, body.name)
@@ -299,6 +305,9 @@ ACCESS: Final[dict[type, Check]] = {
     TableWrite: _table(Operation.WRITE),
     TableGet: _table(Operation.READ),
     TableScan: _table(Operation.READ),
+    ReadKeys: _shard(Operation.READ),
+    CheckReads: _shard(Operation.READ),
+    PrepareWrite: _prepare,
     OpenSession: _shard(Operation.WRITE),
     KeepSession: _shard(Operation.WRITE),
     CloseSession: _shard(Operation.WRITE),

@@ -38,6 +38,7 @@ from antiphon.model.requests import (
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.model.sender import Sender
 from antiphon.model.sessions import SessionRequest
+from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.records.batch import Buffer
 
 Done = Callable[[Any], None]
@@ -49,7 +50,17 @@ Admit = Callable[[Callable[[], None]], None]
 AnsweredWithBulk = Callable[[Any, memoryview], None]
 """Called once with the reply's body and its bulk bytes, or with an AntiphonError and none."""
 
-ShardRequest = AppendBatch | Fetch | ListOffset | TableWrite | TableGet | TableScan
+ShardRequest = (
+    AppendBatch
+    | Fetch
+    | ListOffset
+    | TableWrite
+    | TableGet
+    | TableScan
+    | PrepareWrite
+    | ReadKeys
+    | CheckReads
+)
 """Requests of the native protocol that the leader of a shard answers."""
 
 

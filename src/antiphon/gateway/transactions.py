@@ -1,10 +1,14 @@
 """The shards' part of transactions, as the coordinator of transactions and the listeners ask for it."""
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from antiphon.model.cluster import EndTransaction
+from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.records.known_producer import KnownProducer
+
+Admit = Callable[[Callable[[], None]], None]
+"""See `gateway.interface`."""
 
 
 class ShardTransactions(Protocol):
@@ -17,8 +21,22 @@ class ShardTransactions(Protocol):
         """
         ...
 
-    def check_taken(self, shard_id: int) -> None:
-        """Raise WrongKindError, with the reason, for a shard that takes no parts of transactions; UnknownShardError."""
+    def check_taken(self, shard_id: int, *, tables: bool = False) -> None:
+        """Raise WrongKindError, with the reason, for a shard that takes no parts of transactions; UnknownShardError.
+
+        `tables`: is it one whose parts are prepared, too? Batches of clients are parts in topics only.
+        """
+        ...
+
+    def prepare(self, request: PrepareWrite, number: int | None, done: Callable[[Any], None]) -> None:
+        """Prepare a transaction's changes of a table's shard that this node leads; `done` gets TableWritten or an error.
+
+        `number`: of the transaction, where its coordinator was asked. Errors that are known at once are raised.
+        """
+        ...
+
+    def read(self, request: ReadKeys | CheckReads, done: Callable[[Any], None], admit: Admit) -> None:
+        """Read of a table's shard for a transaction; errors that are known at once are raised. `admit` says when."""
         ...
 
     def producers(self, shard_id: int) -> Iterator[KnownProducer]:

@@ -1,7 +1,8 @@
 """Who asks over HTTP, and what may be seen: Basic or Bearer (RFC 7617, RFC 6750), with each request.
 
-`/healthz` is open to everybody, for monitors. `/topics` shows the topics that the client may describe. Each page of the
-dashboard looks at what it shows. The others show the whole node, which takes DESCRIBE on the cluster.
+`/healthz`, `/livez` and `/readyz` are open to everybody, for monitors. `/topics` shows the topics that the client may
+describe. Each page of the dashboard looks at what it shows. The others show the whole node, which takes DESCRIBE on the
+cluster.
 """
 
 import base64
@@ -19,7 +20,7 @@ from antiphon.security.session import Session
 UNAUTHORIZED: Final = 401
 UNAVAILABLE: Final = 503
 FORBIDDEN: Final = 403
-OPEN_PAGES: Final = ("/healthz",)
+OPEN_PAGES: Final = ("/healthz", "/livez", "/readyz")
 TOPICS_PAGE: Final = "/topics"
 DASHBOARD: Final = "/ui/"  # and `/`: each of its pages asks for the rights that it needs
 CHALLENGE: Final = 'WWW-Authenticate: Basic realm="antiphon", charset="UTF-8"\r\nWWW-Authenticate: Bearer\r\n'

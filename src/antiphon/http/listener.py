@@ -1,4 +1,4 @@
-"""The HTTP listener, for people (the dashboard) and monitors: `/healthz`, `/metrics` (Prometheus), `/status`, `/topics`.
+"""The HTTP listener, for people (the dashboard) and monitors: `/healthz`, `/readyz`, `/metrics`, `/status`, `/topics`.
 
 It answers GET, and POST for what the dashboard is told to do.
 
@@ -38,6 +38,7 @@ from antiphon.http.board import Board
 from antiphon.http.bridge import WebAnswer, WebRequest
 from antiphon.http.heads import body_bytes, halves, is_for_board
 from antiphon.http.page import render
+from antiphon.http.readiness import liveness, readiness
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.authorizer import EVERYTHING, Rights
@@ -116,6 +117,8 @@ class HttpListener:
         self.quotas = FREE
         self._pages: dict[str, Callable[[], Reply]] = {
             "/healthz": self._health,
+            "/livez": lambda: _json(200, liveness()),
+            "/readyz": self._readiness,
             "/metrics": lambda: (200, PROMETHEUS, self._metrics()),
             "/status": lambda: _json(200, self._status()),
             "/topics": self._topics,
@@ -217,6 +220,10 @@ class HttpListener:
                 "shards_without_leader": offline,
             },
         )
+
+    def _readiness(self) -> Reply:
+        found = readiness(self._gateway)
+        return _json(200 if found["ready"] else 503, found)
 
     def _topics(self, rights: Rights = EVERYTHING) -> Reply:
         cluster = self._gateway.metadata

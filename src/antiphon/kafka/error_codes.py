@@ -97,6 +97,7 @@ CODE_OF: Final[dict[type[errors.AntiphonError], int]] = {
     errors.LimitReachedError: POLICY_VIOLATION,
     errors.NotLeaderError: NOT_LEADER_OR_FOLLOWER,
     errors.NotReadyError: LEADER_NOT_AVAILABLE,
+    errors.KeyLockedError: LEADER_NOT_AVAILABLE,
     errors.StaleTermError: NOT_LEADER_OR_FOLLOWER,
     errors.UnavailableError: NOT_ENOUGH_REPLICAS,
     errors.TimedOutError: REQUEST_TIMED_OUT,

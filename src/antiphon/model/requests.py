@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.model.access import ACLS_MAX, Acl, Credential
-from antiphon.model.backup import BackupReply, BackupRequest
 from antiphon.model.body import Body
 from antiphon.model.counters import Counters
 from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
@@ -19,8 +18,7 @@ from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
 from antiphon.model.rows import Row, Version
-from antiphon.model.sessions import HASHES_MAX, PutEphemeral, SessionRequest
-from antiphon.model.transactions import TransactionReply, TransactionRequest
+from antiphon.model.sessions import HASHES_MAX, PutEphemeral
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -471,14 +469,3 @@ AdminRequest = (
     | AlterUser | AlterAcls | AlterQuota | PlaceReplicas
 )  # fmt: skip
 """What the coordinator carries out for a client."""
-
-Request = (
-    Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
-    | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
-    | BackupRequest
-)  # fmt: skip
-Reply = (
-    Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
-    | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply
-    | BackupReply
-)  # fmt: skip

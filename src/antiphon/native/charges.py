@@ -21,10 +21,11 @@ from antiphon.model.requests import (
     TableRows,
     TableWrite,
 )
+from antiphon.model.table_transactions import KeysRead, PrepareWrite
 
-WRITES: Final = (AppendBatch, TableWrite)
+WRITES: Final = (AppendBatch, TableWrite, PrepareWrite)
 NEVER_WAIT: Final = (GetMetadata, Authenticate)  # whatever a client's quotas
-READ: Final = (Fetched, TableRows)
+READ: Final = (Fetched, TableRows, KeysRead)
 
 
 class Client(Charged, Protocol):

@@ -29,6 +29,7 @@ from antiphon.gateway.quotas import FREE, Mute, Payer, Place, payer_of
 from antiphon.gateway.turns import COUNTED_BYTES
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
+from antiphon.model.table_transactions import ReadKeys
 from antiphon.native.charges import charge_reply
 from antiphon.native.metadata_answers import MetadataAnswers
 from antiphon.security.session import OPEN
@@ -435,6 +436,8 @@ def expected_bytes(body: Any) -> int:
             return WAITING_BYTES if body.wait_ms > 0 else FORWARDED_BYTES
         case TableGet():
             return min(ROW_BYTES * len(body.keys), GET_BYTES) if body.include_value else FORWARDED_BYTES
+        case ReadKeys():
+            return min(ROW_BYTES * len(body.keys), GET_BYTES)
         case TableScan():
             return SCAN_BYTES if body.include_value else FORWARDED_BYTES
     return 0

@@ -1,13 +1,20 @@
 """Requests to the shards of tables. Each is handed to the gateway at once, without a task, and answered by a callback."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import AntiphonError
+from antiphon.coordination.transactions import Producer
+from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, SessionRequest
+from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.native.exchange import Exchange
+from antiphon.transactions.refusals import error_of
+
+if TYPE_CHECKING:
+    from antiphon.transactions.asking import Numbered
 
 KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
 FIND_BYTES: Final = 1024  # the same for a key next to another one
@@ -56,6 +63,68 @@ def session(exchange: Exchange, request_id: int, body: SessionRequest, _payload:
         raise
 
 
+# -- transactions that span shards --------------------------------------------------------------------------------
+
+
+def read_in_transaction(
+    exchange: Exchange, request_id: int, body: ReadKeys | CheckReads, _payload: memoryview
+) -> None:
+    """Read keys, or look whether they are as they were read."""
+    keys = body.keys if isinstance(body, ReadKeys) else body.reads
+    done = exchange.begin(request_id)
+    try:
+        admit = partial(_when_room, exchange, done, len(keys) * KEY_BYTES)
+        exchange.gateway.transactions.read(body, done, admit)
+    except BaseException:
+        exchange.end()
+        raise
+
+
+def prepare(exchange: Exchange, request_id: int, body: PrepareWrite, payload: memoryview) -> None:
+    """Prepare a transaction's changes; answered when they are committed as prepared."""
+    asker, transactions = exchange.asker, exchange.gateway.transactions
+    if asker is None:
+        raise InvalidRequestError("this node takes no parts of transactions")
+    exchange.gateway.check_may_write(body.shard_id, internal=False)
+    transactions.check_taken(body.shard_id, tables=True)
+    producer = Producer(body.producer_id, body.producer_epoch)
+    asking = asker.before_append(body.transactional_id, producer, body.shard_id)
+    done = exchange.begin(request_id)
+    if asking is not None:
+        exchange.spawn(_prepare(exchange, request_id, body, payload, asking, done))
+        return
+    try:
+        transactions.prepare(body, None, done)
+    except BaseException:
+        exchange.end()
+        raise
+
+
+async def _prepare(
+    exchange: Exchange,
+    request_id: int,
+    body: PrepareWrite,
+    payload: memoryview,
+    asking: "asyncio.Task[Numbered]",
+    done: Callable[[Any], None],
+) -> None:
+    """Prepare, once the coordinator has said that the shard is part of the transaction; the client is not believed."""
+    try:
+        number, refused = await asyncio.shield(asking)
+        if refused is not None:
+            raise error_of(refused, body.transactional_id)
+        exchange.gateway.transactions.prepare(body, number, done)
+    except NotLeaderError as error:
+        if exchange.forward(request_id, body, payload, error):
+            exchange.end()
+        else:
+            done(error)
+    except AntiphonError as error:
+        done(error)
+    except Exception as error:  # noqa: BLE001 - answered as a bug of this node
+        done(exchange.bug(error))
+
+
 def _when_room(
     exchange: Exchange, done: Callable[[Any], None], cost_bytes: int, read: Callable[[], None]
 ) -> None:
@@ -80,4 +149,7 @@ TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None
     OpenSession: session,
     KeepSession: session,
     CloseSession: session,
+    ReadKeys: read_in_transaction,
+    CheckReads: read_in_transaction,
+    PrepareWrite: prepare,
 }

@@ -7,6 +7,7 @@ that were chosen together and are checked together: a node that misses a few hea
 import contextlib
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -314,8 +315,10 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def load_config(path: Path) -> NodeConfig:
+def load_config(path: Path, own: Mapping[str, Any] | None = None) -> NodeConfig:
     """Read `node.toml`, or the one in the directory `path`; a relative `dir` counts from the file's directory.
+
+    `own`: settings that go before those of the file, which several nodes may then share.
 
     Raises InvalidRequestError saying which file and field is wrong, NewerFormatError for one that a newer version wrote.
     """
@@ -331,25 +334,41 @@ def load_config(path: Path) -> NodeConfig:
         raise NewerFormatError(
             f"{file} has format {format_}, this version reads up to {CONFIG_FORMAT}: use the antiphon that wrote it"
         )
+    plain.update(own or {})
     try:
-        config = msgspec.convert(plain, NodeConfig)
+        config = msgspec.convert(plain, NodeConfig, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"{file}: {error}; {_AGAIN}") from None
     config.dir = (file.parent / config.dir).resolve()
     return check_config(config)
 
 
+def _path(type_: type, value: object) -> Path:
+    """`dir`: the only field of a type that msgspec does not know."""
+    if type_ is not Path or not isinstance(value, str):
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+    return Path(value)
+
+
 def save_config(config: NodeConfig, directory: Path) -> None:
-    """Write `node.toml` into `directory`, replacing an old one as a whole."""
+    """Write `node.toml` into `directory`, replacing an old one as a whole.
+
+    What has its default is a remark there: an earlier version that does not know a setting can then read the file too.
+    """
     check_config(config)
-    plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
+    plain = _plain(config)
     plain.pop("dir")
     plain.pop("bootstrap")
     members = plain.pop("nodes")
-    lines = _section("", plain)
+    lines = _section("", plain, _plain(NodeConfig(cluster_id="", node_id=-1, nodes=[], format=-1)))
     for member in members:
         lines += ["", "[[nodes]]", *(f"{name} = {toml_value(inner)}" for name, inner in member.items())]
     replace_text(directory / CONFIG_FILE, "\n".join(lines) + "\n")
+
+
+def _plain(config: NodeConfig) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
+    return found
 
 
 def replace_text(file: Path, text: str) -> None:
@@ -375,13 +394,16 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
 
 
-def _section(name: str, plain: dict[str, Any]) -> list[str]:
+def _section(name: str, plain: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
     """The lines of one table of TOML, those of the tables in it after them."""
-    lines = ["", f"[{name}]"] if name else []
-    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items() if not isinstance(value, dict)]
+    own = {key: value for key, value in plain.items() if not isinstance(value, dict)}
+    remarks = {key: "# " * (value == defaults[key]) for key, value in own.items()}
+    remark = "" if "" in remarks.values() else "# "
+    lines = ["", f"{remark}[{name}]"] if name else []
+    lines += [f"{remarks[key]}{key} = {toml_value(value)}" for key, value in own.items()]
     for key, value in plain.items():
         if isinstance(value, dict):
-            lines += _section(f"{name}.{key}" if name else key, value)
+            lines += _section(f"{name}.{key}" if name else key, value, defaults[key])
     return lines
 
 

@@ -17,6 +17,7 @@ from antiphon.errors import (
 )
 from antiphon.gateway.interface import AnsweredWithBulk, ShardRequest
 from antiphon.model.requests import AppendBatch, Fetch, TableWrite
+from antiphon.model.table_transactions import PrepareWrite
 from antiphon.node.peers import PeerLink
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Forwarder:
 
 
 def _timeout_s(body: ShardRequest) -> float:
-    if isinstance(body, AppendBatch | TableWrite):
+    if isinstance(body, AppendBatch | TableWrite | PrepareWrite):
         return body.timeout_ms / 1000 + EXTRA_S
     wait_s = body.wait_ms / 1000 if isinstance(body, Fetch) else 0.0
     return OTHER_TIMEOUT_S + wait_s

@@ -14,7 +14,9 @@ from antiphon.node.topic_settings import check_takes_transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from antiphon.gateway.transactions import Admit
     from antiphon.model.cluster import EndTransaction
+    from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
     from antiphon.node.local_replicas import LocalReplicas
     from antiphon.node.peers import PeerLink
     from antiphon.records.known_producer import KnownProducer
@@ -35,9 +37,21 @@ class LocalTransactions:
         host = self._replicas.hosts.get(shard_id)
         return host is not None and host.log.producers.transactions.has_open(producer_id, epoch)
 
-    def check_taken(self, shard_id: int) -> None:
+    def check_taken(self, shard_id: int, *, tables: bool = False) -> None:
         """See ShardTransactions."""
-        check_takes_transactions(*self._replicas.shard(shard_id))
+        check_takes_transactions(*self._replicas.shard(shard_id), tables=tables)
+
+    def prepare(self, request: "PrepareWrite", number: int | None, done: "Callable[[Any], None]") -> None:
+        """See ShardTransactions."""
+        host = self._replicas.host(request.shard_id)
+        self.check_taken(request.shard_id, tables=True)
+        host.prepares.prepare(request, number, done)
+
+    def read(
+        self, request: "ReadKeys | CheckReads", done: "Callable[[Any], None]", admit: "Admit | None" = None
+    ) -> None:
+        """See ShardTransactions."""
+        self._replicas.host(request.shard_id).table_reads.in_transaction(request, done, admit)
 
     def producers(self, shard_id: int) -> "Iterator[KnownProducer]":
         """See ShardTransactions."""

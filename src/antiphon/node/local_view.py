@@ -6,8 +6,10 @@ metadata's is ahead of it, and for good where no coordinator is in reach: then c
 
 import msgspec
 
+from antiphon.coordination.cluster_records import PREPARED_FORMAT
+from antiphon.errors import AntiphonError, InvalidRequestError, NotReadyError
 from antiphon.model.cluster import MetadataDelta, MetadataView, ShardChange
-from antiphon.model.metadata import ShardMeta, ShardStatus
+from antiphon.model.metadata import ShardMeta, ShardStatus, SplitPhase
 from antiphon.node.events import Events
 
 
@@ -74,6 +76,24 @@ class LocalView(MetadataView):
             return shard
         self._recorded[shard.shard_id] = shard
         return msgspec.structs.replace(shard, term=term, leader=leader, status=ShardStatus.ONLINE)
+
+    def refusal_of_prepares(self, shard_id: int) -> AntiphonError | None:
+        """See PartitionServices."""
+        found = self.recorded(shard_id)
+        members = () if found is None else found.everybody
+        old = [one for one in members if one not in self.nodes or self.nodes[one].reads < PREPARED_FORMAT]
+        if old:
+            return InvalidRequestError(
+                f"shard {shard_id} has replicas on nodes whose version knows no transactions over tables: "
+                f"{', '.join(map(str, old))}; upgrade them first, and begin the transaction again"
+            )
+        splits = (change.shard.split for change in self.joining.values())
+        if any(one and one.parent == shard_id and one.phase is not SplitPhase.COPY for one in splits):
+            return NotReadyError(
+                f"keys of shard {shard_id} are about to move to another shard, which takes a moment: nothing is prepared "
+                "meanwhile; retry"
+            )
+        return None
 
     def _clear(self) -> None:
         super()._clear()

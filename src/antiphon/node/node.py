@@ -453,6 +453,10 @@ class Node:
         """See PartitionServices."""
         return shard_id in self.agent.view.joining
 
+    def refusal_of_prepares(self, shard_id: int) -> AntiphonError | None:
+        """See PartitionServices."""
+        return self.view.refusal_of_prepares(shard_id)
+
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""
         self.suspects.add(shard_id)

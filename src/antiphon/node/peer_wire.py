@@ -18,8 +18,9 @@ from antiphon.model.cluster import (
     MetadataDelta,
     TransactionEnded,
 )
+from antiphon.model.messages import Reply, Request
 from antiphon.model.peer_handshake import PeerChallenge
-from antiphon.model.requests import Failure, HelloReply, Reply, Request
+from antiphon.model.requests import Failure, HelloReply
 from antiphon.partition.multi_batches import checked_entries
 from antiphon.records.batch import CONTROL_BIT, checked_batches
 from antiphon.records.builder import members_of

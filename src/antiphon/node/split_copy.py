@@ -8,7 +8,8 @@ to know nothing of splits, and its log tells the whole story of its keys.
 1. *Scan*: page by page in key order, each page of one moment. What the child has already (of an earlier leader's copying) is
    compared, so a page costs writes only where it differs. The pages are of different moments; that is mended by
 2. *follow*: the parent's log from where it was when the scan began, by the hashes that are the child's (`table.copying` has
-   the rules). So after the freeze each key is what it was in the parent at the freeze.
+   the rules). So after the freeze each key is what it was in the parent at the freeze. Of transactions it takes what their
+   commit makes rows of; the freeze waits until none is prepared.
 3. *Inherit*: with everything up to the freeze in the log, an entry ends the copy. Version ids go on above the parent's.
 
 Nothing of this is remembered outside the child's log: a new leader scans again, which finds most of it done.
@@ -29,13 +30,15 @@ from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
 from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import tell_judge
-from antiphon.records.batch import iter_batches
+from antiphon.records.batch import BatchHeader, Buffer, iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER, owned_version, session_in
 from antiphon.records.decode import decode_records
-from antiphon.records.split_entries import Inherit, SplitEntry, build_split_entry
+from antiphon.records.split_entries import Freeze, Inherit, SplitEntry, build_split_entry
 from antiphon.table.copying import CopiedRow, differences, newer, records_of
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.prepared import Prepare, PreparedTransactions
+from antiphon.table.prepared_rows import change_in
 
 if TYPE_CHECKING:
     from antiphon.node.context import NodeContext
@@ -66,6 +69,7 @@ class SplitCopy:
         self._report = report
         self._log = structlog.get_logger().bind(shard=host.shard_id, part="split")
         self._position = -1  # in the parent's log, up to which it is followed; -1: scan first
+        self._prepared = PreparedTransactions()  # as of the position
         self._source: object = None  # the parent's store that was scanned: another one is scanned anew
         self._inherited = (
             -1,
@@ -131,6 +135,7 @@ class SplitCopy:
     async def _scan(self, meta: ShardMeta, parent: "Partition", table: TableShard) -> None:
         state = table.state
         began_at, began_s = state.applied_offset, system.monotonic_s()
+        prepared = state.transactions.copy()
         low, high = meta.hashes
         waiting: deque[asyncio.Future[Any]] = deque()
         start: bytes | None = b""
@@ -158,7 +163,7 @@ class SplitCopy:
             start = following
             if self._meta() is None:
                 return
-        self._position, self._source = began_at, state
+        self._position, self._source, self._prepared = began_at, state, prepared
         self._log.info(
             "split_scanned",
             parent=parent.shard_id,
@@ -175,12 +180,8 @@ class SplitCopy:
         for piece in batches:
             for header, batch in iter_batches(piece):
                 position = header.next_offset
-                for record in () if header.is_control else decode_records(batch):
-                    key = record.key or b""
-                    if low <= key_hash(key) <= high:
-                        version = dict(record.headers).get(VERSION_HEADER)
-                        if version is not None:
-                            changes.append(_copied(key, version, record))
+                found = self._ended(header, batch) if header.is_transactional else _changes(header, batch)
+                changes += [change for change in found if low <= key_hash(change.key) <= high]
         keys = list(dict.fromkeys(change.key for change in changes))
         with _reading(self._host):
             versions = self._table().state.versions(keys)
@@ -189,6 +190,17 @@ class SplitCopy:
         if rows:
             await committed(self._host, self._stage(rows))
         self._position = position
+
+    def _ended(self, header: BatchHeader, batch: Buffer) -> list[CopiedRow]:
+        """What a transaction's commit makes rows of; what is prepared only is not copied."""
+        change = change_in(header, batch)
+        if isinstance(change, Prepare):
+            self._prepared.prepare(change)
+            return []
+        effects = [] if change is None else self._prepared.end(change.producer_id)
+        if change is None or not change.commit:
+            return []
+        return [CopiedRow(key, version, value, header.max_timestamp) for key, value, version in effects]
 
     async def _finish(self, meta: ShardMeta, split: Split, parent: "Partition", table: TableShard) -> None:
         """Everything up to the freeze is here: end the copy, once for each freeze, and say so."""
@@ -235,6 +247,13 @@ class SplitCopy:
             self._say(SplitStep.STUCK, reason=error.message)
 
 
+def _changes(header: BatchHeader, batch: Buffer) -> Iterator[CopiedRow]:
+    for record in () if header.is_control else decode_records(batch):
+        version = dict(record.headers).get(VERSION_HEADER)
+        if version is not None:
+            yield _copied(record.key or b"", version, record)
+
+
 def _copied(key: bytes, version: bytes, record: "Record") -> CopiedRow:
     """A change of the parent's log. The end of a session is not copied as such: the child removes its rows one by one."""
     session_id = session_in(record.headers)
@@ -258,6 +277,11 @@ async def append_entry(host: "Partition", entry: SplitEntry) -> int:
 
     def build(evaluator: TableEvaluator) -> tuple[bytearray, int, Callable[[], None]]:
         nonlocal base
+        if isinstance(entry, Freeze) and evaluator.transactions.by_producer:
+            raise NotReadyError(
+                f"{len(evaluator.transactions.by_producer)} transactions are prepared in shard {host.shard_id}: its "
+                "keys move when they have ended"
+            )
         base = host.log.log_end
         batch = build_split_entry(entry, host.state.term, base, system.wall_ms())
         return batch, 1, partial(evaluator.appended_entry, entry, base)

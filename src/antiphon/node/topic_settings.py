@@ -10,7 +10,7 @@ from antiphon.log.config import Compaction, LogConfig
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta, cleanup_policies
 from antiphon.node.config import NodeConfig
-from antiphon.partition.mode import EARLY, MANY_WRITERS
+from antiphon.partition.mode import EARLY, MANY_WRITERS, UNCLEAN
 from antiphon.partition.settings import PartitionSettings
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
 from antiphon.records.intake import BATCH_RECORDS_MAX, IntakeRules
@@ -90,14 +90,22 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
     )
 
 
-def check_takes_transactions(topic: TopicMeta, shard: ShardMeta) -> None:
-    """Raise WrongKindError, with the reason, where a shard takes no parts of transactions. What each append is told, too."""
+def check_takes_transactions(topic: TopicMeta, shard: ShardMeta, *, tables: bool = False) -> None:
+    """Raise WrongKindError, with the reason, where a shard takes no parts of transactions. What each append is told, too.
+
+    `tables`: are changes of tables meant, too? They are prepared, not appended.
+    """
     replication = replication_of(topic.profile, topic.config)
+    is_table = topic.kind is Kind.TABLE
     reason = ""
-    if topic.kind is Kind.TABLE or is_internal(topic):
-        reason = "only records of plain topics are parts of transactions"
+    if is_internal(topic):
+        reason = "it belongs to the cluster"
+    elif is_table and not tables:
+        reason = "records are appended to topics; Python clients change rows in transactions"
     elif replication.is_multi:
         reason = MANY_WRITERS
+    elif is_table and replication.unclean:
+        reason = UNCLEAN
     elif replication.commit.may_lose(len(shard.ensemble)):
         reason = EARLY
     if reason:

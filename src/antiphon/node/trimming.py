@@ -1,8 +1,9 @@
 """Trimming on request: a client, or a leader for a client of Kafka, lets one replica's log begin later.
 
 The rules are those of retention: nothing goes that is not settled, and of a table nothing that its store does not hold on
-disk; terms, members and what is known of producers stay. Unlike retention, which takes whole segments, a log may begin
-at any batch: never inside one, so that a follower can be fed from its start. The files go with whole segments.
+disk, nor what a transaction has prepared there; terms, members and what is known of producers stay. Unlike retention, which
+takes whole segments, a log may begin at any batch: never inside one, so that a follower can be fed from its start. The files
+go with whole segments.
 
 As what is asked for may be quite new, a leader keeps what a follower that is connected is still to be fed: otherwise one
 that is a batch behind would need a snapshot, of a table the whole store. A follower that is away holds nothing up.
@@ -51,6 +52,7 @@ async def trim_replica(replicas: "LocalReplicas", shard_id: int, before: int) ->
         if host.table.state.durable_offset < limit:
             await _flush(host, host.table)
         limit = min(_limit(host, fed), host.table.state.durable_offset)
+        limit = host.log.producers.transactions.last_stable(limit)  # what is prepared stays
     if limit > host.log.log_start:
         limit = _batch_start(host, limit)
     await _trim(host, limit)

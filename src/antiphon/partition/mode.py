@@ -8,6 +8,9 @@ from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
 
 EARLY: Final = "its commit rule acknowledges what an election may still lose, so a transaction could be committed in part"
+UNCLEAN: Final = (
+    "it allows unclean elections, which could undo a transaction in one shard and not in the others"
+)
 MANY_WRITERS: Final = (
     "every replica of it writes (writers=multi), so there is no one order of batches and markers"
 )

@@ -28,6 +28,7 @@ from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import NoSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.status import status_of
+from antiphon.partition.table_prepares import TablePrepares
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import WatermarkHint
@@ -68,9 +69,10 @@ class MultiWriterPartition:
         self.readers = WaitingReaders(self.state)
         self.driver = ReplicaDriver(self.state, self.readers)
         self.clients = PartitionClients(self.driver, self.readers, self.mode, max_message_bytes)
-        self.transactions = TransactionEnds(self.state, self.clients)
+        self.transactions = TransactionEnds(self.driver, self.clients)
         self.hold = ShardHold(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
+        self.prepares = TablePrepares(self.driver, self.clients, self.reads)
         self.table_reads = TableReads(self.driver, self.clients)
         self.sessions = PartitionSessions(self.driver, self.clients)
         self.table_writes = MergedWrites(self.driver, self.clients, self.reads, replica, table)

@@ -35,6 +35,7 @@ from antiphon.partition.services import PartitionServices
 from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import PartitionSnapshots
 from antiphon.partition.state import PartitionState
+from antiphon.partition.table_prepares import TablePrepares
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import LogUpkeep
@@ -76,6 +77,7 @@ class Partition(Protocol):
     hold: ShardHold
     reads: PartitionReads
     readers: WaitingReaders
+    prepares: TablePrepares
     table_reads: TableReads
     sessions: PartitionSessions
 

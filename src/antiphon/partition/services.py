@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from antiphon.errors import AntiphonError
 from antiphon.replication.messages import AnyMessage
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
-    from antiphon.errors import AntiphonError, DamagedStoreError
+    from antiphon.errors import DamagedStoreError
     from antiphon.log.shard_log import ShardLog
     from antiphon.log.wal import Wal
     from antiphon.partition.table_shard import TableShard
@@ -230,6 +231,12 @@ class PartitionServices(Protocol):
 
     def is_joining(self, shard_id: int) -> bool:
         """Is the shard being split off another one, and not part of its table yet?"""
+        ...
+
+    def refusal_of_prepares(self, shard_id: int) -> AntiphonError | None:
+        """Why a table's shard may not take what transactions prepare now, if so: it is about to hand keys over to a shard
+        that is being split off, or a node with a replica would take what is prepared for rows.
+        """
         ...
 
     def live_changed(self) -> None:

@@ -20,6 +20,7 @@ from antiphon.partition.single_writer_actions import SingleWriterActions
 from antiphon.partition.snapshots import SingleWriterSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.status import LOOKS, status_of
+from antiphon.partition.table_prepares import TablePrepares
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.table_writes import TableWrites
 from antiphon.partition.transactions import TransactionEnds
@@ -57,9 +58,10 @@ class SingleWriterPartition:
         self.readers = WaitingReaders(self.state)
         self.driver = ReplicaDriver(self.state, self.readers)
         self.clients = PartitionClients(self.driver, self.readers, self.mode, max_message_bytes)
-        self.transactions = TransactionEnds(self.state, self.clients)
+        self.transactions = TransactionEnds(self.driver, self.clients)
         self.hold = ShardHold(self.state, self.clients)
         self.reads = PartitionReads(self.driver)
+        self.prepares = TablePrepares(self.driver, self.clients, self.reads)
         self.table_reads = TableReads(self.driver, self.clients)
         self.sessions = PartitionSessions(self.driver, self.clients)
         self.table_writes = TableWrites(self.driver, self.clients, self.reads)

@@ -1,20 +1,29 @@
 """Gets and scans of a table's shard, each as consistent as it asks to be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError, StorageFailedError
 from antiphon.model.metadata import HASH_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, TableGet, TableRows, TableScan
+from antiphon.model.rows import Row
+from antiphon.model.table_transactions import CheckReads, KeysRead, ReadKeys, ReadsChecked
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.table.evaluator import ABSENT
+from antiphon.table.prepared import PreparedTransactions, locked_error
 from antiphon.table.ranges import covers, wrong_shard
-from antiphon.table.state import EQUAL
+from antiphon.table.state import EQUAL, FLOOR, LOWER
+
+if TYPE_CHECKING:
+    from antiphon.partition.table_shard import TableShard
 
 READ_TIMEOUT_S: Final = 30.0
-CONSISTENCIES: Final = ("linearizable", "leader", "local")
+LINEARIZABLE: Final = "linearizable"
+LOCAL: Final = "local"
+CONSISTENCIES: Final = (LINEARIZABLE, "leader", LOCAL)
 Admit = Callable[[Callable[[], None]], None]
 
 
@@ -47,6 +56,8 @@ class TableReads:
                 rows = store.get_many(request.keys, include_value=request.include_value)
             else:
                 rows = store.find_many(request.keys, request.comparison, include_value=request.include_value)
+            if store.transactions.locked and request.consistency != LOCAL:
+                _check_unlocked(store.transactions, request, rows)
             done(TableRows(tuple(rows)))
 
         try:
@@ -65,15 +76,63 @@ class TableReads:
                 raise wrong_shard(self._state.shard_id, owned)
             if hashes and hashes[0] <= owned.first and owned.last <= hashes[1]:
                 hashes = ()  # all that is here
+            end, locked = request.end, None
+            if store.transactions.locked and request.consistency != LOCAL:
+                locked = store.transactions.first_in(request.start, end)
+                if locked == request.start:
+                    raise locked_error(locked)
+                end = end if locked is None else locked  # the rows before it can be given now
             rows, more = store.scan(
-                request.start, request.end, request.limit, include_value=request.include_value, hashes=hashes
+                request.start, end, request.limit, include_value=request.include_value, hashes=hashes
             )
-            done(TableRows(tuple(rows), more))
+            if locked is not None and not rows:
+                raise locked_error(locked)
+            done(TableRows(tuple(rows), more or locked is not None))
 
         try:
             self._consistently(request.consistency, self._guarded(read, admit), done)
         except StorageFailedError as error:
             raise self._driver.stopped_by(error) from error
+
+    # -- for transactions that span shards ------------------------------------------------------------------------
+
+    def in_transaction(self, request: ReadKeys | CheckReads, done: Done, admit: Admit | None = None) -> None:
+        """Carry out a read of a transaction; `done` gets KeysRead or ReadsChecked, or an error."""
+        table = self._state.require_table()
+        if isinstance(request, ReadKeys):
+            work = partial(self._read_keys, table, request, done)
+        else:
+            work = partial(self._check_reads, table, request, done)
+        try:
+            self._consistently(LINEARIZABLE, self._guarded(work, admit), done)
+        except StorageFailedError as error:
+            raise self._driver.stopped_by(error) from error
+
+    def _read_keys(self, table: "TableShard", request: ReadKeys, done: Done) -> None:
+        store, keys = table.state, request.keys
+        if not all(map(store.owned.holds, keys)):
+            raise wrong_shard(self._state.shard_id, store.owned)
+        store.transactions.check_keys(keys)
+        done(KeysRead(tuple(store.get_many(keys)), store.applied_offset))
+
+    def _check_reads(self, table: "TableShard", request: CheckReads, done: Done) -> None:
+        """Compare with what is there now. Nobody else has prepared a change of these keys, as far as it is committed."""
+        store, evaluator = table.state, table.evaluator
+        if evaluator is None:
+            raise NotReadyError(f"shard {self._state.shard_id} has just been elected; retry")
+        keys = [read.key for read in request.reads]
+        if not all(map(store.owned.holds, keys)):
+            raise wrong_shard(self._state.shard_id, store.owned)
+        store.transactions.check_keys(keys)
+        changed = []
+        for place, (read, version) in enumerate(zip(request.reads, store.versions(keys), strict=True)):
+            now = ABSENT if version is None else version[0]
+            was_absent = now == ABSENT and read.version == ABSENT
+            if now != read.version or (
+                was_absent and not evaluator.removals.is_known_absent(read.key, read.position)
+            ):
+                changed.append((place, now))
+        done(ReadsChecked(tuple(changed)))
 
     def _guarded(self, read: Callable[[], None], admit: Admit | None) -> Callable[[], None]:
         """What reads when it is admitted. By then the replica may have been closed, or find its store broken."""
@@ -94,19 +153,33 @@ class TableReads:
         state.services.metrics.table_reads += 1
         if state.services.is_joining(state.shard_id):
             raise joins(state.shard_id)
-        if consistency == "linearizable":
+        if consistency == LINEARIZABLE:
             state.check_serving()
             self._clients.when_confirmed(0, READ_TIMEOUT_S, read, done)
         elif consistency == "leader":
             state.check_serving()
             read()
-        elif consistency == "local":
+        elif consistency == LOCAL:
             state.check_alive()
             read()
         else:
             raise InvalidRequestError(
                 f"consistency is one of {', '.join(CONSISTENCIES)}, not {consistency!r}"
             )
+
+
+def _check_unlocked(prepared: PreparedTransactions, request: TableGet, rows: Sequence[Row | None]) -> None:
+    """Raise KeyLockedError where a prepared transaction may change what was asked for."""
+    if request.comparison == EQUAL:
+        prepared.check_keys(request.keys)
+        return
+    for key, row in zip(request.keys, rows, strict=True):
+        if request.comparison in {FLOOR, LOWER}:
+            locked = prepared.first_in(b"" if row is None else row.key, key + b"\x00")
+        else:
+            locked = prepared.first_in(key, b"" if row is None else row.key + b"\x00")
+        if locked is not None:
+            raise locked_error(locked)
 
 
 def joins(shard_id: int) -> NotReadyError:

@@ -4,19 +4,22 @@ Who decides whether a transaction is committed is its coordinator (docs/decision
 appended only if it is part of a transaction that is under way, and a marker only once.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon import system
-from antiphon.errors import InvalidRequestError, WrongKindError
+from antiphon.errors import InvalidRequestError, NotReadyError, WrongKindError
 from antiphon.log.producer_state import TABLE_ID_MIN
 from antiphon.model.cluster import TransactionEnded
+from antiphon.partition.table_writes import tell_judge
 from antiphon.records.builder import build_end_marker
 
 if TYPE_CHECKING:
     from antiphon.model.cluster import EndTransaction
     from antiphon.partition.append_queue import Done
     from antiphon.partition.clients import PartitionClients
-    from antiphon.partition.state import PartitionState
+    from antiphon.partition.driver import ReplicaDriver
+    from antiphon.table.evaluator import TableEvaluator
 
 EPOCH_MAX = 2**15 - 1
 NUMBER_MAX = 2**31 - 1
@@ -25,8 +28,9 @@ NUMBER_MAX = 2**31 - 1
 class TransactionEnds:
     """Ends transactions in one shard."""
 
-    def __init__(self, state: "PartitionState", clients: "PartitionClients") -> None:
-        self._state = state
+    def __init__(self, driver: "ReplicaDriver", clients: "PartitionClients") -> None:
+        self._driver = driver
+        self._state = driver.state
         self._clients = clients
 
     def end(self, request: "EndTransaction", timeout_s: float, done: "Done") -> None:
@@ -38,7 +42,8 @@ class TransactionEnds:
         state = self._state
         _check(request)
         state.check_writable()
-        if state.table is not None or state.has_many_writers:
+        is_internal = state.settings is not None and bool(state.settings.internal)
+        if (state.table is not None and is_internal) or state.has_many_writers:
             raise WrongKindError(f"shard {state.shard_id} takes no transactions, so none can be ended there")
         self._clients.in_turn(lambda: self._end(request, timeout_s, done), timeout_s, done)
 
@@ -49,6 +54,7 @@ class TransactionEnds:
             stands = TransactionEnded(last.offset)
             clients.when_committed(last.offset + 1, timeout_s, lambda: done(stands), done)
             return
+        evaluator = self._evaluator()
         base = state.log.log_end
         marker = build_end_marker(
             commit=request.commit,
@@ -59,6 +65,19 @@ class TransactionEnds:
             timestamp_ms=system.wall_ms(),
         )
         clients.stage(marker, 1, base + 1, TransactionEnded(base), timeout_s, done)
+        if evaluator is not None:
+            ended = partial(evaluator.appended_marker, producer_id, base, commit=request.commit)
+            tell_judge(self._driver, ended)
+
+    def _evaluator(self) -> "TableEvaluator | None":
+        """Who is to hear of a marker in a table's shard."""
+        state = self._state
+        if state.table is None:
+            return None
+        state.check_writable()
+        if state.table.evaluator is None:
+            raise NotReadyError(f"shard {state.shard_id} has just been elected; retry")
+        return state.table.evaluator
 
 
 def _check(request: "EndTransaction") -> None:

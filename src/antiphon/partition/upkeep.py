@@ -146,6 +146,8 @@ class SingleWriterUpkeep:
 
     def _trim_old(self, now_ms: int, limit: int) -> None:
         log = self._state.log
+        if self._state.table is not None:  # readers are to see what is prepared when it is committed
+            limit = log.producers.transactions.last_stable(limit)
         op = log.apply_retention(now_ms, limit)
         if op is not None:
             self._log.info("log_trimmed", log_start=log.log_start)

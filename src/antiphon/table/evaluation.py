@@ -1,9 +1,10 @@
 """What a request to a table comes to: made by `table.evaluator`, in pieces where it is large."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from antiphon.model.requests import OpResult, OpStatus
+from antiphon.errors import InvalidRequestError
+from antiphon.model.requests import OPS_MAX, OpResult, OpStatus, TableOp
 from antiphon.model.rows import Version
 from antiphon.records.changes import (
     OUTCOMES_HEADER,
@@ -15,6 +16,7 @@ from antiphon.records.changes import (
     session_in,
 )
 from antiphon.records.split_entries import SplitEntry
+from antiphon.table.prepared import TransactionChange
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.store import Batch
 
@@ -42,6 +44,7 @@ class Evaluation:
         prepared: the effects as the store takes them, where that was made beforehand (`preparing`).
         owned: rows that are put under sessions: (session, key, version id).
         session: that it ends, if that is what this is.
+        removed: keys that it removes; None where it removes none.
     """
 
     __slots__ = (
@@ -53,6 +56,7 @@ class Evaluation:
         "owned",
         "prepared",
         "records",
+        "removed",
         "results",
         "session",
         "wait_for",
@@ -70,6 +74,13 @@ class Evaluation:
         self.looked_at = 0  # rows, for all ranges
         self.owned: list[tuple[int, bytes, int]] | None = None
         self.session: SessionChange | None = None
+        self.removed: list[bytes] | None = None
+
+    def removes(self, key: bytes) -> None:
+        """Note that it removes a key."""
+        if self.removed is None:
+            self.removed = []
+        self.removed.append(key)
 
 
 class Pending(NamedTuple):
@@ -82,6 +93,12 @@ class Pending(NamedTuple):
     entry: tuple[SplitEntry, int] | None = None  # of a split, with its offset
     prepared: Batch | None = None
     session: SessionChange | None = None
+    transaction: TransactionChange | None = None
+
+
+def too_many(ops: Sequence[TableOp]) -> InvalidRequestError:
+    """The error for no or too many operations."""
+    return InvalidRequestError(f"a write has 1 to {OPS_MAX} operations, got {len(ops)}", found=len(ops))
 
 
 def finished(steps: Generator[Any, None, Result]) -> Result:

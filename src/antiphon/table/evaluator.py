@@ -63,8 +63,9 @@ from antiphon.table.evaluation import (
     effects_in,
     finished,
     note_outcomes,
+    too_many,
 )
-from antiphon.table.range_removals import RangeRemovals
+from antiphon.table.prepared_writes import PreparedWrites
 from antiphon.table.ranges import advance
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.sessions import OpenSessions, put_owned
@@ -80,11 +81,11 @@ AT_ONCE: Final = 1 << 30  # a piece that holds every request
 _GONE: Final = object()
 
 
-class TableEvaluator(RangeRemovals):
+class TableEvaluator(PreparedWrites):
     """Evaluates operations for one table shard in one term of leadership; see the module docstring."""
 
     def __init__(self, state: TableState) -> None:
-        self.state = state
+        super().__init__(state)
         self.owned = state.owned  # with what is appended and not committed, as all here
         self.sessions = OpenSessions(state)
         self._next_version_id = state.next_version_id
@@ -121,7 +122,7 @@ class TableEvaluator(RangeRemovals):
     def at_once(self, ops: Sequence[TableOp], now_ms: int, *, atomic: bool = False) -> Evaluation | None:
         """`evaluate`, or None if there is a range among `ops`: nobody knows how much that is."""
         if not 0 < len(ops) <= OPS_MAX:
-            raise _too_many(ops)
+            raise too_many(ops)
         evaluation = Evaluation(self._generation, self._next_version_id)
         view = self._view(ops, evaluation.changed)
         at, end = 0, len(ops)
@@ -140,7 +141,7 @@ class TableEvaluator(RangeRemovals):
     ) -> Steps[Evaluation]:
         """`evaluate` in steps of `piece` operations, keys or rows; see the module's text for what may happen between two."""
         if not 0 < len(ops) <= OPS_MAX:
-            raise _too_many(ops)
+            raise too_many(ops)
         evaluation = Evaluation(self._generation, self._next_version_id)
         at = 0
         for end in range(piece, len(ops) + piece, piece):
@@ -199,6 +200,8 @@ class TableEvaluator(RangeRemovals):
         overlay, settled, before = self._overlay, self._settled, self._settled_before
         if len(overlay) > OVERLAY_KEYS_MAX:
             raise OverloadedError(f"{len(overlay)} keys wait for their commit")
+        if self.transactions.locked:
+            self.transactions.check_ops(ops)
         view: dict[bytes, VersionTuple | None] = {}
         unknown: list[bytes] = []
         for op in ops:
@@ -325,6 +328,7 @@ class TableEvaluator(RangeRemovals):
             headers.append((INDEX_HEADER, INDEX.pack(index)))
         to.records.append((key, None, headers, now_ms))
         view[key] = to.changed[key] = None
+        to.removes(key)
 
     def _refuse(self, to: Evaluation, key: bytes, expected: int, found: VersionTuple | None) -> None:
         if expected < ABSENT:
@@ -359,6 +363,8 @@ class TableEvaluator(RangeRemovals):
         self._generation += 1
         self._next_version_id = evaluation.next_version_id
         self._appended_end = evaluation.wait_for = end
+        if evaluation.removed is not None:
+            self.removals.note(evaluation.removed, end)
         self._overlay.update(changed)
         self._pending.append(
             Pending(end, records, changed, evaluation.next_version_id, None, prepared, evaluation.session)
@@ -438,7 +444,8 @@ class TableEvaluator(RangeRemovals):
         while state.applied_offset < high_watermark:
             done: list[Pending] = []  # what is applied together: all up to one that is applied by itself
             while pending and pending[0].end <= high_watermark:
-                if pending[0].prepared is not None or pending[0].session is not None:
+                first = pending[0]
+                if first.prepared is not None or first.session is not None or first.transaction is not None:
                     break
                 done.append(pending.popleft())
             large = pending.popleft() if pending and pending[0].end <= high_watermark else None
@@ -454,14 +461,20 @@ class TableEvaluator(RangeRemovals):
                 state.apply_effects(effects, end, next_version_id, entries)
             released += done
             if large is not None:
-                if large.prepared is not None:
-                    state.apply_prepared(large.prepared, large.end, large.next_version_id)
-                else:
-                    effects = effects_in(large.records)
-                    state.apply_effects(effects, large.end, large.next_version_id, (), large.session)
+                self._apply_alone(large)
                 released.append(large)
         self._appended_end = max(self._appended_end, high_watermark)
         self._release(released)
+
+    def _apply_alone(self, large: Pending) -> None:
+        state, end = self.state, large.end
+        if large.prepared is not None:
+            state.apply_prepared(large.prepared, end, large.next_version_id)
+        elif large.transaction is not None:
+            state.apply_transaction(large.transaction, end, large.next_version_id)
+        else:
+            effects = effects_in(large.records)
+            state.apply_effects(effects, end, large.next_version_id, (), large.session)
 
     def _release(self, done: Iterable[Pending]) -> None:
         overlay, settled = self._overlay, self._settled
@@ -483,7 +496,3 @@ class TableEvaluator(RangeRemovals):
     def _deleted_later(self, key: bytes) -> bool:
         """Does a later, pending request change `key`? Two removals look the same in the overlay."""
         return any(key in item.changed for item in self._pending)
-
-
-def _too_many(ops: Sequence[TableOp]) -> InvalidRequestError:
-    return InvalidRequestError(f"a write has 1 to {OPS_MAX} operations, got {len(ops)}", found=len(ops))

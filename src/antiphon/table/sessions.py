@@ -114,6 +114,7 @@ class OpenSessions:
             if version is not None and version[0] == keys[key]:
                 to.records.append((key, None, [(VERSION_HEADER, VERSION.pack(*version)), owner], now_ms))
                 to.changed[key] = None
+                to.removes(key)
         to.session = SessionChange(session_id, ENDED)
         return to
 

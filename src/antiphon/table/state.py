@@ -12,7 +12,8 @@ the log has caught up.
 
 Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes
 of `records.changes.VERSION` and then the value. If the shard was ever split, 0x00 "range" holds its part of the table
-(`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs. Sessions and what belongs to them: `table.session_rows`.
+(`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs. Sessions and what belongs to them: `table.session_rows`;
+prepared transactions: `table.prepared_rows`.
 
 Keys that a split moved away are invisible at once (scans leave them out). `purge` removes them from the store in
 pieces, whenever there is time. Replicas need not agree on when that happens.
@@ -30,22 +31,21 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from antiphon.errors import FrameTooLargeError, InvalidRequestError, NewerFormatError, StorageFailedError
+from antiphon.errors import FrameTooLargeError, InvalidRequestError, StorageFailedError
 from antiphon.invariants import unreachable
 from antiphon.model.metadata import key_hash
 from antiphon.model.rows import Row, Version
-from antiphon.records.batch import CONTROL_BIT, Buffer, iter_batches
+from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Buffer, iter_batches
 from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in, stored_version
 from antiphon.records.session_entries import session_entry_of
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
-from antiphon.table import session_rows
+from antiphon.table import prepared_rows, session_rows
+from antiphon.table.meta import FORMAT, META, META_KEY, check_format
+from antiphon.table.prepared import Prepare, TransactionChange
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.store import Batch, Store, StoreEngine
 
-FORMAT: Final = 1
-META: Final = struct.Struct(">iqq")  # format, applied offset (exclusive), next version id
-META_KEY: Final = b"\x00"
 RANGE_KEY: Final = b"\x00range"
 JOBS_KEY: Final = b"\x00jobs"
 USER: Final = b"\x01"
@@ -74,13 +74,14 @@ class TableState:
         if meta is None:
             self.applied_offset, self.next_version_id = 0, 0
         else:
-            _check_format(path, meta)
+            check_format(path, meta)
             _, self.applied_offset, self.next_version_id = META.unpack(meta)
         self.durable_offset = self.applied_offset
         stored = store.get(RANGE_KEY)
         self.owned: OwnedRange = WHOLE if stored is None else _range.decode(stored)
         self._purge_from = USER  # how far `purge` has looked
         self.jobs: bytes = store.get(JOBS_KEY) or b""
+        self.transactions = prepared_rows.read_prepared(store)  # that are prepared
 
     def __enter__(self) -> Self:
         return self
@@ -108,6 +109,12 @@ class TableState:
                     unreachable(
                         f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{next_offset}"
                     )
+                if header.attributes & TRANSACTIONAL_BIT:
+                    self._apply_found(effects, end, entries)
+                    effects, entries = [], []
+                    self._apply_in_transaction(prepared_rows.change_in(header, batch), next_offset)
+                    end = next_offset
+                    continue
                 if header.attributes & CONTROL_BIT:
                     found: list[Effect] = []
                     said = session_entry_of(batch)
@@ -127,6 +134,13 @@ class TableState:
                 end = next_offset
         self._apply_found(effects, end, entries)
 
+    def _apply_in_transaction(self, change: TransactionChange | None, end: int) -> None:
+        if change is None:
+            self.apply_effects([], end, self.next_version_id)
+            return
+        newest = _newest(change.effects) if isinstance(change, Prepare) else -1
+        self.apply_transaction(change, end, max(self.next_version_id, newest + 1))
+
     def _apply_found(
         self,
         effects: list[Effect],
@@ -135,9 +149,7 @@ class TableState:
         change: SessionChange | None = None,
     ) -> None:
         if end > self.applied_offset:
-            # Ids are never negative and big-endian: the largest version is that with the largest id.
-            newest = VERSION_ID.unpack_from(max([version for *_, version in effects]))[0] if effects else -1
-            self.apply_effects(effects, end, max(self.next_version_id, newest + 1), entries, change)
+            self.apply_effects(effects, end, max(self.next_version_id, _newest(effects) + 1), entries, change)
 
     def apply_effects(
         self,
@@ -174,6 +186,16 @@ class TableState:
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id
         self.owned, self.jobs = owned, jobs
+
+    def apply_transaction(self, change: TransactionChange, end: int, next_version_id: int) -> None:
+        """Apply a prepared transaction, or its end, which is the log's entry up to `end`."""
+        batch = self._store.batch()
+        add_effects(batch, prepared_rows.add_change(batch, self.transactions, change))
+        self.apply_prepared(batch, end, next_version_id)
+        if isinstance(change, Prepare):
+            self.transactions.prepare(change)
+        else:
+            self.transactions.end(change.producer_id)
 
     def batch(self) -> Batch:
         """An empty batch, to be filled with `add_effects` before the effects may be applied."""
@@ -450,6 +472,12 @@ def add_effects(batch: Batch, effects: Iterable[Effect]) -> None:
                 session_rows.link(batch, key, version)
 
 
+def _newest(effects: Sequence[Effect]) -> int:
+    """The largest version id of them; ids are never negative and big-endian, so that is of the largest version."""
+    newest: int = VERSION_ID.unpack_from(max([version for *_, version in effects]))[0] if effects else -1
+    return newest
+
+
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
     version, session_id, at = stored_version(stored)
     value: Any = stored[at:] if include_value else None
@@ -461,17 +489,3 @@ def _too_much(count: int) -> FrameTooLargeError:
         f"the rows of {count} keys are more than {GET_BYTES_MAX} bytes together; ask for fewer at a time",
         limit_bytes=GET_BYTES_MAX,
     )
-
-
-def _check_format(path: str, meta: Any) -> None:
-    (found,) = struct.unpack_from(">i", meta)
-    if found > FORMAT:
-        raise NewerFormatError(
-            f"table store {path} has format {found}, this version reads up to {FORMAT}: use a newer Antiphon",
-            found=found,
-            supported=FORMAT,
-        )
-    if found != FORMAT or len(meta) != META.size:
-        raise StorageFailedError(
-            f"table store {path} has a meta record of {len(meta)} bytes and format {found}"
-        )

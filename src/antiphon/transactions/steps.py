@@ -97,7 +97,7 @@ class Steps:
             topic, _ = self._gateway.shard(shard_id)
             if is_internal(topic):
                 raise InvalidRequestError(f"{topic.name!r} belongs to the cluster: it takes part in nothing")
-            self._gateway.transactions.check_taken(shard_id)
+            self._gateway.transactions.check_taken(shard_id, tables=True)
         for group in asked.groups:
             _check_name(group)
             await _located(self._parts.groups, group)  # one without a shard could never be told the end

@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.errors import FrameTooLargeError, InvalidRequestError, ProtocolViolationError
-from antiphon.model.requests import FRAME_BYTES_MAX, Reply, Request, TableGet, TableWrite
+from antiphon.model.messages import Reply, Request
+from antiphon.model.requests import FRAME_BYTES_MAX, TableGet, TableWrite
 from antiphon.model.transactions import SendOffsets
 
 Buffer = bytes | bytearray | memoryview

@@ -26,6 +26,7 @@ STATUS_OF: Final = {
     "unknown_shard": 404,
     "invalid_request": 400,
     "not_ready": 503,
+    "key_locked": 503,
     "unavailable": 503,
     "timed_out": 503,
     "overloaded": 503,

@@ -153,11 +153,12 @@ class DurableLog:
         if not at:
             self._positions[name], self._ends[name] = {}, {}
         positions, ends = self._positions[name], self._ends[name]
+        last = next(reversed(positions), -1)
         while at + HEADER_BYTES <= len(data):
             base, length, *_, delta = _BEGINNING.unpack_from(data, at)
-            if length + _LENGTH_FIELDS < HEADER_BYTES:
-                break
-            positions[base] = at
+            if length + _LENGTH_FIELDS < HEADER_BYTES or base <= last:
+                break  # nothing is here yet; or the middle of a batch, in a file that was cut and written anew
+            positions[base], last = at, base
             ends[base + delta + 1] = base
             at += length + _LENGTH_FIELDS
         self._scanned[name] = at

@@ -11,6 +11,7 @@ from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.handlers.transactions import TransactionHandler
 from antiphon.log import producer_state
+from antiphon.model import in_step
 from antiphon.native import session
 from antiphon.node.peers import PeerLink
 from antiphon.partition.reads import PartitionReads
@@ -49,6 +50,17 @@ async def _fetch_remembered(
 
 _COMMIT: Final = GroupOffsets.commit
 _FETCH: Final = GroupOffsets.fetch
+
+# Quick restarts of followers that come back to much that they lack.
+_RESTARTS: Final[dict[str, Any]] = {
+    **CALM,
+    "fault_ms": 8_000,
+    "fault_every_ms": 400,
+    "kill_weight": 4,
+    "readiness_monitors": 2,
+    "appenders": 4,
+    "putters": 2,
+}
 
 LISTENER_MUTANTS: Final = (
     ClusterMutant(
@@ -148,6 +160,13 @@ LISTENER_MUTANTS: Final = (
         "a page of the HTTP listener fails",
         (Edit(HttpListener, "_topics", "topic.profile", "topic.profil"),),
         options={**CALM, **_LISTENERS, "http_clients": 1},
+    ),
+    ClusterMutant(
+        "listener-ready-when-joined",
+        "a node is in step as soon as its shards have leaders, whatever it lacks",
+        (Edit(in_step, "_lack_of", "if node_id in shard.live", "if shard.live"),),
+        options=_RESTARTS,
+        first_seed=2,
     ),
     ClusterMutant(
         "listener-forward-mixes-answers",

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import StorageFailedError
+from antiphon.records.batch import BatchHeader, read_header
+from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import effects_of
 from antiphon.simulation.violation import require
 from antiphon.table.ranges import WHOLE, OwnedRange
@@ -37,19 +39,29 @@ class KnownTable:
         self._truth = truth
         self.ends: list[int] = []  # by batch: where the next one begins
         self.changes: list[list[Stored]] = []
+        self._prepared: dict[int, list[Stored]] = {}  # by producer, as of the last batch
 
     def learn(self) -> int:
         """Take in what was committed since the last time; returns how far that goes."""
         truth, ends = self._truth, self.ends
         for batch in truth.batches[len(ends) :]:
-            self.changes.append(
-                [
-                    (USER + key, None if value is None else version + value)
-                    for key, value, version in effects_of(batch.data)
-                ]
-            )
+            header = read_header(batch.data)
+            found: list[Stored] = [
+                (USER + key, None if value is None else version + value)
+                for key, value, version in effects_of(batch.data)
+            ]
+            if header.is_transactional:  # rows with the marker, if it commits
+                found = self._in_transaction(header, batch.data, found)
+            self.changes.append(found)
             ends.append(batch.next_offset)
         return truth.end
+
+    def _in_transaction(self, header: BatchHeader, batch: bytes, found: list[Stored]) -> list[Stored]:
+        if not header.is_control:
+            self._prepared.setdefault(header.producer_id, []).extend(found)
+            return []
+        said, prepared = end_marker_of(batch), self._prepared.pop(header.producer_id, [])
+        return prepared if said is not None and said[0] else []
 
     def rows(self) -> dict[bytes, bytes]:
         """All of it folded, by user's key; with versions, as rows are stored."""

@@ -6,6 +6,8 @@ where the store was at the end: the keys that changed there are not judged on th
 at the cut. Rows travel as (key, version, hash of the value), in chunks for each bucket; one bucket fits into memory wherever
 it is judged.
 
+Rows of transactions count where the range that has them has their marker, too; others are not judged.
+
 The log is folded once, from one replica: that the logs are equal is proved by the audit of the logs. Where its beginning was
 trimmed, keys without a change in it can only be compared between replicas.
 
@@ -30,7 +32,8 @@ from antiphon.errors import (
 )
 from antiphon.model.metadata import HASH_MAX
 from antiphon.model.requests import TableRows, TableScan
-from antiphon.records.batch import BatchHeader, iter_batches
+from antiphon.records.batch import BatchHeader, Buffer, iter_batches
+from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.records.decode import raw_records
 from antiphon.spark.jobs.audit_blocks import ReplicaLog
@@ -47,6 +50,7 @@ LAST_WRITER: Final = "last-writer-wins"
 FIRST_WRITER: Final = "first-writer-wins"
 LOG, STORE, CHANGED = "log", "store", "changed"
 
+UNDECIDED: Final = b"?"  # a row of a transaction whose marker was not seen
 _OFFSET: Final = struct.Struct(">q")
 _STAMP: Final = struct.Struct(
     ">qqqq"
@@ -156,9 +160,16 @@ def fold_range(
 
 def _fold(log: ReplicaLog, plan: ShardPlan, start: int, end: int) -> Folded:
     folded: Folded = {}
+    prepared: dict[int, Folded] = {}  # by producer: what becomes rows if its transaction is committed
     smallest = plan.conflict == FIRST_WRITER
-    for records in _records(log, plan, start, end, below_cut=True):
-        for record in records:
+    for header, batch in _batches(log, plan, start, end, below_cut=True):
+        if header.is_transactional and header.is_control:
+            said = end_marker_of(batch)
+            effects = prepared.pop(header.producer_id, {})
+            folded.update(effects if said is not None and said[0] else {})
+            continue
+        into = prepared.setdefault(header.producer_id, {}) if header.is_transactional else folded
+        for record in raw_records(batch):
             version = _version(record)
             if version is None:
                 continue
@@ -170,7 +181,9 @@ def _fold(log: ReplicaLog, plan: ShardPlan, start: int, end: int) -> Folded:
             else:
                 order = _OFFSET.pack(record.offset)
             value = record.value
-            folded[record.key or b""] = (order, b"" if value is None else row_of(version, value))
+            into[record.key or b""] = (order, b"" if value is None else row_of(version, value))
+    for effects in prepared.values():  # whether they are rows is said behind this range
+        folded.update({key: (order, UNDECIDED) for key, (order, _) in effects.items()})
     return folded
 
 
@@ -187,17 +200,17 @@ def _stamp(version: bytes) -> bytes:
     return _STAMP.pack(modified_ms, number >> 17 & 31, number >> 22, number & 0x1FFFF)
 
 
-def _records(
+def _batches(
     log: ReplicaLog, plan: ShardPlan, start: int, end: int, *, below_cut: bool
-) -> Iterator[list[Any]]:
-    """Records of the batches that begin in [start, end): those below the cut, or those beyond it.
+) -> Iterator[tuple[BatchHeader, Buffer]]:
+    """The batches that begin in [start, end): those below the cut, or those beyond it.
 
     Raises CorruptBatchError for what is no batch, OffsetOutOfRangeError, UnavailableError where the log ends too early.
     """
     offset = start
     while offset < end:
         _, payload = log.fetch(plan.shard_id, offset)
-        before, wanted = offset, []
+        before, wanted = offset, list[tuple[BatchHeader, Buffer]]()
         for header, batch in iter_batches(payload):
             if header.base_offset >= end:
                 offset = end
@@ -207,11 +220,10 @@ def _records(
             if header.next_offset > offset:
                 offset = header.next_offset
             if header.base_offset >= start and _is_below(plan, header) == below_cut:
-                wanted.append(batch)
+                wanted.append((header, batch))
         if before < offset < end:
             log.fetch_ahead(plan.shard_id, offset)
-        for batch in wanted:
-            yield raw_records(batch)
+        yield from wanted
         if offset == before:
             raise UnavailableError(f"node {log.node} gave nothing at offset {offset} of {end}")
 
@@ -263,8 +275,8 @@ def scan_store(link: NodeLink, plan: ShardPlan) -> Iterator[tuple[int, KeyChunk]
     if plan.every_replica_writes:
         first = next(replica.start for replica in plan.replicas if replica.node == link.node)
     keys: set[bytes] = set()
-    for records in _records(link, plan, first, ended, below_cut=False):
-        keys.update(record.key or b"" for record in records)
+    for _, batch in _batches(link, plan, first, ended, below_cut=False):
+        keys.update(record.key or b"" for record in raw_records(batch))
     for key in keys:
         changed.add(key)
         yield from changed.full()
@@ -341,6 +353,8 @@ class _KeyJudge:
     def look(self, key: bytes, rows: dict[int, bytes]) -> None:
         """Judge the rows of one key, by node (empty: no such row)."""
         change = self._folded.get(key) if self._has_log else None
+        if change is not None and change[1] == UNDECIDED:
+            return  # a transaction was prepared, and its marker lies behind the range, or behind the cut
         if self._has_log and (change is not None or not self._trimmed):
             order, wanted = change or (b"", b"")
             offset = NOWHERE if len(order) != _OFFSET.size else _OFFSET.unpack(order)[0]

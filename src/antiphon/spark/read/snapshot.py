@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from antiphon.archive import catalog as archived
 from antiphon.client.blocking import Cluster, ShardCall, is_multi
+from antiphon.client.log_reader import committed_end
 from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError, WrongShardError
 from antiphon.model.metadata import KeyRanges
 from antiphon.model.requests import ListOffset, OffsetReply, TableRows, TableScan
@@ -314,19 +315,20 @@ def _scan_all(task: _Task, holders: Sequence[Holder], spool: IO[bytes]) -> "list
     schema = task.schema if has_key else task.schema.append(pa.field("key", pa.binary()))
     with pa.ipc.new_stream(spool, schema) as writer:
         for holder in holders:
-            before = _committed(task, holder)
+            before = committed_end(_latest(task, holder))  # what is prepared there may become rows later
             for rows in _scan(task, holder):
                 writer.write_batch(_scanned(task, holder, rows, schema))
             place = Place(task.options.target.name, holder.shard, holder.shard_id)
-            changed += _fold(task, Range(place, before, _committed(task, holder)), drop_deleted=False)[0]
+            until = _latest(task, holder).high_watermark
+            changed += _fold(task, Range(place, before, until), drop_deleted=False)[0]
     return changed
 
 
-def _committed(task: _Task, holder: Holder) -> int:
+def _latest(task: _Task, holder: Holder) -> OffsetReply:
     reply: OffsetReply = task.cluster.call(
         ShardCall(holder.shard_id, ListOffset(holder.shard_id, LIST_LATEST))
     ).body
-    return reply.high_watermark
+    return reply
 
 
 def _scan(task: _Task, holder: Holder) -> Iterator[Sequence[Row]]:

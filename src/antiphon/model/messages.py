@@ -1,0 +1,48 @@
+"""All messages of the native protocol, as its decoders know them."""
+
+from antiphon.model.backup import BackupReply, BackupRequest
+from antiphon.model.requests import (
+    AccessReply,
+    AdminRequest,
+    AppendBatch,
+    Appended,
+    Authenticate,
+    AuthenticateReply,
+    Done,
+    Failure,
+    Fetch,
+    Fetched,
+    GetAccess,
+    GetMetadata,
+    GetStatus,
+    Hello,
+    HelloReply,
+    ListOffset,
+    MetadataReply,
+    NewProducerId,
+    OffsetReply,
+    ProducerId,
+    StartScrub,
+    StatusReply,
+    TableGet,
+    TableRows,
+    TableScan,
+    TableWrite,
+    TableWritten,
+    Trimmed,
+    TrimShard,
+)
+from antiphon.model.sessions import SessionRequest
+from antiphon.model.table_transactions import TableTransactionReply, TableTransactionRequest
+from antiphon.model.transactions import TransactionReply, TransactionRequest
+
+Request = (
+    Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
+    | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
+    | TableTransactionRequest | BackupRequest
+)  # fmt: skip
+Reply = (
+    Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
+    | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply | TableTransactionReply
+    | BackupReply
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The files in `deploy/`: read as their tools read them, and run."""

@@ -1,0 +1,1 @@
+"""Nodes that are restarted and upgraded one after the other, under load."""
