@@ -85,11 +85,14 @@ class Place:
 
     def read(self, path: str, size_bytes_max: int) -> bytes:
         """A small file, whole."""
+        data = bytearray()
         with self._blamed(path, "read"), self._system.open(self._path(path), "rb") as handle:
-            data = bytes(handle.read(size_bytes_max + 1))
+            # Not at once: room for as many bytes as are asked for is taken before the first one is read.
+            while piece := handle.read(min(READ_BYTES, size_bytes_max + 1 - len(data))):
+                data += piece
         if len(data) > size_bytes_max:
             raise BackupError(f"{self.uri}: {path} is larger than {size_bytes_max} bytes")
-        return data
+        return bytes(data)
 
     def pieces(self, path: str, size_bytes: int, checksum: str) -> Iterator[bytes]:
         """A file in pieces. Raises BackupError at its end where it is not what was written: use none of it before."""
