@@ -126,7 +126,7 @@ def test_what_decays_is_told_and_fetched_again_from_the_other_replicas(cluster: 
     assert f"mended: node {VICTIM}, shard {shard_id}, since" in page
     eventually(lambda: are_well(cluster))
     assert not path.exists() or path.read_bytes() != rotten
-    assert len({cluster.read(node_id, topic) for node_id in cluster.ids}) == 1
+    eventually(lambda: len({cluster.read(node_id, topic) for node_id in cluster.ids}) == 1)
     for node_id in cluster.ids:
         here = cluster.ask(node_id, TableScan(table, b"", b"", 1_000, consistency="local"))
         assert here.rows == rows.rows
