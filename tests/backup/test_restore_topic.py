@@ -97,6 +97,32 @@ async def test_only_committed_transactions_come_back(place: Place) -> None:
 
 
 @in_virtual_time
+async def test_rows_of_transactions_that_were_decided_come_back(place: Place) -> None:
+    """What was prepared is rows if the decision is in the backup, though no marker is; otherwise it is nothing."""
+    async with running() as (node, db):
+        await db.create_table("t", shards=2)
+        await db.table("t").put(b"k0", b"before")
+        prepared = []
+        for name in ("a", "b"):
+            producer = db.producer(name)
+            await producer.start()
+            transaction = producer.begin()
+            for number in range(4):
+                await transaction.put("t", b"%s%d" % (name.encode(), number), name.encode())
+            await transaction._prepare_tables()
+            prepared.append(transaction)
+        backup = await create_backup(db, place)
+        shards = [shard.shard_id for shard in node.gateway.topic("t").shards]
+        states = [node.hosts[shard].state.require_table().state for shard in shards]
+        producers = {one for state in states for one in state.transactions.by_producer}
+        first = min(producers)
+        with patch.object(restoring, "committed_producers", lambda *_: {(first, shard) for shard in shards}):
+            await restore_topic(db, place, backup, "t", "back")
+        found = {row.key: row.value async for row in db.table("back").scan()}
+        assert found == {b"k0": b"before"} | {b"a%d" % number: b"a" for number in range(4)}
+
+
+@in_virtual_time
 async def test_decisions_are_read_from_the_rows_of_transactions(place: Place) -> None:
     async with running() as (node, db):
         producer = db.producer("a")

@@ -15,7 +15,7 @@ import msgspec
 
 from antiphon.backup.manifest import Backup, ShardBackup, TopicBackup
 from antiphon.backup.place import Place
-from antiphon.backup.restored_rows import committed_producers, opened_state, rows_of
+from antiphon.backup.restored_rows import commit_prepared, committed_producers, opened_state, rows_of
 from antiphon.backup.verify import Verified, log_of, verify_backup
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, BackupError, TopicExistsError
@@ -64,7 +64,7 @@ async def restore_topic(
     say("reading the backup")
     await asyncio.to_thread(_check, source, backup, saved)
     kind = Kind(saved.kind)
-    committed = await asyncio.to_thread(committed_producers, source, backup) if kind is Kind.TOPIC else set()
+    committed = await asyncio.to_thread(committed_producers, source, backup)
     await _create(client, saved, target, kind)
     shard_ids = [shard.shard_id for shard in (await _known(client, target))]
     gate = asyncio.Semaphore(AT_ONCE)
@@ -72,7 +72,7 @@ async def restore_topic(
     async def one(shard: ShardBackup, shard_id: int) -> ShardRestored:
         async with gate:
             if kind is Kind.TABLE:
-                return await _restore_rows(client, source, shard, target)
+                return await _restore_rows(client, source, shard, target, committed)
             return await _Sender(client, source, shard, shard_id, committed).run()
 
     say(f"restoring {len(saved.shards)} shards")
@@ -205,12 +205,17 @@ def _take(batches: Iterator[tuple[BatchHeader, bytes]], count: int) -> list[tupl
     return [one for _, one in zip(range(count), batches, strict=False)]
 
 
-async def _restore_rows(client: AsyncClient, source: Place, saved: ShardBackup, target: str) -> ShardRestored:
-    """Put the rows of a table's shard."""
+async def _restore_rows(
+    client: AsyncClient, source: Place, saved: ShardBackup, target: str, committed: set[tuple[int, int]]
+) -> ShardRestored:
+    """Put the rows of a table's shard, with those of transactions that were decided and had no marker yet."""
     table, count, left_out = client.table(target), 0, 0
     opening = opened_state(source, saved)
     state = await asyncio.to_thread(opening.__enter__)
     try:
+        await asyncio.to_thread(
+            commit_prepared, state, [one for one, shard in committed if shard == saved.shard_id]
+        )
         pages = rows_of(state)
         while page := await asyncio.to_thread(next, pages, None):
             mine = [(key, value) for key, value, is_of_session in page if not is_of_session]

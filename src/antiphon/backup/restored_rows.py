@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.partition.table_files import store_path
 from antiphon.partition.table_shard import TableShard
 from antiphon.records.changes import VERSION
+from antiphon.table.prepared import End
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState
 
@@ -40,6 +41,13 @@ def opened_state(source: Place, saved: ShardBackup) -> Generator[TableState, Non
             yield table.state
         finally:
             table.let_go(None)
+
+
+def commit_prepared(state: TableState, producers: Iterable[int]) -> None:
+    """Make rows of what these producers have prepared, as the markers would that were on their way. Blocks."""
+    for producer_id in producers:
+        if producer_id in state.transactions.by_producer:
+            state.apply_transaction(End(producer_id, commit=True), state.applied_offset, state.next_version_id)
 
 
 def rows_of(state: TableState) -> Iterator[list[tuple[bytes, bytes, bool]]]:
