@@ -47,7 +47,9 @@ def commit_prepared(state: TableState, producers: Iterable[int]) -> None:
     """Make rows of what these producers have prepared, as the markers would that were on their way. Blocks."""
     for producer_id in producers:
         if producer_id in state.transactions.by_producer:
-            state.apply_transaction(End(producer_id, commit=True), state.applied_offset, state.next_version_id)
+            state.apply_transaction(
+                End(producer_id, commit=True), state.applied_offset, state.next_version_id
+            )
 
 
 def rows_of(state: TableState) -> Iterator[list[tuple[bytes, bytes, bool]]]:
