@@ -306,6 +306,15 @@ def test_a_block_of_the_page(cluster: RealNodes, monkeypatch: pytest.MonkeyPatch
     exec(BLOCKS[number], {"__name__": "page"})
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """As in a program that a person has started: what a shell starts in the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_that_wakes_nobody_is_noticed(cluster: RealNodes) -> None:
     """As one that comes when the thread is about to wait: Python has noted it, and the wait begins all the same."""
     with antiphon.connect(cluster.servers) as db:
@@ -315,6 +324,7 @@ def test_an_interrupt_that_wakes_nobody_is_noticed(cluster: RealNodes) -> None:
             next(following)
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_ends_a_read_that_waits(cluster: RealNodes) -> None:
     with antiphon.connect(cluster.servers) as db:
         topic = db.create_topic("t")
