@@ -1,8 +1,8 @@
 """The shards' part of backups, as the listeners ask for it."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from antiphon.gateway.answers import Done
 from antiphon.model.backup import (
     ConfirmHold,
     CopyState,
@@ -12,9 +12,6 @@ from antiphon.model.backup import (
     ReleaseHold,
     StateCopied,
 )
-
-Done = Callable[[Any], None]
-"""Called once with the reply, or with the AntiphonError that took its place."""
 
 
 class ShardBackups(Protocol):

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
+from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done
 from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
@@ -40,15 +41,6 @@ from antiphon.model.sender import Sender
 from antiphon.model.sessions import SessionRequest
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.records.batch import Buffer
-
-Done = Callable[[Any], None]
-"""Called once with the result that the awaitable form returns, or with the AntiphonError that it raises."""
-
-Admit = Callable[[Callable[[], None]], None]
-"""Called with what reads the rows of an answer, once they may be read: it reads now, or when there is room for them."""
-
-AnsweredWithBulk = Callable[[Any, memoryview], None]
-"""Called once with the reply's body and its bulk bytes, or with an AntiphonError and none."""
 
 ShardRequest = (
     AppendBatch

@@ -1,14 +1,12 @@
 """The shards' part of transactions, as the coordinator of transactions and the listeners ask for it."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
+from antiphon.gateway.answers import Admit, Done
 from antiphon.model.cluster import EndTransaction
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.records.known_producer import KnownProducer
-
-Admit = Callable[[Callable[[], None]], None]
-"""See `gateway.interface`."""
 
 
 class ShardTransactions(Protocol):
@@ -28,14 +26,14 @@ class ShardTransactions(Protocol):
         """
         ...
 
-    def prepare(self, request: PrepareWrite, number: int | None, done: Callable[[Any], None]) -> None:
+    def prepare(self, request: PrepareWrite, number: int | None, done: Done) -> None:
         """Prepare a transaction's changes of a table's shard that this node leads; `done` gets TableWritten or an error.
 
         `number`: of the transaction, where its coordinator was asked. Errors that are known at once are raised.
         """
         ...
 
-    def read(self, request: ReadKeys | CheckReads, done: Callable[[Any], None], admit: Admit) -> None:
+    def read(self, request: ReadKeys | CheckReads, done: Done, admit: Admit) -> None:
         """Read of a table's shard for a transaction; errors that are known at once are raised. `admit` says when."""
         ...
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.coordination.transactions import Producer
@@ -17,8 +18,8 @@ from antiphon.model.requests import (
 )
 from antiphon.model.results import FetchResult
 from antiphon.native.exchange import Exchange
+from antiphon.native.transaction_parts import once_joined
 from antiphon.records.batch import HEADER_BYTES, TRANSACTIONAL_BIT, read_header
-from antiphon.transactions.refusals import error_of
 
 if TYPE_CHECKING:
     from antiphon.transactions.asking import Numbered
@@ -42,12 +43,13 @@ def append(exchange: Exchange, request_id: int, body: AppendBatch, payload: memo
             "a batch with the transactional bit needs the transactional id, and only such a batch has one"
         )
     asking = _asking(exchange, body, payload) if is_part else None
-    if asking is not None:
-        answered = exchange.begin(request_id)
-        exchange.spawn(_append_part(exchange, request_id, body, payload, asking, answered))
-        return
     done = exchange.begin(request_id)
     timeout_s = max(1, min(body.timeout_ms, TIMEOUT_MS_MAX)) / 1000
+    if asking is not None:
+        request = request_id, body, payload
+        submit = partial(gateway.submit_append, body.shard_id, payload, body.expected_offset, timeout_s, done)
+        exchange.spawn(once_joined(exchange, request, asking, done, submit))
+        return
     try:
         gateway.submit_append(body.shard_id, payload, body.expected_offset, timeout_s, done)
     except BaseException:
@@ -64,32 +66,6 @@ def _asking(exchange: Exchange, body: AppendBatch, payload: memoryview) -> "asyn
     header = read_header(payload)
     producer = Producer(header.producer_id, header.producer_epoch)
     return exchange.asker.before_append(body.transactional_id, producer, body.shard_id)
-
-
-async def _append_part(
-    exchange: Exchange,
-    request_id: int,
-    body: AppendBatch,
-    payload: memoryview,
-    asking: "asyncio.Task[Numbered]",
-    done: Callable[[Any], None],
-) -> None:
-    """Append a first part of a transaction, once its coordinator has said that it is one."""
-    timeout_s = max(1, min(body.timeout_ms, TIMEOUT_MS_MAX)) / 1000
-    try:
-        number, refused = await asyncio.shield(asking)
-        if refused is not None:
-            raise error_of(refused, body.transactional_id)
-        exchange.gateway.submit_append(body.shard_id, payload, body.expected_offset, timeout_s, done, number)
-    except NotLeaderError as error:
-        if exchange.forward(request_id, body, payload, error):
-            exchange.end()
-        else:
-            done(error)
-    except AntiphonError as error:
-        done(error)
-    except Exception as error:  # noqa: BLE001 - answered as a bug of this node
-        done(exchange.bug(error))
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

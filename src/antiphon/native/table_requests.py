@@ -1,20 +1,16 @@
 """Requests to the shards of tables. Each is handed to the gateway at once, without a task, and answered by a callback."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from antiphon.coordination.transactions import Producer
-from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError
+from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, SessionRequest
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.native.exchange import Exchange
-from antiphon.transactions.refusals import error_of
-
-if TYPE_CHECKING:
-    from antiphon.transactions.asking import Numbered
+from antiphon.native.transaction_parts import once_joined
 
 KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
 FIND_BYTES: Final = 1024  # the same for a key next to another one
@@ -91,38 +87,17 @@ def prepare(exchange: Exchange, request_id: int, body: PrepareWrite, payload: me
     asking = asker.before_append(body.transactional_id, producer, body.shard_id)
     done = exchange.begin(request_id)
     if asking is not None:
-        exchange.spawn(_prepare(exchange, request_id, body, payload, asking, done))
+        request, carry_out = (
+            (request_id, body, payload),
+            lambda number: transactions.prepare(body, number, done),
+        )
+        exchange.spawn(once_joined(exchange, request, asking, done, carry_out))
         return
     try:
         transactions.prepare(body, None, done)
     except BaseException:
         exchange.end()
         raise
-
-
-async def _prepare(
-    exchange: Exchange,
-    request_id: int,
-    body: PrepareWrite,
-    payload: memoryview,
-    asking: "asyncio.Task[Numbered]",
-    done: Callable[[Any], None],
-) -> None:
-    """Prepare, once the coordinator has said that the shard is part of the transaction; the client is not believed."""
-    try:
-        number, refused = await asyncio.shield(asking)
-        if refused is not None:
-            raise error_of(refused, body.transactional_id)
-        exchange.gateway.transactions.prepare(body, number, done)
-    except NotLeaderError as error:
-        if exchange.forward(request_id, body, payload, error):
-            exchange.end()
-        else:
-            done(error)
-    except AntiphonError as error:
-        done(error)
-    except Exception as error:  # noqa: BLE001 - answered as a bug of this node
-        done(exchange.bug(error))
 
 
 def _when_room(

@@ -15,7 +15,8 @@ from antiphon.errors import (
     TimedOutError,
     UnavailableError,
 )
-from antiphon.gateway.interface import AnsweredWithBulk, ShardRequest
+from antiphon.gateway.answers import AnsweredWithBulk
+from antiphon.gateway.interface import ShardRequest
 from antiphon.model.requests import AppendBatch, Fetch, TableWrite
 from antiphon.model.table_transactions import PrepareWrite
 from antiphon.node.peers import PeerLink

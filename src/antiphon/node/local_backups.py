@@ -13,7 +13,7 @@ from antiphon.model.backup import PIECE_BYTES, StateCopied, StateFile
 from antiphon.node.snapshots import Copy, Snapshots
 
 if TYPE_CHECKING:
-    from antiphon.gateway.backups import Done
+    from antiphon.gateway.answers import Done
     from antiphon.log.disk import Disk
     from antiphon.model.backup import (
         ConfirmHold,

@@ -14,7 +14,7 @@ from antiphon.node.topic_settings import check_takes_transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from antiphon.gateway.transactions import Admit
+    from antiphon.gateway.answers import Admit
     from antiphon.model.cluster import EndTransaction
     from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
     from antiphon.node.local_replicas import LocalReplicas

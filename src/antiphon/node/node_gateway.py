@@ -16,8 +16,9 @@ from antiphon.errors import (
     TimedOutError,
     UnknownTopicError,
 )
+from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done
 from antiphon.gateway.backups import ShardBackups
-from antiphon.gateway.interface import Admit, AnsweredWithBulk, Done, NodeQuestions, ShardRequest
+from antiphon.gateway.interface import NodeQuestions, ShardRequest
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.internal import write_problem

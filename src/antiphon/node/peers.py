@@ -22,7 +22,7 @@ from antiphon.errors import (
     UnprovenNodeError,
     from_wire,
 )
-from antiphon.gateway.interface import AnsweredWithBulk
+from antiphon.gateway.answers import AnsweredWithBulk
 from antiphon.gateway.peers import Answered, PeerConnection
 from antiphon.model.peer_handshake import PeerChallenge
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from antiphon.errors import AntiphonError, CorruptBatchError, InternalError, TimedOutError
-from antiphon.gateway.interface import Done
+from antiphon.gateway.answers import Done
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.records.batch import BatchHeader, Buffer, read_header
 from antiphon.records.intake import IntakeRules, RecordWalker, check_outside

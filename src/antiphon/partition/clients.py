@@ -153,7 +153,7 @@ class PartitionClients:
         if state.table is not None:
             raise WrongKindError(f"shard {state.shard_id} belongs to a table: use puts and deletes")
         queue = self.queue
-        if (queue.limit or queue.holds or queue.waiting.count) and queue.is_busy:
+        if queue.holds or queue.waiting.count or (queue.limit and queue.is_busy):
             kept = bytes(batch)
 
             def go_on(left_s: float) -> None:

@@ -4,6 +4,7 @@ Every read is of this replica's own rows, whatever consistency was asked for: th
 that a read could be linearizable with. A write is answered when it is durable here and merged.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon import system
@@ -16,12 +17,11 @@ from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.state import not_a_table
 from antiphon.partition.table_shard import TableShard
-from antiphon.partition.table_writes import append_effects, producer_header
+from antiphon.partition.table_writes import already_applied, answer_of, append_effects, producer_header
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
-from antiphon.table.outcomes import results_from_batch
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
@@ -91,17 +91,12 @@ class MergedWrites:
         now_ms = system.wall_ms()
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
-            header = producer_header(request, now_ms)
+            header = producer_header(request, len(request.ops), now_ms)
             duplicate = state.log.producers.check(header, table=True, full=state.services.producers_full)
             if duplicate is not None:
-                state.services.metrics.duplicates += 1
-                base, end = duplicate.base_offset, duplicate.next_offset
-
-                def answer_again() -> None:
-                    (batch,) = self._reads.read(base, 1, end)
-                    done(results_from_batch(batch))
-
-                clients.when_committed(end, timeout_s, answer_again, done)
+                gone = partial(already_applied, state, request, duplicate.base_offset)
+                answer = answer_of(state, self._reads, duplicate, gone, done)
+                clients.when_committed(duplicate.next_offset, timeout_s, answer, done)
                 return
             if request.after >= 0:
                 table.order.check(request, state.log.producers)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from antiphon import system
 from antiphon.errors import (
+    AntiphonError,
     InvalidTxnStateError,
     NotReadyError,
     StorageFailedError,
@@ -25,13 +26,12 @@ from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.mode import MANY_WRITERS
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.table_reads import joins
-from antiphon.partition.table_writes import tell_judge
-from antiphon.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from antiphon.partition.table_writes import answer_of, append_effects, producer_header, refuse_elsewhere
+from antiphon.records.batch import TRANSACTIONAL_BIT
 from antiphon.records.builder import build_batch
-from antiphon.table.outcomes import results_from_batch
 from antiphon.table.prepared import EFFECT_BYTES
 from antiphon.table.prepared_writes import check_prepare, records_of_prepare
-from antiphon.table.ranges import check_ops, wrong_shard
+from antiphon.table.ranges import check_ops
 
 if TYPE_CHECKING:
     from antiphon.log.producer_state import Duplicate
@@ -75,7 +75,8 @@ class TablePrepares:
         if evaluator is None:
             raise NotReadyError(f"shard {state.shard_id} has just been elected; retry")
         now_ms = system.wall_ms()
-        header = _header(request, now_ms)
+        records = records_of_prepare(request.ops)
+        header = producer_header(request, records, now_ms, attributes=TRANSACTIONAL_BIT)
         transactions = state.log.producers.transactions
         transactions.check_epoch(header)
         duplicate = state.log.producers.check(header, full=state.services.producers_full)
@@ -104,8 +105,7 @@ class TablePrepares:
         if owned.is_frozen:
             raise NotReadyError(f"keys of shard {state.shard_id} move to another shard this moment; retry")
         if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
-            error = wrong_shard(state.shard_id, owned)
-            self._clients.when_committed(evaluator.appended_end, timeout_s, lambda: done(error), done)
+            refuse_elsewhere(self._clients, state.shard_id, evaluator, timeout_s, done)
             return
         evaluator.transactions.check_room(_size_of(request))
         state.services.metrics.table_ops += len(request.ops)
@@ -119,61 +119,33 @@ class TablePrepares:
     def _append(
         self, request: "PrepareWrite", evaluator: "TableEvaluator", evaluation: "Evaluation", done: Done
     ) -> None:
-        state, clients = self._state, self._clients
-        base, records = state.log.terms.log_end, len(evaluation.records)
+        state = self._state
         batch = build_batch(
             evaluation.records,
-            base_offset=base,
+            base_offset=state.log.terms.log_end,
             leader_epoch=state.replica.term,
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,
             base_sequence=request.sequence,
             is_transactional=True,
         )
-        if len(batch) > clients.max_message_bytes:
-            raise clients.too_large(len(batch))
-        written = TableWritten(tuple(evaluation.results), base)
-        clients.stage(batch, records, base + records, written, request.timeout_ms / 1000, done)
-        tell_judge(self._driver, partial(evaluator.appended_prepare, request.producer_id, evaluation, base))
+        appended = partial(evaluator.appended_prepare, request.producer_id)
+        append_effects(self._driver, self._clients, request, evaluation, appended, done, batch)
 
     def _repeated(self, request: "PrepareWrite", duplicate: "Duplicate", done: Done) -> None:
         """Answer a prepare that was carried out before as it was then."""
-        self._state.services.metrics.duplicates += 1
-        base, end = duplicate.base_offset, duplicate.next_offset
 
-        def answer_again() -> None:
-            if base < self._state.log.log_start:
-                raise InvalidTxnStateError(
-                    f"this prepare of {request.transactional_id!r} was carried out before, and its transaction has ended"
-                )
-            (batch,) = self._reads.read(base, 1, end)
-            done(results_from_batch(batch))
+        def gone() -> AntiphonError:
+            return InvalidTxnStateError(
+                f"this prepare of {request.transactional_id!r} was carried out before, and its transaction has ended"
+            )
 
-        self._clients.when_committed(end, request.timeout_ms / 1000, answer_again, done)
+        answer = answer_of(self._state, self._reads, duplicate, gone, done)
+        self._clients.when_committed(duplicate.next_offset, request.timeout_ms / 1000, answer, done)
 
 
 def _size_of(request: "PrepareWrite") -> int:
     """About how many bytes what it changes takes."""
     return sum(
         EFFECT_BYTES + len(op.key) + (len(op.value) if isinstance(op, Put) else 0) for op in request.ops
-    )
-
-
-def _header(request: "PrepareWrite", now_ms: int) -> BatchHeader:
-    """What its batch's header will say of the producer, before there is a batch."""
-    records = records_of_prepare(request.ops)
-    return BatchHeader(
-        base_offset=0,
-        batch_length=0,
-        leader_epoch=-1,
-        magic=2,
-        crc=0,
-        attributes=TRANSACTIONAL_BIT,
-        last_offset_delta=records - 1,
-        base_timestamp=now_ms,
-        max_timestamp=now_ms,
-        producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch,
-        base_sequence=request.sequence,
-        record_count=records,
     )

@@ -2,10 +2,16 @@
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
-from antiphon.errors import AlreadyAppliedError, InvalidRequestError, NotReadyError, StorageFailedError
+from antiphon.errors import (
+    AlreadyAppliedError,
+    AntiphonError,
+    InvalidRequestError,
+    NotReadyError,
+    StorageFailedError,
+)
 from antiphon.log.producer_state import JOB_ID_MIN, Duplicate
 from antiphon.model.requests import Put, TableWrite, TableWritten
 from antiphon.model.sender import Sender
@@ -15,6 +21,7 @@ from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.long_writes import LongWrites, within
 from antiphon.partition.reads import PartitionReads
+from antiphon.partition.state import PartitionState
 from antiphon.partition.table_reads import joins
 from antiphon.partition.table_shard import TableShard
 from antiphon.records.batch import BatchHeader, stamp
@@ -23,6 +30,9 @@ from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.outcomes import results_from_batch
 from antiphon.table.ranges import check_ops, wrong_shard
+
+if TYPE_CHECKING:
+    from antiphon.model.table_transactions import PrepareWrite
 
 OP_BYTES: Final = 256  # of an operation with its key, about
 
@@ -68,7 +78,7 @@ class TableWrites:
         now_ms = system.wall_ms()
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
-            header = producer_header(request, now_ms)
+            header = producer_header(request, len(request.ops), now_ms)
             if (
                 request.producer_id >= JOB_ID_MIN
             ):  # first: to this log alone, what came before a split is out of order
@@ -99,35 +109,16 @@ class TableWrites:
 
     def _repeated(self, request: TableWrite, duplicate: Duplicate, done: Done) -> None:
         """Answer a request that was carried out before as it was then."""
-        state = self._state
-        state.services.metrics.duplicates += 1
-        base, end = duplicate.base_offset, duplicate.next_offset
-
-        def answer_again() -> None:
-            if base < state.log.log_start:
-                raise AlreadyAppliedError(
-                    f"this write of producer {request.producer_id} (sequence {request.sequence}) was applied "
-                    f"before, and nothing was applied again; shard {state.shard_id} no longer holds what it was "
-                    "answered: read the keys",
-                    offset=base,
-                    log_start=state.log.log_start,
-                )
-            (batch,) = self._reads.read(base, 1, end)
-            done(results_from_batch(batch))
-
-        answer = answer_again
+        state, base, end = self._state, duplicate.base_offset, duplicate.next_offset
+        answer = answer_of(
+            state, self._reads, duplicate, partial(already_applied, state, request, base), done
+        )
         if end - base > state.services.turn.pieces.operations:
-            answer = partial(self._long.answer, answer_again, done)
+            answer = partial(self._long.answer, answer, done)
         self._clients.when_committed(end, request.timeout_ms / 1000, answer, done)
 
     def _not_here(self, request: TableWrite, evaluator: TableEvaluator, done: Done) -> None:
-        """Refuse keys that another shard holds.
-
-        It is certain only when the entry that released them is: from then on no leader will carry this out.
-        """
-        error = wrong_shard(self._state.shard_id, evaluator.owned)
-        timeout_s = request.timeout_ms / 1000
-        self._clients.when_committed(evaluator.appended_end, timeout_s, lambda: done(error), done)
+        refuse_elsewhere(self._clients, self._state.shard_id, evaluator, request.timeout_ms / 1000, done)
 
     def _without_effect(self, request: TableWrite, evaluation: Evaluation, done: Done) -> None:
         """Answer a request that leaves the table as it is."""
@@ -173,10 +164,51 @@ class TableWrites:
         append_effects(driver, clients, request, evaluation, evaluator.appended, done, batch)
 
 
+def refuse_elsewhere(
+    clients: PartitionClients, shard_id: int, evaluator: TableEvaluator, timeout_s: float, done: Done
+) -> None:
+    """Refuse keys that another shard holds.
+
+    It is certain only when the entry that released them is: from then on no leader will carry this out.
+    """
+    error = wrong_shard(shard_id, evaluator.owned)
+    clients.when_committed(evaluator.appended_end, timeout_s, lambda: done(error), done)
+
+
+def already_applied(state: PartitionState, request: TableWrite, base: int) -> AlreadyAppliedError:
+    """The error for a repeat whose first outcome, at offset `base`, was trimmed."""
+    return AlreadyAppliedError(
+        f"this write of producer {request.producer_id} (sequence {request.sequence}) was applied before, and nothing was "
+        f"applied again; shard {state.shard_id} no longer holds what it was answered: read the keys",
+        offset=base,
+        log_start=state.log.log_start,
+    )
+
+
+def answer_of(
+    state: PartitionState,
+    reads: PartitionReads,
+    duplicate: Duplicate,
+    gone: Callable[[], AntiphonError],
+    done: Done,
+) -> Callable[[], None]:
+    """What answers a repeat as the request was answered, from its batch; `gone`: the error where that was trimmed."""
+    state.services.metrics.duplicates += 1
+    base, end = duplicate.base_offset, duplicate.next_offset
+
+    def answer() -> None:
+        if base < state.log.log_start:
+            raise gone()
+        (batch,) = reads.read(base, 1, end)
+        done(results_from_batch(batch))
+
+    return answer
+
+
 def append_effects(
     driver: ReplicaDriver,
     clients: PartitionClients,
-    request: TableWrite,
+    request: "TableWrite | PrepareWrite",
     evaluation: Evaluation,
     appended: Callable[[Evaluation, int], None],
     done: Done,
@@ -236,8 +268,10 @@ def size_of_write(request: TableWrite) -> int:
     return sum(OP_BYTES + (len(op.value) if isinstance(op, Put | PutEphemeral) else 0) for op in request.ops)
 
 
-def producer_header(request: TableWrite, now_ms: int) -> BatchHeader:
-    """A header that carries only what the duplicate check looks at, for a batch that is not built yet.
+def producer_header(
+    request: "TableWrite | PrepareWrite", records: int, now_ms: int, *, attributes: int = 0
+) -> BatchHeader:
+    """A header that carries only what the checks of a producer look at, for a batch that is not built yet.
 
     Raises InvalidRequestError for a producer id without epoch or sequence.
     """
@@ -249,12 +283,12 @@ def producer_header(request: TableWrite, now_ms: int) -> BatchHeader:
         leader_epoch=-1,
         magic=2,
         crc=0,
-        attributes=0,
-        last_offset_delta=max(0, len(request.ops) - 1),
+        attributes=attributes,
+        last_offset_delta=max(0, records - 1),
         base_timestamp=now_ms,
         max_timestamp=now_ms,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
         base_sequence=request.sequence,
-        record_count=len(request.ops),
+        record_count=records,
     )
