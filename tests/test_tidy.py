@@ -2,7 +2,9 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -56,27 +58,6 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _classes() -> dict[Named, tuple[ast.ClassDef, list[Named]]]:
-    """Every class of the package, with the classes of the package that it is derived from."""
-    found: dict[Named, tuple[ast.ClassDef, list[Named]]] = {}
-    for path in SOURCES:
-        tree, module = ast.parse(path.read_text()), _module(path)
-        imported = {
-            alias.asname or alias.name: (node.module, alias.name)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module
-            for alias in node.names
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
-                bases = [
-                    imported.get(base.id, (module, base.id)) for base in named if isinstance(base, ast.Name)
-                ]
-                found[module, node.name] = node, bases
-    return found
-
-
 def _length(function: Function) -> int:
     """Lines, without those of the docstring."""
     first = function.body[0]
@@ -90,6 +71,38 @@ def _length(function: Function) -> int:
     return length
 
 
+class Outline(NamedTuple):
+    """What the tests below ask of a module, which is parsed once for all of them."""
+
+    functions: list[tuple[str, int, int]]  # name, lines, parameters
+    classes: dict[str, tuple[set[str], list[Named]]]  # methods, and classes that it is derived from
+    asserts: list[int]  # lines
+
+
+@cache
+def _outline(path: Path) -> Outline:
+    tree, module = ast.parse(path.read_text()), _module(path)
+    made = Outline([], {}, [])
+    imported: dict[str, Named] = {}
+    classes = []
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            taken = node.args
+            count = len(taken.posonlyargs) + len(taken.args) + len(taken.kwonlyargs)
+            made.functions.append((node.name, _length(node), count))
+        elif isinstance(node, ast.ClassDef):
+            classes.append(node)
+        elif isinstance(node, ast.Assert):
+            made.asserts.append(node.lineno)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+    for node in classes:
+        named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+        bases = [imported.get(base.id, (module, base.id)) for base in named if isinstance(base, ast.Name)]
+        made.classes[node.name] = {one.name for one in node.body if isinstance(one, Function)}, bases
+    return made
+
+
 def test_sources_are_one_thought() -> None:
     long = {
         str(path.relative_to(ROOT / "src" / "antiphon"))
@@ -100,34 +113,32 @@ def test_sources_are_one_thought() -> None:
 
 
 def test_functions_fit_a_screen() -> None:
-    long = set()
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, Function) and _length(node) > FUNCTION_LINES_MAX:
-                long.add(node.name)
+    long = {
+        name for path in SOURCES for name, lines, _ in _outline(path).functions if lines > FUNCTION_LINES_MAX
+    }
     assert long == LONG_FUNCTIONS
 
 
 def test_constructors_take_few_parameters() -> None:
-    long = set()
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, Function) and node.name == "__init__":
-                taken = node.args
-                if len(taken.posonlyargs) + len(taken.args) + len(taken.kwonlyargs) - 1 > PARAMETERS_MAX:
-                    long.add(path.name)
+    long = {
+        path.name
+        for path in SOURCES
+        for name, _, count in _outline(path).functions
+        if name == "__init__" and count - 1 > PARAMETERS_MAX
+    }
     assert long == LONG_CONSTRUCTORS
 
 
 def test_classes_are_small_with_what_they_inherit() -> None:
-    classes = _classes()
+    classes = {
+        (_module(path), name): found for path in SOURCES for name, found in _outline(path).classes.items()
+    }
 
     def methods(name: Named) -> set[str]:
         if name not in classes:
             return set()
-        node, bases = classes[name]
-        found = {made.name for made in node.body if isinstance(made, Function)}
-        return found.union(*(methods(base) for base in bases))
+        own, bases = classes[name]
+        return own.union(*(methods(base) for base in bases))
 
     table = methods(("antiphon.client.table", "AsyncTable"))
     assert {"put", "offsets"} <= table, "a base from another module counts, whatever else has its name"
@@ -137,7 +148,7 @@ def test_classes_are_small_with_what_they_inherit() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=_id)
 def test_invariant_not_assert(path: Path) -> None:
-    found = [node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)]
+    found = _outline(path).asserts
     assert not found, f"assert vanishes under -O, use invariant(): lines {found}"
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +45,11 @@ def _command(words: tuple[str, ...], environment: dict[str, str], files: list[Pa
     """What the forked process does: become the command, as far as it or its children can tell."""
     flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT)
     become(environment, *(os.open(file, flag, 0o600) for file, flag in zip(files, flags, strict=True)))
+    run_words(words)
+
+
+def run_words(words: Sequence[str]) -> None:
+    """In a forked process: be the command that has these words."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["antiphon", *words]
     from antiphon.cli.main import main

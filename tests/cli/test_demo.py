@@ -85,7 +85,7 @@ def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:
 @pytest.mark.driver
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
-def test_a_small_demo_proves_everything(tmp_path: Path) -> None:
+def test_a_small_demo_proves_everything(tmp_path: Path, warm_python: dict[str, str]) -> None:
     plot = tmp_path / "demo.png"
     command = (
         sys.executable, "-m", "antiphon.cli.main",
@@ -93,7 +93,12 @@ def test_a_small_demo_proves_everything(tmp_path: Path) -> None:
     )  # fmt: skip
     quick_start = {"JDK_JAVA_OPTIONS": QUICK_START}
     ran = subprocess.run(
-        command, env=os.environ | quick_start, capture_output=True, text=True, timeout=230, check=False
+        command,
+        env=os.environ | quick_start | warm_python,
+        capture_output=True,
+        text=True,
+        timeout=230,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout)

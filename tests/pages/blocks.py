@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
+from tests.cli.script import AntiphonScript
 
 ROOT: Final = Path(__file__).parent.parent.parent
 LANGUAGES: Final = ("python", "sh", "console")
@@ -61,7 +62,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 class Reader:
-    """Somebody who follows pages in a folder of their own, beside a cluster that runs already."""
+    """Somebody who follows pages in a folder of their own, beside a cluster that runs already. A context."""
 
     def __init__(self, cluster: LocalCluster, folder: Path, *, servers: bool = True) -> None:
         """`servers`: the environment says where the cluster is."""
@@ -75,14 +76,11 @@ class Reader:
         }
         self.names: dict[str, Any] = {"__name__": "__page__"}
         (folder / "tmp").mkdir()
-        command = folder / "bin" / "antiphon"
-        command.parent.mkdir()
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m antiphon.cli.main "$@"\n')
-        command.chmod(0o700)
+        self._command = AntiphonScript(folder / "bin")
         self._environment = {
             **os.environ,
             "ANTIPHON_SERVERS": self._places["127.0.0.1:7400"],
-            "PATH": f"{command.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
         if not servers:
@@ -104,13 +102,17 @@ class Reader:
                 f"{place} says\n{said}\nand not\n{block.said}"
             )
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Close the clients that the pages left open, and end clusters that they started and did not end."""
         for value in self.names.values():
             if isinstance(value, antiphon.Client):
                 value.close()
         for file in self._folder.glob("tmp/*/cluster.json"):
             self._shell(f"antiphon down --dir {file.parent}", "the end")
+        self._command.__exit__()
 
     def _python(self, text: str, place: str) -> str:
         written = io.StringIO()

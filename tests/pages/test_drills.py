@@ -115,15 +115,15 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.mark.timeout(300)
 def test_the_drills(cluster: LocalCluster, tmp_path: Path) -> None:
     trouble = Trouble(cluster)
-    reader = Reader(cluster, tmp_path, servers=False)
     waiting = steps()
     blocks = [block for block in blocks_of(PAGE) if block.language == "sh"]
     assert len(blocks) >= 12
-    for block in blocks:
-        while waiting and waiting[0][2] < block.line:
-            what, node, _ = waiting.pop(0)
-            trouble.known[what](node)
-        reader.follow(block)
+    with Reader(cluster, tmp_path, servers=False) as reader:
+        for block in blocks:
+            while waiting and waiting[0][2] < block.line:
+                what, node, _ = waiting.pop(0)
+                trouble.known[what](node)
+            reader.follow(block)
     assert not waiting, "each trouble is followed by what to do about it"
 
 

@@ -22,12 +22,9 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("page", [page for page in PLAIN if any(map(runs, blocks_of(page)))])
 def test_the_code_of_a_page(page: str, cluster: LocalCluster, tmp_path: Path) -> None:
-    reader = Reader(cluster, tmp_path)
-    try:
+    with Reader(cluster, tmp_path) as reader:
         for block in filter(runs, blocks_of(page)):
             reader.follow(block)
-    finally:
-        reader.close()
 
 
 @pytest.mark.parametrize(
@@ -49,12 +46,12 @@ def test_the_list_of_what_is_not_run_is_current() -> None:
 
 
 def test_a_page_that_says_something_else_is_found(cluster: LocalCluster, tmp_path: Path) -> None:
-    reader = Reader(cluster, tmp_path)
-    reader.follow(Block("page", 1, "python", "answer = 42\n", None))
-    reader.follow(Block("page", 2, "python", "print('so', answer, 'it is')\n", "so ... it is\n"))
-    with pytest.raises(AssertionError, match="and not"):
-        reader.follow(Block("page", 3, "python", "print(answer)\n", "43\n"))
-    with pytest.raises(AssertionError, match="page:4"):
-        reader.follow(Block("page", 4, "sh", "antiphon kv no-such-table get answer\n", None))
-    with pytest.raises(AssertionError, match="page:5"):
-        reader.follow(Block("page", 5, "sh", "false\ntrue\n", None))
+    with Reader(cluster, tmp_path) as reader:
+        reader.follow(Block("page", 1, "python", "answer = 42\n", None))
+        reader.follow(Block("page", 2, "python", "print('so', answer, 'it is')\n", "so ... it is\n"))
+        with pytest.raises(AssertionError, match="and not"):
+            reader.follow(Block("page", 3, "python", "print(answer)\n", "43\n"))
+        with pytest.raises(AssertionError, match="page:4"):
+            reader.follow(Block("page", 4, "sh", "antiphon kv no-such-table get answer\n", None))
+        with pytest.raises(AssertionError, match="page:5"):
+            reader.follow(Block("page", 5, "sh", "false\ntrue\n", None))

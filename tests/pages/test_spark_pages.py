@@ -39,9 +39,6 @@ def test_the_code_of_a_page(
     page: str, cluster: LocalCluster, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(antiphon.spark, "session", lambda: spark)
-    reader = Reader(cluster, tmp_path)
-    try:
+    with Reader(cluster, tmp_path) as reader:
         for block in filter(runs, blocks_of(page)):
             reader.follow(block)
-    finally:
-        reader.close()

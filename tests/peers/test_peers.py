@@ -24,13 +24,12 @@ FAST = ("produce-one/100B", "put/64")
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("together", [False, True])
-def test_rows_run_against_antiphon(tmp_path: Path, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_run_against_antiphon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "WARM_S", 0.2)  # figures are to be there; nobody compares them
     monkeypatch.setattr(run_module, "WARM_TRIES", 1)
     said: list[str] = []
     run = Run([PEERS[OURS]], [ROWS[name] for name in FAST], SECONDS, said.append)
-    (found,) = compare(run, 1, together, {}, "")
+    (found,) = compare(run, 1, True, {}, "")
     assert not found["skipped"], said
     for name in FAST:
         (once,) = found["rows"][name]["peers"][OURS]

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pytest
 
 import antiphon
-from antiphon.simulation.cluster.options import PROFILES, draw_options
+from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import FORBIDDEN, NOW, EscapeError, no_escapes
 from antiphon.simulation.runtime.loop import VirtualLoop
@@ -172,7 +172,7 @@ EVERYTHING: Final[dict[str, Any]] = {
 """All that one world can have; logins are in worlds of their own (`test_access.py`)."""
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
 def test_nothing_escapes(profile: str) -> None:
     with no_escapes() as escaped:
         result = run_cluster(draw_options(2, profile, **EVERYTHING, multi_tables=profile == "multi"))

@@ -126,9 +126,3 @@ def test_batches_that_wait_behind_one_that_is_refused_are_refused_too() -> None:
     """multi 511642: the first four waited too long for a thread to look at their records, and the fifth did not."""
     result = run_cluster(draw_options(511_642, "multi", **FOUND_BEFORE))
     assert result.failure is None, words(result)
-
-
-def test_a_replica_is_not_given_up_for_a_damaged_file_that_it_has_trimmed_since() -> None:
-    """raft 524122: the others were asked whether they can do without it, and meanwhile its log was trimmed."""
-    result = run_cluster(draw_options(524_122, "raft", **FOUND_BEFORE))
-    assert result.failure is None, words(result)

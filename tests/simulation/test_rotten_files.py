@@ -76,9 +76,6 @@ def test_a_rotten_run_beside_a_rotten_manifest_is_rotten() -> None:
         ("oxia", 404_356),  # the replica with the rot is moved away, and its removal never becomes durable
         ("fluvio", 403_491),  # rot in what a power failure leaves without an index
         ("fluvio", 501_526),  # the flipped bit makes the term in a file that nobody believes a lower one
-        ("oxia", 502_039),  # the judge read a disk that failed at that moment
-        ("multi", 520_488),  # an index whose rot the scrub finds after the log was seen to be whole
-        ("tarantool", 520_839),  # rot that the node had found was taken back before it acted on it
     ],
 )
 def test_rot_that_cannot_matter_or_cannot_be_told_breaks_nothing(profile: str, seed: int) -> None:

@@ -10,7 +10,7 @@ from antiphon.simulation.cluster.options import PROFILES, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from tests.simulation.told import words
 
-SEEDS = range(1, 5)  # these reach every option that more of them reach; `make campaign` runs thousands
+SEEDS = range(1, 4)  # `make campaign` runs thousands
 SHORT = {"fault_ms": 1_500}
 
 
@@ -36,9 +36,8 @@ def test_a_quiet_cluster_does_a_lot_of_work() -> None:
 _PRINT = (
     "from antiphon.simulation.cluster.options import draw_options\n"
     "from antiphon.simulation.cluster.run import run_cluster\n"
-    "for profile in ('oxia', 'tarantool'):\n"
-    "    result = run_cluster(draw_options(11, profile, fault_ms=1_000, kill_midway_weight=9, power_midway_weight=9))\n"
-    "    print(result.digest, result.steps)\n"
+    "result = run_cluster(draw_options(11, 'oxia', fault_ms=1_000, kill_midway_weight=9, power_midway_weight=9))\n"
+    "print(result.digest, result.steps)\n"
 )
 
 

@@ -73,8 +73,8 @@ def test_a_term_that_rots_before_its_index_entry_is_durable_is_mended(profile: s
 def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_check, "_loss", lambda *_args, **_facts: None)
     failures = (run_cluster(_world(seed, "raft", lost_files=2, kill=1)).failure for seed in range(1, 9))
-    found = {failure.invariant for failure in failures if failure is not None}
-    assert found & {"loss-noticed", "no-false-evidence", "no-crash"}, (
+    found = next((failure.invariant for failure in failures if failure is not None), None)
+    assert found in {"loss-noticed", "no-false-evidence", "no-crash"}, (
         "at its start, by its words, or by who counted on it"
     )
 

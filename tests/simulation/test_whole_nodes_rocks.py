@@ -15,10 +15,11 @@ from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.rocks_on_disk import RealFiles, RocksOnDisk, RocksOnDiskEngine
 from antiphon.simulation.runtime import escapes
 from antiphon.simulation.runtime.escapes import no_escapes
+from tests.simulation.told import seeds_from
 
 FAULTS = {
     "rocks": True,
-    "fault_ms": 1_500,
+    "fault_ms": 1_000,
     "fault_every_ms": 200,
     "store_flush_every": 20,
     "operations_per_s": 200,
@@ -44,8 +45,9 @@ def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profil
 )
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("store-")])
 def test_a_mutant_of_the_store_is_caught(name: str) -> None:
-    assert CLUSTER_MUTANTS[name].world(1).rocks
-    assert seeds_to_catch(CLUSTER_MUTANTS[name], range(1, 16)) is not None
+    mutant = CLUSTER_MUTANTS[name]
+    assert mutant.world(1).rocks
+    assert seeds_to_catch(mutant, seeds_from(mutant.first_seed, 15)) is not None
     gc.collect()
 
 

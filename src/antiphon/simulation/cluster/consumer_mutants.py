@@ -43,6 +43,7 @@ CONSUMER_MUTANTS: Final = (
             ),
         ),
         options={**RESETS, **_WORK},
+        first_seed=3,
     ),
     ClusterMutant(
         "consumers-commit-in-any-epoch",
@@ -61,6 +62,7 @@ CONSUMER_MUTANTS: Final = (
         "a node that takes over does not read the members of groups",
         (Edit(ConsumerGroups, "_take_rows", "groups.items()", "()"),),
         options={**CUTS, **_WORK},
+        first_seed=3,
     ),
     ClusterMutant(
         "consumers-silent-for-ever",

@@ -53,6 +53,7 @@ TRANSACTION_MUTANTS: Final = (
             Edit(transactions, "_fenced", "epoch=row.epoch + 1", "epoch=row.epoch"),
         ),
         options={**CALM, **_WORK},
+        first_seed=3,
     ),
     ClusterMutant(
         "transactions-epoch-stays-at-end",
