@@ -123,7 +123,9 @@ def create(
     place: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PLACE]", help="Directory: a path, or a URI of any fsspec file system.", show_default=False
+            metavar="[PLACE]",
+            help="Directory: a path, or a URI of any fsspec file system.",
+            show_default=False,
         ),
     ] = None,
     to: Annotated[
