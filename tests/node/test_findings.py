@@ -12,12 +12,12 @@ from antiphon.errors import DamagedLogError, StorageFailedError
 from antiphon.log.disk import read_whole, replace_file
 from antiphon.log.recovery import DamageReport
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.model.findings import KINDS, OF_NODE
-from antiphon.model.requests import CreateTopic
+from antiphon.model.findings import KINDS, OF_NODE, AuditNote
+from antiphon.model.requests import CreateTopic, NoteAudit
 from antiphon.node import findings
 from antiphon.node.first_seen import BOOK_NAME, SETTLED_MS, FirstSeen
 from antiphon.node.node import Node
-from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, in_virtual_time
+from tests.node.in_process import DIRECTORY, Nodes, ask, cluster_of, eventually, in_virtual_time
 
 SHARDS = 120
 
@@ -99,6 +99,30 @@ async def test_a_damaged_replica_is_told_from_its_opening_until_it_is_mended(
         await nodes.start((leader + 2) % 3)
         await eventually(lambda: node.hosts[shard_id].status().state == "ok")
         await eventually(lambda: shard_id not in kinds(node))
+
+
+@in_virtual_time
+async def test_what_an_audit_found_stays_until_an_audit_finds_nothing_over_restarts_too() -> None:
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=2))
+        first, second = (shard.shard_id for shard in topic.shards)
+        node, address = nodes.nodes[1], nodes.members[1].native
+        told = (AuditNote(first, "t/0 at offset 3: differs"), AuditNote(second, "t/1: row_differs"))
+        await ask(address, NoteAudit((first, second), told))
+        assert kinds(node) == {first: "audit_differs", second: "audit_differs"}
+        assert [one.what for one in node.care.findings.now] == [one.what for one in told]
+        await ask(address, NoteAudit((second,)))
+        assert kinds(node) == {first: "audit_differs"}
+        nodes.kill(1)
+        node = await nodes.start(1)
+        await eventually(lambda: kinds(node) == {first: "audit_differs"})
+        await ask(address, NoteAudit((first, second)))
+        assert kinds(node) == {}
+        assert node.care.findings.all[-1].mended_ms > 0
+        nodes.kill(1)
+        node = await nodes.start(1)
+        await asyncio.sleep(1)
+        assert kinds(node) == {}
 
 
 @in_virtual_time
