@@ -25,7 +25,6 @@ from antiphon.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
     LimitReachedError,
-    ProducerFencedError,
 )
 from antiphon.model.transactions import OWN_IDS
 
@@ -34,11 +33,6 @@ AT_ONCE_MAX: Final = 64  # transactions of one client at the same time
 
 class OwnProducer(AsyncProducer):
     """A producer whose id only its client knows."""
-
-    def fenced(self, error: ProducerFencedError) -> None:
-        """The transaction is over. The next one asks for the id anew, for nobody else has it."""
-        del error
-        self._identity = None
 
     def in_doubt(self, left_open: Identity | None = None) -> None:
         """The next one asks for the id as somebody else would, which aborts what is open."""
