@@ -6,15 +6,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.errors import DamagedLogError, StorageFailedError
 from antiphon.log.disk import read_whole, replace_file
 from antiphon.log.recovery import DamageReport
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.model.findings import KINDS, OF_NODE, AuditNote
+from antiphon.model.findings import AUDIT_TEXT_MAX, KINDS, OF_NODE, AuditNote
 from antiphon.model.requests import CreateTopic, NoteAudit
 from antiphon.node import findings
+from antiphon.node.audit_notes import SHARDS_MAX, load_notes
 from antiphon.node.first_seen import BOOK_NAME, SETTLED_MS, FirstSeen
 from antiphon.node.node import Node
 from tests.node.in_process import DIRECTORY, Nodes, ask, cluster_of, eventually, in_virtual_time
@@ -190,6 +192,23 @@ def test_a_book_that_cannot_be_read_is_empty(content: bytes) -> None:
     disk.makedirs("/n")
     replace_file(disk, f"/n/{BOOK_NAME}", content)
     assert FirstSeen(disk, "/n").since_ms((1, ""), 77) == 77
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"x":"y"}', b'{"1":2}'])
+def test_notes_of_audits_that_cannot_be_read_are_none(content: bytes) -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs("/n")
+    replace_file(disk, "/n/audit", content)
+    assert load_notes(disk, "/n/audit") == {}
+
+
+def test_notes_of_audits_are_bounded() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs("/n")
+    many = msgspec.json.encode(dict.fromkeys(range(2 * SHARDS_MAX), "x" * 2 * AUDIT_TEXT_MAX))
+    replace_file(disk, "/n/audit", many)
+    found = load_notes(disk, "/n/audit")
+    assert (len(found), {len(what) for what in found.values()}) == (SHARDS_MAX, {AUDIT_TEXT_MAX})
 
 
 def test_every_kind_is_listed() -> None:

@@ -6,6 +6,7 @@ the node until an audit has read the shard again and found nothing, over restart
 
 import os
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,7 +14,7 @@ import structlog
 
 from antiphon.errors import UNDECODABLE, StorageFailedError
 from antiphon.log.disk import read_whole, replace_file
-from antiphon.model.findings import AuditNote
+from antiphon.model.findings import AUDIT_TEXT_MAX, AuditNote
 from antiphon.node.findings import Noted
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class AuditNotes:
         self._path = os.path.join(directory, BOOK_NAME)
         self._findings = findings
         self._loop = loop
-        self._notes = _load(disk, self._path)
+        self._notes = load_notes(disk, self._path)
 
     def start(self) -> None:
         """Tell what was known at the last stop."""
@@ -71,8 +72,10 @@ class AuditNotes:
         replace_file(self._disk, self._path, msgspec.json.encode(notes))
 
 
-def _load(disk: "Disk", path: str) -> dict[int, str]:
+def load_notes(disk: "Disk", path: str) -> dict[int, str]:
+    """What is written there, by shard; nothing where it cannot be read."""
     try:
-        return msgspec.json.decode(read_whole(disk, path) or b"{}", type=dict[int, str])
+        found = msgspec.json.decode(read_whole(disk, path) or b"{}", type=dict[int, str])
     except (OSError, *UNDECODABLE):
         return {}
+    return {shard_id: what[:AUDIT_TEXT_MAX] for shard_id, what in islice(found.items(), SHARDS_MAX)}
