@@ -299,6 +299,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 @pytest.mark.parametrize(
     "name",
     [
+        "all_or_nothing",
         "append_and_read",
         "asynchronous",
         "leases",

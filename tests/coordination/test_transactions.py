@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.coordination import transactions as t
 from antiphon.coordination.transactions import EPOCH_MAX, NOBODY, Bounds, Producer, Refused, Row, State, Step
+from antiphon.model.transactions import OWN_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,10 +254,19 @@ def test_a_transaction_past_its_time_out_is_aborted_and_its_producer_fenced() ->
 
 
 def test_an_id_that_was_silent_is_forgotten_but_never_one_with_a_transaction() -> None:
-    assert not t.is_expired(at_rest(), BOUNDS.expire_ms - 1, BOUNDS)
-    assert t.is_expired(at_rest(), BOUNDS.expire_ms, BOUNDS)
-    assert not t.is_expired(begun(), BOUNDS.expire_ms, BOUNDS)
-    assert not t.is_expired(begun(state=State.PREPARE_ABORT), BOUNDS.expire_ms, BOUNDS)
+    assert not t.is_expired("id", at_rest(), BOUNDS.expire_ms - 1, BOUNDS)
+    assert t.is_expired("id", at_rest(), BOUNDS.expire_ms, BOUNDS)
+    assert not t.is_expired("id", begun(), BOUNDS.expire_ms, BOUNDS)
+    assert not t.is_expired("id", begun(state=State.PREPARE_ABORT), BOUNDS.expire_ms, BOUNDS)
+
+
+def test_an_id_that_a_client_made_is_forgotten_sooner() -> None:
+    own, long = f"{OWN_IDS}1", BOUNDS._replace(expire_ms=2 * t.OWN_ID_EXPIRES_MS)
+    assert not t.is_expired(own, at_rest(), t.OWN_ID_EXPIRES_MS - 1, long)
+    assert t.is_expired(own, at_rest(), t.OWN_ID_EXPIRES_MS, long)
+    assert not t.is_expired("id", at_rest(), t.OWN_ID_EXPIRES_MS, long)
+    assert not t.is_expired(own, begun(), t.OWN_ID_EXPIRES_MS, long)
+    assert t.is_expired(own, at_rest(), 1_000, BOUNDS._replace(expire_ms=1_000))
 
 
 # -- any order ----------------------------------------------------------------------------------------------------

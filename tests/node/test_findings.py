@@ -6,18 +6,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.errors import DamagedLogError, StorageFailedError
 from antiphon.log.disk import read_whole, replace_file
 from antiphon.log.recovery import DamageReport
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.model.findings import KINDS, OF_NODE
-from antiphon.model.requests import CreateTopic
+from antiphon.model.findings import AUDIT_TEXT_MAX, KINDS, OF_NODE, AuditNote
+from antiphon.model.requests import CreateTopic, NoteAudit
 from antiphon.node import findings
+from antiphon.node.audit_notes import SHARDS_MAX, load_notes
 from antiphon.node.first_seen import BOOK_NAME, SETTLED_MS, FirstSeen
 from antiphon.node.node import Node
-from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, in_virtual_time
+from tests.node.in_process import DIRECTORY, Nodes, ask, cluster_of, eventually, in_virtual_time
 
 SHARDS = 120
 
@@ -102,6 +104,30 @@ async def test_a_damaged_replica_is_told_from_its_opening_until_it_is_mended(
 
 
 @in_virtual_time
+async def test_what_an_audit_found_stays_until_an_audit_finds_nothing_over_restarts_too() -> None:
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=2))
+        first, second = (shard.shard_id for shard in topic.shards)
+        node, address = nodes.nodes[1], nodes.members[1].native
+        told = (AuditNote(first, "t/0 at offset 3: differs"), AuditNote(second, "t/1: row_differs"))
+        await ask(address, NoteAudit((first, second), told))
+        assert kinds(node) == {first: "audit_differs", second: "audit_differs"}
+        assert [one.what for one in node.care.findings.now] == [one.what for one in told]
+        await ask(address, NoteAudit((second,)))
+        assert kinds(node) == {first: "audit_differs"}
+        nodes.kill(1)
+        node = await nodes.start(1)
+        await eventually(lambda: kinds(node) == {first: "audit_differs"})
+        await ask(address, NoteAudit((first, second)))
+        assert kinds(node) == {}
+        assert node.care.findings.all[-1].mended_ms > 0
+        nodes.kill(1)
+        node = await nodes.start(1)
+        await asyncio.sleep(1)
+        assert kinds(node) == {}
+
+
+@in_virtual_time
 async def test_since_when_something_is_known_outlives_a_restart_and_ends_with_it() -> None:
     async with cluster_of(3) as nodes:
         topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
@@ -166,6 +192,23 @@ def test_a_book_that_cannot_be_read_is_empty(content: bytes) -> None:
     disk.makedirs("/n")
     replace_file(disk, f"/n/{BOOK_NAME}", content)
     assert FirstSeen(disk, "/n").since_ms((1, ""), 77) == 77
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"x":"y"}', b'{"1":2}'])
+def test_notes_of_audits_that_cannot_be_read_are_none(content: bytes) -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs("/n")
+    replace_file(disk, "/n/audit", content)
+    assert load_notes(disk, "/n/audit") == {}
+
+
+def test_notes_of_audits_are_bounded() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs("/n")
+    many = msgspec.json.encode(dict.fromkeys(range(2 * SHARDS_MAX), "x" * 2 * AUDIT_TEXT_MAX))
+    replace_file(disk, "/n/audit", many)
+    found = load_notes(disk, "/n/audit")
+    assert (len(found), {len(what) for what in found.values()}) == (SHARDS_MAX, {AUDIT_TEXT_MAX})
 
 
 def test_every_kind_is_listed() -> None:

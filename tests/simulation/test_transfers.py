@@ -30,6 +30,20 @@ def test_sound_worlds_run_clean(options: dict[str, Any], seed: int) -> None:
     assert done["transfers"] + done["holds"] + done["audits"] > 0
 
 
+@pytest.mark.parametrize(
+    ("options", "seed"),
+    [(CALM, 1), ({**CALM, **COMMANDS}, 2), (CRASHES, 3)],
+    ids=["calm", "elect and split", "crashes"],
+)
+def test_worlds_of_clients_with_ids_of_their_own_run_clean(options: dict[str, Any], seed: int) -> None:
+    work = {**WORK, "transfer_clients": 0, "own_transfer_clients": 2}
+    result = run_cluster(draw_options(seed, "oxia", **{**options, **work}))
+    assert result.failure is None, result.failure.message
+    done = result.operations
+    assert done["transfers"] > 0
+    assert done["shifts"] > 0
+
+
 class FakeDisk:
     """One file of a log."""
 

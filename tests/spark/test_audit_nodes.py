@@ -269,6 +269,14 @@ async def test_a_node_whose_replica_is_wrong_is_named_over_the_wire(
         assert {(p.kind, p.offset) for p in report.problems} >= found
         assert {p.node for p in report.problems} == {victim}
         assert min(p.offset or 0 for p in report.problems) == min(at for _, at in found)
+        for node_id in cluster.nodes.nodes:
+            told = (await cluster.db.node_status(node_id)).findings
+            wanted = [("audit_differs", shard)] if node_id == victim else []
+            assert [(one.kind, one.shard_id) for one in told if not one.mended_ms] == wanted
+        monkeypatch.undo()
+        assert (await cluster.audit(Scope(topics=["log"]), step=8)).verdict == "agree"
+        told = (await cluster.db.node_status(victim)).findings
+        assert [one.kind for one in told if one.mended_ms] == ["audit_differs"]
 
 
 def shard_ids_of(meta: ClusterMeta, name: str) -> list[int]:

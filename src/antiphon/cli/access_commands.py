@@ -15,8 +15,14 @@ from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AccessReply, AlterAcls, AlterUser
 
-users = typer.Typer(no_args_is_help=True, help="Users, who log in with a password (SCRAM, PLAIN).")
-acls = typer.Typer(no_args_is_help=True, help="Access control lists: who may do what.")
+users = typer.Typer(
+    no_args_is_help=True,
+    help="Users, who log in with a password (SCRAM, PLAIN).",
+    epilog="Example: antiphon user list",
+)
+acls = typer.Typer(
+    no_args_is_help=True, help="Access control lists: who may do what.", epilog="Example: antiphon acl list"
+)
 
 PrincipalOption = Annotated[str, typer.Option("--principal", help="User:alice, or User:* for everybody.")]
 ResourceOption = Annotated[Resource, typer.Option("--resource", help="What it is about.")]

@@ -1,4 +1,4 @@
-"""`antiphon backup`: the whole cluster at one cut to a directory or an object store, and back."""
+"""`antiphon backup`, `antiphon restore`: the whole cluster at one cut to a directory or an object store, and back."""
 
 import time
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 from antiphon.cli.archive_commands import StorageOption, storage_options
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
 
 T = TypeVar("T")
+CREATE: Final = "create"
 QUIET_S: Final = 1.0  # what takes longer says what it does
 LATEST: Final = "latest"
 TIMEOUT_S: Final = 60.0
@@ -43,15 +45,26 @@ WithoutOption = Annotated[
 ]
 
 
+class _CreateByDefault(TyperGroup):
+    """`antiphon backup --to URL ...` means `antiphon backup create --to URL ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] != "--help":
+            args = [CREATE, *args]
+        return super().parse_args(ctx, args)
+
+
 def mount(app: typer.Typer) -> None:
     """Add this module's commands to the command line."""
     backup = typer.Typer(
+        cls=_CreateByDefault,
         no_args_is_help=True,
         help="Back up the whole cluster at one cut, and restore it, or one topic or table of it.",
-        epilog="Example: antiphon backup create s3://bucket/backups",
+        epilog="Example: antiphon backup --to s3://bucket/backups",
         rich_markup_mode=None,
+        subcommand_metavar="--to URL | COMMAND ...",
     )
-    backup.command(epilog="Example: antiphon backup create /mnt/backups --json")(create)
+    backup.command(CREATE, epilog="Example: antiphon backup create /mnt/backups --json")(create)
     backup.command("list", epilog="Example: antiphon backup list /mnt/backups")(list_backups)
     backup.command(epilog="Example: antiphon backup show /mnt/backups")(show)
     backup.command(epilog="Example: antiphon backup verify /mnt/backups")(verify)
@@ -63,6 +76,11 @@ def mount(app: typer.Typer) -> None:
         "restore-topic", epilog="Example: antiphon backup restore-topic /mnt/backups prices --as prices-old"
     )(restore_one)
     app.add_typer(backup, name="backup")
+    app.command(
+        "restore",
+        epilog="Example: antiphon restore --from s3://bucket/backups --dir /srv/antiphon, then antiphon up --dir "
+        "/srv/antiphon",
+    )(restore_from)
 
 
 @contextmanager
@@ -102,7 +120,18 @@ def _connected(servers: str | None, directory: Path, work: "Callable[[AsyncClien
 
 @reports_errors
 def create(
-    place: PlaceArgument,
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PLACE]",
+            help="Directory: a path, or a URI of any fsspec file system.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", help="The same as PLACE.", show_default=False),
+    ] = None,
     without: WithoutOption = None,
     lease: Annotated[
         int,
@@ -119,7 +148,9 @@ def create(
     """Back up the cluster, while clients write. What an earlier backup there has is not written again."""
     from antiphon.backup.create import create_backup
 
-    where = _place(place, storage)
+    if (place is None) == (to is None):
+        usage("name one place for the backup: antiphon backup --to URL")
+    where = _place(place or to or "", storage)
     with _telling(as_json=as_json) as tell:
         made = _connected(
             servers,
@@ -189,7 +220,7 @@ def list_backups(place: PlaceArgument, storage: StorageOption = None, as_json: J
     if as_json:
         print_json(found)
     elif not rows:
-        typer.echo(f"there is no backup in {place}: `antiphon backup create {place}` makes one", err=True)
+        typer.echo(f"there is no backup in {place}: `antiphon backup --to {place}` makes one", err=True)
     else:
         print_table(("NAME", "CLUSTER", "TOPICS", "BYTES", "WRITTEN", "PROBLEM"), rows, as_json=False)
 
@@ -313,6 +344,33 @@ def restore(
         f"Restored {backup.name}: {done.topics} topics and tables, {done.shards} shards, in {directory}"
     )
     typer.echo(f"\nStart it:  antiphon up --dir {directory}")
+
+
+@reports_errors
+def restore_from(
+    place: Annotated[
+        str,
+        typer.Option("--from", metavar="URL", help="Directory: a path, or a URI of any fsspec file system."),
+    ],
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Name of a backup; the newest by default.")
+    ] = LATEST,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="A new directory, for `antiphon up --dir`.")
+    ] = DEFAULT_DIR,
+    nodes: Annotated[int, typer.Option(help="How many nodes the new cluster has.")] = 3,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="The new cluster is to be secure, as with `antiphon up --secure`."),
+    ] = False,
+    storage: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Restore the whole cluster of a backup into a new directory; the same as `antiphon backup restore`.
+
+    `antiphon backup restore-topic` brings one topic or table back into a cluster that runs.
+    """
+    restore(place, name, directory, nodes, secure=secure, storage=storage, as_json=as_json)
 
 
 @reports_errors

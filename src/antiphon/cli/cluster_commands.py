@@ -33,7 +33,12 @@ InsecureOption = Annotated[
     ),
 ]
 
-node_app = typer.Typer(no_args_is_help=True, help="Start single nodes; list them.", rich_markup_mode=None)
+node_app = typer.Typer(
+    no_args_is_help=True,
+    help="Start, add, drain, remove and restart single nodes; list them.",
+    epilog="Example: antiphon node list",
+    rich_markup_mode=None,
+)
 
 
 def mount(app: typer.Typer) -> None:

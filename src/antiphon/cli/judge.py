@@ -15,7 +15,10 @@ FilesArgument = Annotated[list[Path], typer.Argument(help="Files to judge.")]
 def mount(app: typer.Typer) -> None:
     """Add this module's commands to the command line."""
     judge = typer.Typer(
-        no_args_is_help=True, help="Run public judged cases, one line a file.", rich_markup_mode=None
+        no_args_is_help=True,
+        help="Run public judged cases, one line a file.",
+        epilog="Example: antiphon judge history etcd_000.log",
+        rich_markup_mode=None,
     )
     judge.command(epilog="Example: antiphon judge history etcd_000.log")(history)
     judge.command(epilog="Example: antiphon judge quorum majority_commit.txt")(quorum)

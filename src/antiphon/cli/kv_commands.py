@@ -24,6 +24,7 @@ def mount(app: typer.Typer) -> None:
     kv = typer.Typer(
         no_args_is_help=True,
         help="Keys and values of a table.",
+        epilog="Example: antiphon kv default get greeting",
         rich_markup_mode=None,
         subcommand_metavar="COMMAND ...",
     )

@@ -24,6 +24,7 @@ from antiphon.cli import (
     topic_commands,
     transaction_commands,
     up_command,
+    upgrade_command,
     verify,
 )
 from antiphon.cli.top import command as top_command
@@ -62,6 +63,7 @@ top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
 restart_command.mount(app)
+upgrade_command.mount(app)
 access_commands.mount(app)
 quota_commands.mount(app)
 secrets_command.mount(app)

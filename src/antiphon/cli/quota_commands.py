@@ -15,7 +15,11 @@ from antiphon.model.requests import AlterQuota
 
 EVERYONE = "*"  # as a name, on the command line
 
-quotas = typer.Typer(no_args_is_help=True, help="Quotas: how much a client may ask of each node.")
+quotas = typer.Typer(
+    no_args_is_help=True,
+    help="Quotas: how much a client may ask of each node.",
+    epilog="Example: antiphon quota list",
+)
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Name of a user; * for every other one.")]
 ClientOption = Annotated[

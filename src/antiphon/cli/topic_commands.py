@@ -47,7 +47,10 @@ JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING", "VCLOCK")
 
 
 shard_app = typer.Typer(
-    no_args_is_help=True, help="Shards: who leads, who follows, how far.", rich_markup_mode=None
+    no_args_is_help=True,
+    help="Shards: who leads, who follows, how far.",
+    epilog="Example: antiphon shard list --json",
+    rich_markup_mode=None,
 )
 
 
@@ -65,6 +68,7 @@ def _app_for(kind: Kind) -> typer.Typer:
     app = typer.Typer(
         no_args_is_help=True,
         help=f"Create, list, describe, alter and delete {kind.value}s.",
+        epilog=f"Example: antiphon {kind.value} list",
         rich_markup_mode=None,
     )
     commands: tuple[tuple[str, Callable[..., None], str], ...] = (

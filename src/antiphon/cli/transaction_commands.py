@@ -27,7 +27,11 @@ HEADINGS = (
 )
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
 
-app = typer.Typer(no_args_is_help=True, help="Transactions of Kafka's clients: list, describe, abort.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Transactions of Python's and of Kafka's clients: list, describe, abort.",
+    epilog="Example: antiphon transactions list",
+)
 
 
 def mount(into: typer.Typer) -> None:

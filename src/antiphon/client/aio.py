@@ -19,6 +19,7 @@ from antiphon.client.coordinated import CoordinatedCalls, Coordinators
 from antiphon.client.finding import Way, find_way
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shard_of, shards_on_their_way
+from antiphon.client.own_transactions import AsyncTransactionBlock, OwnProducers
 from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer
 from antiphon.client.raw_requests import RawRequests
 from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
@@ -88,6 +89,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         self._tables: dict[str, AsyncTable] = {}
         self._topic_writers: dict[int, TopicWriter] = {}
         self._sessions = OpenedSessions(self._cluster)
+        self._own_producers = OwnProducers(self._cluster, self.coordinators, self.topic, self.table)
         self.whole = WholeCluster(self._cluster, timeout_s)
 
     def __repr__(self) -> str:
@@ -238,14 +240,14 @@ class AsyncClient(CoordinatedCalls, RawRequests):
     ) -> None:
         request = CreateTopic(name, kind, shards, replicas, profile, dict(config or {}))
         await self._cluster.call_any(request, timeout_s=self._time(timeout_s), done_if=TopicExistsError)
-        await self._until(lambda: name in self._cluster.topics, timeout_s)
+        await self._cluster.until(lambda: name in self._cluster.topics, self._time(timeout_s))
 
     async def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
         """Delete a topic or table with its data. Raises UnknownTopicError."""
         await self._cluster.call_any(
             DeleteTopic(name), timeout_s=self._time(timeout_s), done_if=UnknownTopicError
         )
-        await self._until(lambda: name not in self._cluster.topics, timeout_s)
+        await self._cluster.until(lambda: name not in self._cluster.topics, self._time(timeout_s))
 
     async def delete_table(self, name: str, *, timeout_s: float | None = None) -> None:
         """The same as `delete_topic`."""
@@ -394,6 +396,16 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         times = self._time(timeout_s), transaction_timeout_s
         return AsyncProducer(self._cluster, self.coordinators, self.topic, self.table, name, *times)
 
+    def transaction(
+        self, *, transaction_timeout_s: float = TRANSACTION_TIMEOUT_S, timeout_s: float | None = None
+    ) -> AsyncTransactionBlock:
+        """Records, rows and offsets of groups, all or nothing: `async with db.transaction() as t: await t.put(...)`.
+
+        The block's end commits, an error in it aborts. Up to 64 may be open at once. `producer` is for programs of which
+        one is to fence the other; the times are those of it.
+        """
+        return AsyncTransactionBlock(self._own_producers, self._time(timeout_s), transaction_timeout_s)
+
     def session(self, *, timeout_s: float = SESSION_TIMEOUT_S, on_lost: OnLost | None = None) -> AsyncSession:
         """A session: rows put under it (`table.put(..., session=session)`) are removed when it ends.
 
@@ -415,15 +427,6 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         if meta is None:
             raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
         return meta
-
-    async def _until(self, seen: Any, timeout_s: float | None) -> None:
-        """Ask for metadata until it contains a change that was made: nodes learn of it one after the other."""
-        deadline = asyncio.get_running_loop().time() + self._time(timeout_s)
-        await self._cluster.refresh()
-        while not seen():
-            if asyncio.get_running_loop().time() > deadline:
-                raise TimedOutError("the change was made, and the metadata of the asked node lacks it yet")
-            await self._cluster.refresh(news=True)
 
 
 class Connecting:

@@ -68,11 +68,6 @@ class _Shunned(NamedTuple):
     problem: str
 
 
-def is_multi(topic: TopicMeta) -> bool:
-    """Does every replica write? Then each replica's log has its own order and its own offsets."""
-    return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
-
-
 class Cluster(Closes):
     """The cluster, seen from one process. Not thread-safe.
 

@@ -6,7 +6,7 @@ request waits at the node until there is newer metadata, so that the client lear
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
@@ -155,6 +155,15 @@ class Cluster:
                 self._routes.adopt(reply.cluster)
                 return
         raise UnavailableError(problem.message) from problem
+
+    async def until(self, seen: Callable[[], bool], timeout_s: float) -> None:
+        """Ask for metadata until it contains a change that was made: nodes learn of it one after the other."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await self.refresh()
+        while not seen():
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimedOutError("the change was made, and the metadata of the asked node lacks it yet")
+            await self.refresh(news=True)
 
     async def refresh_from_all(self) -> None:
         """Ask every node that answers soon: for callers that must not miss a change because one node lags."""

@@ -44,6 +44,10 @@ class Handle:
     def __await__(self) -> Generator[Any, None, Self]:
         return self._checked().__await__()
 
+    def belongs_to(self, cluster: Cluster) -> bool:
+        """Is it a handle of the client that has this view of its cluster?"""
+        return self._cluster is cluster
+
     async def _checked(self) -> Self:
         await self._resolved()
         return self

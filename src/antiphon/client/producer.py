@@ -6,16 +6,19 @@ transactions follow each other. Each is carried out by the id's coordinator and 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from antiphon.client.cluster import Cluster
 from antiphon.client.coordinated import Coordinators
+from antiphon.client.named import AnyTopic, Offsets, flat_offsets, name_of
 from antiphon.client.producer_identity import Identity
 from antiphon.client.table_steps import LOST, TableSteps
-from antiphon.client.topic import AsyncTopic, Placed, Value
-from antiphon.client.topic_writer import BYTES_PER_BATCH, RECORDS_PER_BATCH, SEQUENCE_MASK, Position
+from antiphon.client.topic import AsyncTopic, Value
+from antiphon.client.topic_writer import BYTES_PER_BATCH, SEQUENCE_MASK, Position
+from antiphon.client.waiting_records import Part, Waiting
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -67,6 +70,7 @@ class AsyncProducer:
         self._coordinators = coordinators
         self._identity: Identity | None = None
         self._is_stale = True  # the epoch is to be raised first
+        self._left_open: Identity | None = None  # under which a transaction may be open still
         self._fenced: ProducerFencedError | None = None
         self._current: AsyncTransaction | None = None
 
@@ -108,6 +112,7 @@ class AsyncProducer:
     async def identity(self) -> Identity:
         """Producer id and epoch; asked for where there are none, or where sequences of these are in doubt."""
         if self._identity is None or self._is_stale:
+            await self._end_what_is_open()
             had = self._identity or Identity(-1, -1)
             reply = await self.ask(
                 InitProducer(self.name, int(self.transaction_timeout_s * 1000), *had), self.name
@@ -119,68 +124,59 @@ class AsyncProducer:
             self._is_stale = False
         return self._identity
 
-    def in_doubt(self) -> None:
-        """A batch may or may not be in the log: the next transaction has an epoch of its own."""
+    async def _end_what_is_open(self) -> None:
+        """Abort what the coordinator may not know the end of: else it would fence whoever asks for another epoch."""
+        if self._left_open is not None:
+            with suppress(InvalidTxnStateError):  # it knew
+                await self.ask(FinishTransaction(self.name, *self._left_open, commit=False), self.name)
+            self._left_open = None
+
+    def in_doubt(self, left_open: Identity | None = None) -> None:
+        """A batch may or may not be in the log, or a transaction be open: the next one has an epoch of its own."""
         self._is_stale = True
+        self._left_open = left_open or self._left_open
 
     async def ask(self, body: Any, name: str, *, is_group: bool = False) -> Any:
         """One step, repeated until it has an answer."""
         return await self._coordinators.ask(name, body, timeout_s=self.timeout_s, is_group=is_group)
 
+    def explained(self, error: AntiphonError, began_s: float | None) -> AntiphonError:
+        """A fence says what it may come from; other errors stay. `began_s`: when the transaction began, by the loop."""
+        if not isinstance(error, ProducerFencedError):
+            return error
+        limit_s, now_s = self.transaction_timeout_s, asyncio.get_running_loop().time()
+        why = (
+            f"the transaction lasted longer than its time-out of {limit_s:g} s and was aborted"
+            if began_s is not None and now_s - began_s >= limit_s
+            else "another producer has the id now, or an operator aborted the transaction"
+        )
+        if "earlier_try" in error.details:
+            why += "; whether a commit that was asked for before was carried out is not known"
+        fenced = ProducerFencedError(f"transactional id {self.name!r}: {why}", **error.details)
+        self.fenced(fenced)
+        return fenced
+
     def fenced(self, error: ProducerFencedError) -> None:
         """That is final."""
         self._fenced = error
 
-
-class _Waiting(NamedTuple):
-    """A record that waits to be sent, and its place among the positions."""
-
-    placed: Placed
-    at: int
-    expected_offset: int | None = None
-
-
-class _Part:
-    """What waits to be sent to a shard."""
-
-    def __init__(self, shard_id: int) -> None:
-        self.shard_id = shard_id
-        self.lock = asyncio.Lock()
-        self.waiting: list[_Waiting] = []
-        self.size_bytes = 0
-
-    def add(self, one: _Waiting) -> None:
-        """One more, after the others."""
-        self.waiting.append(one)
-        self.size_bytes += one.placed.size_bytes
-
-    def take(self) -> list[_Waiting]:
-        """As many as fit into a batch, at least one. One with a condition is a batch of its own."""
-        size_bytes = count = 0
-        for one in self.waiting[:RECORDS_PER_BATCH]:
-            size_bytes += one.placed.size_bytes
-            too_large = size_bytes > min(BYTES_PER_BATCH, one.placed.batch_bytes_max)
-            if count and (too_large or one.expected_offset is not None):
-                break
-            count += 1
-            if one.expected_offset is not None:
-                break
-        taken, self.waiting = self.waiting[:count], self.waiting[count:]
-        self.size_bytes -= sum(one.placed.size_bytes for one in taken)
-        return taken
+    async def joining_refused(self, error: AntiphonError) -> Identity:
+        """The coordinator refuses the first part of a transaction: who the producer is from now on, or the error."""
+        raise error
 
 
 class AsyncTransaction(TableSteps):
     """One transaction; `AsyncProducer.begin` makes it. `positions`: of its records in order, once it is committed."""
 
     def __init__(self, producer: AsyncProducer) -> None:
-        super().__init__(producer.cluster, producer.table, producer.timeout_s)
+        limit_s, name = producer.timeout_s, producer.name
+        super().__init__(producer.cluster, producer.table, limit_s, name, producer.sequences)
         self._producer = producer
         self._loop = asyncio.get_running_loop()
         self._began_s: float | None = None
         self._state = "open"
         self._broken: AntiphonError | None = None
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, Part] = {}
         self._joined_shards: set[int] = set()
         self._joined_groups: set[str] = set()
         self._identity: Identity | None = None
@@ -229,8 +225,8 @@ class AsyncTransaction(TableSteps):
 
     async def append(
         self,
-        topic: str,
-        value: Value,
+        topic: AnyTopic,
+        value: Any,
         *,
         key: Value = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
@@ -240,7 +236,8 @@ class AsyncTransaction(TableSteps):
     ) -> None:
         """Append a record to a topic. It is sent with others, at the latest by the commit.
 
-        With `expected_offset` (and `shard`) it is sent at once, and written at exactly that offset or not at all. Raises
+        The value is bytes, text or None, or what the handle's codec takes, if the topic is given as one. With
+        `expected_offset` (and `shard`) it is sent at once, and written at exactly that offset or not at all. Raises
         OffsetMismatchError then, UnknownTopicError, UnknownShardError, WrongKindError, BatchTooLargeError,
         TimedOutError; ProducerFencedError and InvalidTxnStateError if the transaction is over. After an error it can only be
         aborted.
@@ -248,11 +245,13 @@ class AsyncTransaction(TableSteps):
         self._check_open()
         if expected_offset is not None and (shard is None or expected_offset < 0):
             raise InvalidRequestError("expected_offset is an offset, and needs shard: offsets belong to one")
-        placed = await self._producer.topic(topic).placed(value, key, headers, timestamp_ms, shard)
-        part = self._parts.setdefault(placed.shard_id, _Part(placed.shard_id))
+        name = name_of(topic, self._producer.cluster)
+        handle = topic if isinstance(topic, AsyncTopic) else self._producer.topic(name)
+        placed = await handle.placed(value, key, headers, timestamp_ms, shard)
+        part = self._parts.setdefault(placed.shard_id, Part(placed.shard_id))
         at = len(self._found)
         self._found.append(None)
-        part.add(_Waiting(placed, at, expected_offset))
+        part.add(Waiting(placed, at, expected_offset))
         self._held_bytes += placed.size_bytes
         if expected_offset is not None:
             await self._send(part)
@@ -262,13 +261,15 @@ class AsyncTransaction(TableSteps):
         elif self._held_bytes >= HELD_BYTES_MAX:
             await self.flush()
 
-    async def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """The next offsets that a group is to read, by (topic, shard): the group's if the transaction is committed.
+    async def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """The next offsets that a group is to read: the group's if the transaction is committed.
 
-        Raises UnknownTopicError, UnknownShardError, LimitReachedError, and what `append` raises.
+        They are `{(topic, shard): next offset}` or `{topic: {shard: next offset}}`. Raises UnknownTopicError,
+        UnknownShardError, LimitReachedError, and what `append` raises.
         """
         self._check_open()
-        rows = tuple(OffsetOf(topic, shard, offset) for (topic, shard), offset in offsets.items())
+        flat = flat_offsets(offsets, self._producer.cluster)
+        rows = tuple(OffsetOf(topic, shard, offset) for (topic, shard), offset in flat.items())
         try:
             identity = await self._join((), (group,))
             for at in range(0, len(rows), OFFSETS_MAX):
@@ -276,6 +277,11 @@ class AsyncTransaction(TableSteps):
                 await self._producer.ask(body, group, is_group=True)
         except AntiphonError as error:
             raise self._failed(error) from error
+        except asyncio.CancelledError:
+            self._interrupted("offsets were sent")
+            raise
+
+    send_offsets = commit_offsets
 
     async def flush(self) -> None:
         """Send what waits; returns when all of it is durable. It is committed with the transaction only."""
@@ -287,6 +293,9 @@ class AsyncTransaction(TableSteps):
             await self._join([part.shard_id for part in waiting], ())
         except AntiphonError as error:
             raise self._failed(error) from error
+        except asyncio.CancelledError:
+            self._interrupted("shards were to take part")
+            raise
         outcomes = await asyncio.gather(*map(self._send, waiting), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -341,8 +350,11 @@ class AsyncTransaction(TableSteps):
             return  # nothing takes part in it
         try:
             await producer.ask(FinishTransaction(producer.name, *identity, commit), producer.name)
+        except asyncio.CancelledError:
+            producer.in_doubt(identity)
+            raise
         except AntiphonError as error:
-            producer.in_doubt()
+            producer.in_doubt(identity)
             if self._is_in_doubt:  # an earlier call may have committed it
                 error.details["earlier_try"] = True
             final = isinstance(error, ProducerFencedError | InvalidTxnStateError)
@@ -354,7 +366,7 @@ class AsyncTransaction(TableSteps):
                 ) from error
             self._state = "aborted"
             if commit or not isinstance(error, InvalidTxnStateError):  # else nothing has joined it
-                raise self._explained(error) from error
+                raise self._producer.explained(error, self._began_s) from error
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -375,15 +387,9 @@ class AsyncTransaction(TableSteps):
             raise
         except AntiphonError as error:
             raise self._failed(error) from error
-
-    @property
-    def _name(self) -> str:
-        return self._producer.name
-
-    def _sequence(self, shard_id: int, records: int) -> int:
-        sequence = self._producer.sequences.get(shard_id, 0)
-        self._producer.sequences[shard_id] = (sequence + records) & SEQUENCE_MASK
-        return sequence
+        except asyncio.CancelledError:
+            self._interrupted("a shard was to prepare its part")
+            raise
 
     async def _join(self, shards: Iterable[int], groups: Iterable[str]) -> Identity:
         """Have the coordinator know what takes part, before anything is sent there."""
@@ -396,13 +402,19 @@ class AsyncTransaction(TableSteps):
             new_groups = tuple(one for one in groups if one not in self._joined_groups)
             if new_shards or new_groups:
                 self._may_be_known = True
-                body = JoinTransaction(producer.name, *self._identity, new_shards, new_groups)
-                await producer.ask(body, producer.name)
+                parts = new_shards, new_groups
+                try:
+                    await producer.ask(JoinTransaction(producer.name, *self._identity, *parts), producer.name)
+                except (ProducerFencedError, InvalidTxnStateError) as error:
+                    if self._joined_shards or self._joined_groups:
+                        raise
+                    self._identity = await producer.joining_refused(error)
+                    await producer.ask(JoinTransaction(producer.name, *self._identity, *parts), producer.name)
                 self._joined_shards.update(new_shards)
                 self._joined_groups.update(new_groups)
             return self._identity
 
-    async def _send(self, part: _Part) -> None:
+    async def _send(self, part: Part) -> None:
         """Send what waits for a shard, one batch after the other."""
         async with part.lock:
             while part.waiting:
@@ -411,8 +423,11 @@ class AsyncTransaction(TableSteps):
                     await self._send_batch(part)
                 except AntiphonError as error:
                     raise self._failed(error) from error
+                except asyncio.CancelledError:
+                    self._interrupted("a batch was sent")
+                    raise
 
-    async def _send_batch(self, part: _Part) -> None:
+    async def _send_batch(self, part: Part) -> None:
         producer = self._producer
         identity = await self._join((part.shard_id,), ())
         items = part.take()
@@ -437,23 +452,11 @@ class AsyncTransaction(TableSteps):
     def _failed(self, error: AntiphonError) -> AntiphonError:
         """A step failed: from here on the transaction can only be aborted."""
         if self._broken is None:
-            self._broken = self._explained(error)
+            self._broken = self._producer.explained(error, self._began_s)
             self._producer.in_doubt()
         return self._broken
 
-    def _explained(self, error: AntiphonError) -> AntiphonError:
-        """A fence says what it may come from; other errors stay."""
-        if not isinstance(error, ProducerFencedError):
-            return error
-        limit_s, name = self._producer.transaction_timeout_s, self._producer.name
-        late = self._began_s is not None and self._loop.time() - self._began_s >= limit_s
-        why = (
-            f"the transaction lasted longer than its time-out of {limit_s:g} s and was aborted"
-            if late
-            else "another producer has the id now, or an operator aborted the transaction"
-        )
-        if "earlier_try" in error.details:
-            why += "; whether a commit that was asked for before was carried out is not known"
-        fenced = ProducerFencedError(f"transactional id {name!r}: {why}", **error.details)
-        self._producer.fenced(fenced)
-        return fenced
+    def _interrupted(self, when: str) -> None:
+        """A step was cancelled: whether it was carried out is not known, so that nothing may build on it."""
+        text = f"the transaction of {self._producer.name!r} was interrupted while {when}: begin another one"
+        self._failed(InvalidTxnStateError(text))

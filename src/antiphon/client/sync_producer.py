@@ -1,22 +1,35 @@
 """Transactions for programs that block: the faces of `AsyncProducer` and `AsyncTransaction`, and calls to coordinators."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from antiphon.client.named import AnyTable, AnyTopic, Offsets
 from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer, AsyncTransaction
+from antiphon.client.sync_table import Table
+from antiphon.client.sync_topic import Topic
 from antiphon.client.table_steps import Key
 from antiphon.client.topic import Value
 from antiphon.client.topic_writer import Position
+from antiphon.errors import InvalidTxnStateError
 from antiphon.model.rows import Row, Version
 from antiphon.model.transactions import TransactionState
 
 if TYPE_CHECKING:
     from antiphon.client.loop_thread import LoopThread
+    from antiphon.client.own_transactions import AsyncTransactionBlock
+
+
+def _aio(what: Any) -> Any:
+    """What the asynchronous calls take for a handle of this client; all else as it is."""
+    return what.aio if isinstance(what, Topic | Table) else what
 
 
 class ProducerTransaction:
-    """One transaction; `Producer.begin` makes it, as a context that commits at its end. See `AsyncTransaction`."""
+    """One transaction; `Producer.begin` makes it, as a context that commits at its end. See `AsyncTransaction`.
+
+    Topics and tables are given by name, or as what `topic()` or `table()` of the same client gave.
+    """
 
     def __init__(self, thread: "LoopThread", transaction: AsyncTransaction) -> None:
         self._thread = thread
@@ -37,8 +50,8 @@ class ProducerTransaction:
 
     def append(
         self,
-        topic: str,
-        value: Value,
+        topic: "AnyTopic | Topic[Any]",
+        value: Any,
         *,
         key: Value = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
@@ -49,7 +62,7 @@ class ProducerTransaction:
         """Append a record to a topic. See `AsyncTransaction.append`."""
         self._thread.call(
             self._transaction.append(
-                topic,
+                _aio(topic),
                 value,
                 key=key,
                 headers=headers,
@@ -64,29 +77,43 @@ class ProducerTransaction:
         """The new version of each put, None for deletes and checks, in order, once it is committed."""
         return self._transaction.versions
 
-    def get(self, table: str, key: Key) -> Row:
+    def get(self, table: "AnyTable | Table[Any]", key: Key) -> Row[Any]:
         """The row of a key; KeyNotFoundError if it is not there. See `AsyncTransaction.find`."""
-        return self._thread.call(self._transaction.get(table, key))
+        return self._thread.call(self._transaction.get(_aio(table), key))
 
-    def find(self, table: str, key: Key) -> Row | None:
+    def find(self, table: "AnyTable | Table[Any]", key: Key) -> Row[Any] | None:
         """The row of a key, or None; the commit goes through only if it is still so. See `AsyncTransaction.find`."""
-        return self._thread.call(self._transaction.find(table, key))
+        return self._thread.call(self._transaction.find(_aio(table), key))
 
-    def put(self, table: str, key: Key, value: Key, *, expected_version: int | None = None) -> None:
+    def put(
+        self, table: "AnyTable | Table[Any]", key: Key, value: Any, *, expected_version: int | None = None
+    ) -> None:
         """Set a key with the commit. See `AsyncTransaction.put`."""
-        self._thread.call(self._transaction.put(table, key, value, expected_version=expected_version))
+        self._thread.call(self._transaction.put(_aio(table), key, value, expected_version=expected_version))
 
-    def delete(self, table: str, key: Key, *, expected_version: int | None = None) -> None:
+    def delete(
+        self, table: "AnyTable | Table[Any]", key: Key, *, expected_version: int | None = None
+    ) -> None:
         """Remove a key with the commit. See `AsyncTransaction.delete`."""
-        self._thread.call(self._transaction.delete(table, key, expected_version=expected_version))
+        self._thread.call(self._transaction.delete(_aio(table), key, expected_version=expected_version))
 
-    def check(self, table: str, key: Key, expected_version: int) -> None:
+    def check(self, table: "AnyTable | Table[Any]", key: Key, expected_version: int) -> None:
         """Commit only if the key has that version id, or is not there (`ABSENT`). See `AsyncTransaction.check`."""
-        self._thread.call(self._transaction.check(table, key, expected_version))
+        self._thread.call(self._transaction.check(_aio(table), key, expected_version))
 
-    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """The next offsets that a group is to read, by (topic, shard). See `AsyncTransaction.send_offsets`."""
-        self._thread.call(self._transaction.send_offsets(group, offsets))
+    def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """The next offsets that a group is to read: `{(topic, shard): next offset}` or `{topic: {shard: next offset}}`.
+
+        See `AsyncTransaction.commit_offsets`.
+        """
+        flat: dict[Any, Any] = {}
+        for key, value in offsets.items():
+            flat[(_aio(key[0]), *key[1:]) if isinstance(key, tuple) and key else _aio(key)] = value
+        self._thread.call(self._transaction.commit_offsets(group, flat))
+
+    def send_offsets(self, group: str, offsets: Offsets) -> None:
+        """The same as `commit_offsets`."""
+        self.commit_offsets(group, offsets)
 
     def flush(self) -> None:
         """Send what waits; returns when all of it is durable. It is committed with the transaction only."""
@@ -127,6 +154,29 @@ class Producer:
         return ProducerTransaction(self._thread, self._thread.call(begin()))
 
 
+class TransactionBlock:
+    """`with db.transaction() as t:` commits at its end, or aborts where that is an error."""
+
+    def __init__(self, thread: "LoopThread", times: dict[str, float]) -> None:
+        self._thread = thread
+        self._times = times
+        self._block: AsyncTransactionBlock | None = None
+
+    def __enter__(self) -> ProducerTransaction:
+        if self._block is not None:
+            raise InvalidTxnStateError(
+                "this transaction was begun already: db.transaction() makes another one"
+            )
+        block = self._block = self._thread.client.transaction(**self._times)
+        return ProducerTransaction(self._thread, self._thread.call(block.__aenter__()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._block is not None:
+            self._thread.call(self._block.__aexit__(kind, error, trace))
+
+
 class TransactionCalls:
     """The client's calls about transactions and offsets of groups."""
 
@@ -147,6 +197,21 @@ class TransactionCalls:
             )
 
         return Producer(self._thread, self._thread.call(make()))
+
+    def transaction(
+        self,
+        *,
+        transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
+        timeout_s: float | None = None,
+    ) -> TransactionBlock:
+        """Records, rows and offsets of groups, all or nothing: `with db.transaction() as t: t.put(...); t.append(...)`.
+
+        Each thread may have its own at the same time. See `AsyncClient.transaction`.
+        """
+        times = {"transaction_timeout_s": transaction_timeout_s}
+        return TransactionBlock(
+            self._thread, times if timeout_s is None else {**times, "timeout_s": timeout_s}
+        )
 
     def group_offsets(
         self, group: str, positions: Iterable[tuple[str, int]], *, timeout_s: float | None = None

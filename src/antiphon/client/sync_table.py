@@ -35,6 +35,11 @@ class Table(TableArrowCalls, Generic[ValueT]):
         return self._table._repr_html_()
 
     @property
+    def aio(self) -> AsyncTable[ValueT]:
+        """The asynchronous handle underneath."""
+        return self._table
+
+    @property
     def shards(self) -> int:
         """Number of shards."""
         return self._table.shards

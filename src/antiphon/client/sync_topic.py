@@ -28,6 +28,11 @@ class Topic(TopicArrowCalls, Generic[ValueT]):
         return self._topic._repr_html_()
 
     @property
+    def aio(self) -> AsyncTopic[ValueT]:
+        """The asynchronous handle underneath."""
+        return self._topic
+
+    @property
     def shards(self) -> int:
         """Number of shards."""
         return self._topic.shards

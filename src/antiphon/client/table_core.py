@@ -49,6 +49,10 @@ class TableCore(Handle):
         if self._known() is None:
             await self._resolved()
 
+    async def described_by(self) -> TopicMeta:
+        """The table's metadata. Raises UnknownTopicError, WrongKindError."""
+        return self._known() or await self._resolved()
+
     @property
     def is_known(self) -> bool:
         """Are the table's shards known?"""

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon import system
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.hashing import as_bytes
+from antiphon.client.named import AnyTable, name_of
+from antiphon.client.one_write import OneWrite
 from antiphon.client.table_writer import refusal
+from antiphon.client.topic_writer import SEQUENCE_MASK
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from antiphon.client.producer_identity import Identity
     from antiphon.client.table import AsyncTable
     from antiphon.client.table_core import TableCore
+    from antiphon.client.values import Values
 
 ABSENT: Final = -1
 OPS_MAX: Final = 10_000  # operations and reads of one transaction
@@ -84,10 +88,20 @@ class _Asked(NamedTuple):
 class TableSteps(ABC):
     """See the module's text."""
 
-    def __init__(self, cluster: Cluster, table: "Callable[[str], AsyncTable]", timeout_s: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        table: "Callable[[str], AsyncTable]",
+        timeout_s: float,
+        name: str,
+        sequences: dict[int, int],
+    ) -> None:
+        """`name` is the transactional id, `sequences` are those of its next batches by shard."""
         self._cluster = cluster
         self._table = table
         self._limit_s = timeout_s
+        self._name = name
+        self._sequences = sequences
         self._operations: list[_Asked] = []
         self._reads: dict[_Place, _Read] = {}
         self._changed: set[_Place] = set()
@@ -99,64 +113,75 @@ class TableSteps(ABC):
     @abstractmethod
     async def _join(self, shards: Iterable[int], groups: Iterable[str]) -> "Identity": ...
 
-    @abstractmethod
-    def _sequence(self, shard_id: int, records: int) -> int:
-        """The sequence of the next batch for a shard, which has so many records."""
-
     # -- what belongs to it ---------------------------------------------------------------------------------------
 
-    async def get(self, table: str, key: Key) -> Row:
+    async def get(self, table: AnyTable, key: Key) -> Row[Any]:
         """The row of a key; KeyNotFoundError if it is not there. See `find`."""
         row = await self.find(table, key)
         if row is None:
-            raise KeyNotFoundError(f"key {key!r} is not in table {table!r}")
+            raise KeyNotFoundError(f"key {key!r} is not in table {name_of(table, self._cluster)!r}")
         return row
 
-    async def find(self, table: str, key: Key) -> Row | None:
+    async def find(self, table: AnyTable, key: Key) -> Row[Any] | None:
         """The row of a key, or None. The commit goes through only if it is still so then.
 
-        A key that was read is not asked for again. Waits while another transaction is about to change it. Raises
-        UnknownTopicError, WrongKindError, TimedOutError; InvalidRequestError for a key that this transaction changes.
+        A key that was read is not asked for again. Waits while another transaction is about to change it. The value is as
+        the handle's codec has it, if the table is given as one. Raises UnknownTopicError, WrongKindError, TimedOutError;
+        InvalidRequestError for a key that this transaction changes.
         """
         self._check_open()
-        place = _Place(table, as_bytes(key, "key"))
+        place = _Place(name_of(table, self._cluster), as_bytes(key, "key"))
         if place in self._changed:
             raise InvalidRequestError(
-                f"this transaction changes key {key!r} of {table!r}: read it before that"
+                f"this transaction changes key {key!r} of {place.table!r}: read it before that"
             )
         known = self._reads.get(place)
         if known is None:
             self._check_count()
             known = await self._read(place)
             self._reads[place] = known
-        return known.row
+        values = _values_of(table)
+        return known.row if known.row is None or values is None else values.row(known.row)
 
-    async def put(self, table: str, key: Key, value: Key, *, expected_version: int | None = None) -> None:
+    async def put(
+        self, table: AnyTable, key: Key, value: Any, *, expected_version: int | None = None
+    ) -> None:
         """Set a key with the commit; with `expected_version` only if it has that version id then, or is absent (`ABSENT`).
 
-        What does not hold is said by `commit`: VersionMismatchError, with the operation's place in `details["operation"]`.
+        The value is bytes or text, or what the handle's codec takes, if the table is given as one. What does not hold is
+        said by `commit`: VersionMismatchError, with the operation's place in `details["operation"]`.
         """
-        put = Put(as_bytes(key, "key"), as_bytes(value, "value"), expected_version)
-        self._add(table, put)
+        raw_key, values = as_bytes(key, "key"), _values_of(table)
+        data = as_bytes(value, "value") if values is None else values.encode(raw_key, value)
+        self._add(table, Put(raw_key, data, expected_version))
 
-    async def delete(self, table: str, key: Key, *, expected_version: int | None = None) -> None:
+    async def delete(self, table: AnyTable, key: Key, *, expected_version: int | None = None) -> None:
         """Remove a key with the commit, which raises KeyNotFoundError if it is not there then, or VersionMismatchError."""
         self._add(table, Delete(as_bytes(key, "key"), expected_version))
 
-    async def check(self, table: str, key: Key, expected_version: int) -> None:
+    async def check(self, table: AnyTable, key: Key, expected_version: int) -> None:
         """Change nothing; the commit goes through only if the key has that version id, or is absent (`ABSENT`)."""
         self._add(table, Check(as_bytes(key, "key"), expected_version))
 
-    def _add(self, table: str, op: Operation) -> None:
+    def _add(self, table: AnyTable, op: Operation) -> None:
         self._check_open()
         self._check_count()
+        name = name_of(table, self._cluster)
         if not isinstance(op, Check):
-            self._changed.add(_Place(table, op.key))
-        self._operations.append(_Asked(len(self._operations), table, op))
+            self._changed.add(_Place(name, op.key))
+        self._operations.append(_Asked(len(self._operations), name, op))
 
     def _check_count(self) -> None:
         if len(self._operations) + len(self._reads) >= OPS_MAX:
             raise InvalidRequestError(f"a transaction has at most {OPS_MAX} reads and operations of tables")
+
+    def _as_one_write(self) -> OneWrite | None:
+        """All of it as one request, if it changes rows of one table and nothing in it is of another."""
+        tables = {asked.table for asked in self._operations} | {place.table for place in self._reads}
+        if len(tables) != 1 or not self._changed:
+            return None
+        checks = [Check(place.key, read.version) for place, read in self._reads.items()]
+        return OneWrite(self._table(tables.pop()).core, checks, [asked.op for asked in self._operations])
 
     async def _core(self, table: str) -> "TableCore":
         core = self._table(table).core
@@ -235,7 +260,7 @@ class TableSteps(ABC):
             )
         table = self._table(asked[0].table).core
         records = sum(1 for one in asked if not isinstance(one.op, Check))
-        sequence = self._sequence(shard_id, 0)
+        sequence = self._sequences.get(shard_id, 0)
         name, left_s = self._name, max(0.001, pauses.left_s())
         ops, hashes = tuple(one.op for one in asked), table.bounds_of(shard_id)
         body = PrepareWrite(shard_id, name, *identity, sequence, ops, int(left_s * 1000) or 1, hashes)
@@ -253,12 +278,7 @@ class TableSteps(ABC):
                 raise error
             if one.at >= 0:
                 self._versions[one.at] = result.version
-        self._sequence(shard_id, records)
-
-    @property
-    @abstractmethod
-    def _name(self) -> str:
-        """The transactional id."""
+        self._sequences[shard_id] = (sequence + records) & SEQUENCE_MASK
 
     async def _when_unlocked(self, shard_id: int, body: Any, timeout_s: float) -> Any:
         """The answer to a prepare; while another transaction has one of its keys, it is asked for again for a moment."""
@@ -318,6 +338,11 @@ class TableSteps(ABC):
             raise ProtocolViolationError(f"asked whether reads are still so, got {type(reply).__name__}")
         if reply.changed:
             raise _changed(seen, *reply.changed[0])
+
+
+def _values_of(table: AnyTable) -> "Values[Any] | None":
+    """How the values of a table are encoded that was given as a handle; None: they are bytes."""
+    return getattr(table, "values", None)
 
 
 def _changed(seen: "list[tuple[_Place, ReadKey, int]]", place: int, found: int) -> AntiphonError:

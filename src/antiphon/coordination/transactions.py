@@ -19,11 +19,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from antiphon.invariants import invariant
+from antiphon.model.transactions import OWN_IDS
 
 EPOCH_MAX: Final = (
     32_767  # the largest that a batch can carry; a fence may use it, a producer is never given it
 )
 NOBODY: Final = -1  # a producer id or epoch that was not given
+OWN_ID_EXPIRES_MS: Final = 3_600_000
+"""For ids that clients make: they are many, and a client whose id was forgotten gets it anew."""
 NUMBER_MAX: Final = 2**31 - 1  # a marker carries the number in 32 bits with a sign
 
 
@@ -325,9 +328,12 @@ def due(row: Row) -> Ending | None:
     return Ending(row.producer_id, row.epoch, row.number, commit, row.shards, row.groups)
 
 
-def is_expired(row: Row, now_ms: int, bounds: Bounds) -> bool:
+def is_expired(name: str, row: Row, now_ms: int, bounds: Bounds) -> bool:
     """Was nothing heard of the id for so long that it is forgotten?"""
-    return row.state in AT_REST and now_ms >= row.changed_ms + bounds.expire_ms
+    after_ms = bounds.expire_ms
+    if name.startswith(OWN_IDS):
+        after_ms = min(after_ms, OWN_ID_EXPIRES_MS)
+    return row.state in AT_REST and now_ms >= row.changed_ms + after_ms
 
 
 def deadline_ms(row: Row) -> int | None:

@@ -11,7 +11,7 @@ Shards are named by their cluster-wide id. A call for a shard that this node doe
 lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
@@ -20,6 +20,7 @@ from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.events import Event
+from antiphon.model.findings import AuditNote
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -86,6 +87,8 @@ class Gateway(Protocol):
         followers_with: given a shard and an offset, the nodes whose replicas have the log up to there, as the shard's
             leader here knows; the furthest first. Empty where this node does not lead the shard.
         count_replicas: how many this node has open.
+        note_audit: given the shards that an audit has read, and what it has found in replicas of this node; returns when
+            that is on the disk.
     """
 
     node_id: int
@@ -99,6 +102,7 @@ class Gateway(Protocol):
     rack: str
     followers_with: Callable[[int, int], list[int]]
     count_replicas: Callable[[], int]
+    note_audit: Callable[[Sequence[int], Iterable[AuditNote]], Coroutine[Any, Any, None]]
 
     @property
     def metadata(self) -> ClusterMeta:

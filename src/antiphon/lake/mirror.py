@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from antiphon.client.blocking import Cluster, is_multi
+from antiphon.client.blocking import Cluster
 from antiphon.errors import BadRecordError, DataLossError, InvalidRequestError
 from antiphon.lake.plans import Plan, Plans, send_dead_letters
 from antiphon.lake.records import MirrorTask, RowShape, TaskReport
@@ -24,6 +24,7 @@ from antiphon.lake.targets.target import Marks, MarkStep, Target
 from antiphon.lake.values.decoding import REST, ValueSpec
 from antiphon.lake.values.json_values import unified
 from antiphon.lake.values.spec import fixed_columns
+from antiphon.model.metadata import is_multi
 from antiphon.records.unreadable import DEAD_LETTER
 from antiphon.spark.option_values import parse_servers
 

@@ -29,7 +29,7 @@ LED_TERM_NAME: Final = "led-term"
 _MAGIC: Final = b"ANTIPHHS"
 _WATERMARK_MAGIC: Final = b"ANTIPHHW"
 _LED_MAGIC: Final = b"ANTIPHLT"
-_VERSION: Final = 1
+VERSION: Final = 1
 _PROMISE: Final = struct.Struct(">qq")
 _OFFSET: Final = struct.Struct(">q")
 _LED: Final = struct.Struct(">q")
@@ -76,12 +76,12 @@ class HardState:
         path = os.path.join(directory, HARD_STATE_NAME)
         data = read_whole(disk, path)
         term, voted_for = 0, -1
-        payload = unframe(_MAGIC, _VERSION, data, path)
+        payload = unframe(_MAGIC, VERSION, data, path)
         readable = data is None or (payload is not None and len(payload) == _PROMISE.size)
         if payload is not None and readable:
             term, voted_for = _PROMISE.unpack(payload)
         hint_path = os.path.join(directory, HIGH_WATERMARK_NAME)
-        hint = unframe(_WATERMARK_MAGIC, _VERSION, read_whole(disk, hint_path), hint_path)
+        hint = unframe(_WATERMARK_MAGIC, VERSION, read_whole(disk, hint_path), hint_path)
         high_watermark, led_term = 0, 0
         if hint is not None and len(hint) == _OFFSET.size:
             (high_watermark,) = _OFFSET.unpack(hint)
@@ -108,7 +108,7 @@ class HardState:
         self.term, self.voted_for = term, voted_for
         payload = _PROMISE.pack(term, -1 if voted_for is None else voted_for)
         path = os.path.join(self._directory, HARD_STATE_NAME)
-        data = frame(_MAGIC, _VERSION, payload)
+        data = frame(_MAGIC, VERSION, payload)
         return LogOp(self.queue, [CallStep(functools.partial(self._promise, path, data, term))])
 
     def _promise(self, path: str, data: bytes, term: int) -> None:
@@ -119,7 +119,7 @@ class HardState:
         """Remember the attribute; durable when the operation is done."""
         self.led_term = term
         path = os.path.join(self._directory, LED_TERM_NAME)
-        data = seal(_LED_MAGIC, _VERSION, _LED.pack(term))
+        data = seal(_LED_MAGIC, VERSION, _LED.pack(term))
         return LogOp(self.queue, [CallStep(functools.partial(replace_file, self._disk, path, data))])
 
     def stage_high_watermark(self, offset: int) -> LogOp:
@@ -129,7 +129,7 @@ class HardState:
         )  # the old one would speak against the log that is cut to the new one
         self.high_watermark = offset
         payload = _HINT.pack(offset, self.led_term) if self.led_term else _OFFSET.pack(offset)
-        data = frame(_WATERMARK_MAGIC, _VERSION, payload)
+        data = frame(_WATERMARK_MAGIC, VERSION, payload)
         path = os.path.join(self._directory, HIGH_WATERMARK_NAME)
         write = functools.partial(replace_file, self._disk, path, data, durable=durable)
         return LogOp(self.queue, [CallStep(write)])
@@ -138,5 +138,5 @@ class HardState:
 def _read_led_term(disk: Disk, directory: str) -> int:
     """0 where there is none, or the file is not whole."""
     path = os.path.join(directory, LED_TERM_NAME)
-    payload = unframe(_LED_MAGIC, _VERSION, read_whole(disk, path), path)
+    payload = unframe(_LED_MAGIC, VERSION, read_whole(disk, path), path)
     return 0 if payload is None or len(payload) != _LED.size else int(_LED.unpack(payload)[0])

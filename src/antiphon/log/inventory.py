@@ -28,7 +28,7 @@ from antiphon.records.entry_id import EMPTY, EntryId
 INVENTORY_NAME: Final = "inventory"
 INVENTORY_COPY_NAME: Final = "inventory.copy"
 _MAGIC: Final = b"ANTIPHIV"
-_VERSION: Final = 1
+VERSION: Final = 1
 
 
 class Holding(NamedTuple):
@@ -66,7 +66,7 @@ class Inventory:
         for name in (INVENTORY_NAME, INVENTORY_COPY_NAME):
             path = os.path.join(directory, name)
             try:
-                payload = unframe(_MAGIC, _VERSION, read_whole(disk, path), path)
+                payload = unframe(_MAGIC, VERSION, read_whole(disk, path), path)
             except PermissionError as error:
                 refused = refused or error
                 continue
@@ -138,7 +138,7 @@ class Inventory:
             with self._lock:
                 changes, holdings = self._changes, dict(self._holdings)
             rows = [(shard, one.term, *one.end) for shard, one in sorted(holdings.items())]
-            data = seal(_MAGIC, _VERSION, msgspec.msgpack.encode(rows))
+            data = seal(_MAGIC, VERSION, msgspec.msgpack.encode(rows))
             replace_file(self._disk, self._path, data)
             self._written, self._on_disk = changes, holdings
             replace_file(self._disk, self._copy_path, data, durable=False)

@@ -1,16 +1,27 @@
 """What is wrong on a node and since when, and how far its scrub is: for status pages, monitors and operators."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 DEGRADED = "degraded"  # everything here is served; something is lost, or refused, until somebody acts
 UNHEALTHY = "unhealthy"  # a replica here does not take part
 OF_NODE = -1  # in the place of a shard's id
 KINDS: Final = (
-    "ahead_of_leader", "damage_found", "disk_full", "log_damaged", "log_not_written", "not_joined", "not_readable",
-    "replica_closed", "replica_stopped", "split_brain",
+    "ahead_of_leader", "audit_differs", "damage_found", "disk_full", "log_damaged", "log_not_written", "not_joined",
+    "not_readable", "replica_closed", "replica_stopped", "split_brain",
 )  # fmt: skip
+
+
+AUDIT_TEXT_MAX: Final = 1_000
+
+
+class AuditNote(msgspec.Struct, frozen=True, array_like=True):
+    """What an audit has found in a node's replica of a shard, in words."""
+
+    shard_id: int
+    what: Annotated[str, Meta(max_length=AUDIT_TEXT_MAX)]
 
 
 class Finding(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,7 @@ from antiphon.model.requests import (
     ListOffset,
     MetadataReply,
     NewProducerId,
+    NoteAudit,
     OffsetReply,
     ProducerId,
     StartScrub,
@@ -39,7 +40,7 @@ from antiphon.model.transactions import TransactionReply, TransactionRequest
 Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
-    | TableTransactionRequest | BackupRequest
+    | TableTransactionRequest | BackupRequest | NoteAudit
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended

@@ -212,3 +212,8 @@ class KeyRanges:
         """The shards that hold keys with hashes from `first` to `last`, in the order of their ranges."""
         low = bisect_left(self._ends, first)
         return self._shards[low : bisect_left(self._ends, last) + 1]
+
+
+def is_multi(topic: TopicMeta) -> bool:
+    """Does every replica write? Then each replica's log has its own order and its own offsets."""
+    return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)

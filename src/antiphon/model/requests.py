@@ -13,7 +13,7 @@ from msgspec import Meta
 from antiphon.model.access import ACLS_MAX, Acl, Credential
 from antiphon.model.body import Body
 from antiphon.model.counters import Counters
-from antiphon.model.findings import OF_NODE, Finding, ScrubStatus
+from antiphon.model.findings import OF_NODE, AuditNote, Finding, ScrubStatus
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
@@ -27,6 +27,7 @@ OPS_MAX: Final = 100_000  # operations of a TableWrite
 GET_KEYS_MAX: Final = 10_000  # keys of a TableGet
 FIND_KEYS_MAX: Final = 1_000  # the same, where rows next to keys are wanted; shards of a GetStatus
 SETTINGS_MAX: Final = 1_000
+AUDITED_MAX: Final = 5_000  # shards of a NoteAudit
 
 
 class Failure(Body, frozen=True, array_like=True, tag=True):
@@ -256,12 +257,22 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
     counters: Counters | None = None
     metadata_version: int = -1  # -1: none yet, or from a version that does not tell
     events: tuple[tuple[int, str, str, str], ...] = ()  # as `antiphon.model.events.Event`, the oldest first
+    formats: tuple[
+        tuple[str, int, int], ...
+    ] = ()  # name, written, read up to; none: from a version that does not tell
 
 
 class StartScrub(Body, frozen=True, array_like=True, tag=True):
     """Have the asked node read what is on its disk of a shard, or of all (-1), now."""
 
     shard_id: int = OF_NODE
+
+
+class NoteAudit(Body, frozen=True, array_like=True, tag=True):
+    """Tell the asked node what an audit has found in its replicas. What was found before in `shards` is so no more."""
+
+    shards: Annotated[tuple[int, ...], Meta(max_length=AUDITED_MAX)]
+    found: Annotated[tuple[AuditNote, ...], Meta(max_length=AUDITED_MAX)] = ()
 
 
 # -- logs ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from antiphon.model.body import Body
 SHARDS_MAX: Final = 5_000  # of one JoinTransaction
 OFFSETS_MAX: Final = 5_000  # of one request about a group
 TEXT_MAX: Final = 4_096  # of what is kept with an offset
+OWN_IDS: Final = "antiphon-client-"
+"""How transactional ids begin that a client has made itself: nobody asks for one again once its client is gone."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=1_024)]
 """A transactional id, or a group."""

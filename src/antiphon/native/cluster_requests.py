@@ -25,6 +25,7 @@ from antiphon.model.requests import (
     GetStatus,
     MoveReplica,
     NewProducerId,
+    NoteAudit,
     ProducerId,
     Rebalance,
     RemoveNode,
@@ -114,6 +115,16 @@ def start_scrub(exchange: Exchange, request_id: int, body: StartScrub, _payload:
     exchange.reply(request_id, Done())
 
 
+def note_audit(exchange: Exchange, request_id: int, body: NoteAudit, _payload: memoryview) -> None:
+    """Keep what an audit has found here."""
+
+    async def run() -> Done:
+        await exchange.gateway.note_audit(body.shards, body.found)
+        return Done()
+
+    exchange.later(request_id, run())
+
+
 def of_transactions(
     exchange: Exchange, request_id: int, body: TransactionRequest, _payload: memoryview
 ) -> None:
@@ -183,6 +194,7 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     GetMetadata: get_metadata,
     GetStatus: get_status,
     StartScrub: start_scrub,
+    NoteAudit: note_audit,
     ListTransactions: of_transactions,
     AbortTransaction: of_transactions,
     FindCoordinator: of_transactions,

@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon import system
 from antiphon.model.findings import OF_NODE, UNHEALTHY
+from antiphon.node.audit_notes import AuditNotes
 from antiphon.node.compaction import LogCleaner
 from antiphon.node.findings import Findings, Noted
 from antiphon.node.first_seen import FirstSeen
@@ -35,6 +36,7 @@ class DiskCare:
 
     Attributes:
         findings: what is wrong.
+        audit: what audits have found here.
         scrub: reads what is on the disk.
         cleaner: compacts logs.
     """
@@ -53,12 +55,14 @@ class DiskCare:
         self._reserve = Reserve(node, wal)
         self._first_seen = FirstSeen(node.disk, str(node.config.dir))
         self.findings = Findings(node.hosts, node.suspects, shards, wal, self._first_seen)
+        self.audit = AuditNotes(node.disk, str(node.config.dir), self.findings, node.loop)
         self._mending = Mending(node, shards, self.findings)
         self.scrub = Scrub(node, self.findings, self._mending)
         self.cleaner = LogCleaner(node, wal)
 
     def start(self) -> None:
         """Begin; all of it ends with the node."""
+        self.audit.start()
         add_scrub_gauges(self._node.metrics, self.findings, self.scrub)
         add_compaction_gauges(self._node.metrics, self.cleaner)
         self._node.spawn(self.scrub.run())

@@ -29,6 +29,7 @@ from antiphon.node.bulk_gate import gate_of
 from antiphon.node.config import NodeConfig, check_config
 from antiphon.node.coordinator_shell import CoordinatorShell
 from antiphon.node.disk_care import DiskCare
+from antiphon.node.formats import FORMATS
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.gauges import (
     add_election_counts,
@@ -259,6 +260,7 @@ class Node:
             self.replicas.statuses(shards),
             self.metrics.metadata_unreadable,
             counters=self.metrics.counters(),
+            formats=FORMATS,
         )
         return self.care.add_to(found)
 

@@ -1,7 +1,7 @@
 """The node as its listeners see it: `gateway.interface.Gateway`, on top of the shard hosts and the cluster agent."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -115,7 +115,7 @@ class NodeGateway:
         asked: another node asks.
         cluster: the coordinator and the metadata.
         replicas: the replicas of this node.
-        start_scrub, transactions, rack, followers_with: see Gateway.
+        start_scrub, note_audit, transactions, rack, followers_with: see Gateway.
     """
 
     def __init__(
@@ -150,6 +150,7 @@ class NodeGateway:
         self.asked = made.asked
         self.events: Sequence[Event] = cluster.view.events.kept  # see Gateway
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
+        self.note_audit: Callable[..., Coroutine[Any, Any, None]] = own.care.audit.take
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
         self.submit_append = RecordIntake(replicas).append  # see Gateway
         self._follow_keys = count(1)

@@ -388,7 +388,7 @@ class TransactionCoordinator:
                 kept = held.kept
                 if kept is None or kept.row is None or held.waiting:
                     continue
-                if t.is_expired(kept.row, now_ms, self.bounds):
+                if t.is_expired(name, kept.row, now_ms, self.bounds):
                     await self._forget(led, name, held, kept)
 
     async def _forget(self, led: _Led, name: str, held: _Held, kept: Kept) -> None:

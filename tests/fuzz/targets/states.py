@@ -22,7 +22,9 @@ from antiphon.log.snapshot import (
     encode_start,
     frame,
 )
+from antiphon.model.findings import AUDIT_TEXT_MAX
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
+from antiphon.node.audit_notes import load_notes
 from antiphon.node.first_seen import FirstSeen
 from antiphon.node.raft_shards import known_placement, note_placement
 from antiphon.node.scrub import BOOK_NAME, _load_book
@@ -142,6 +144,7 @@ class NodeStates(OneFile):
         note_placement(disk, LOG, (_topic(), shard))
         replace_file(disk, f"{NODE}/{BOOK_NAME}", msgspec.json.encode({7: 1000, 9: 2000}))
         replace_file(disk, f"{NODE}/findings", msgspec.json.encode({"7 ": 1000, "-1 disk_full": 2000}))
+        replace_file(disk, f"{NODE}/audit", msgspec.json.encode({7: "t/0 at offset 3: differs", 9: "gap"}))
         made = Installation(EntryId(2, 17), b"", Members((0, 1, 2)))
         data = frame(INSTALL_MAGIC, INSTALL_VERSION, msgspec.msgpack.encode(made))
         replace_file(disk, STORE + INSTALL_SUFFIX, data)
@@ -150,6 +153,8 @@ class NodeStates(OneFile):
     def open(self, disk: SimulatedDisk) -> None:
         book = _load_book(disk, f"{NODE}/{BOOK_NAME}")
         check(all(isinstance(at, int) for at in book.values()), "no time")
+        notes = load_notes(disk, f"{NODE}/audit")
+        check(all(len(what) <= AUDIT_TEXT_MAX for what in notes.values()), "a long note")
         first = FirstSeen(disk, NODE)
         check(first.since_ms((7, ""), 5000) <= 5000, "it is known since the future")
         try:

@@ -9,6 +9,7 @@ from typing import Final
 
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.access_mutants import ACCESS_MUTANTS
+from antiphon.simulation.cluster.audit_mutants import AUDIT_MUTANTS
 from antiphon.simulation.cluster.backup_mutants import BACKUP_MUTANTS
 from antiphon.simulation.cluster.checkpoint_mutants import CHECKPOINT_MUTANTS
 from antiphon.simulation.cluster.client_mutants import CLIENT_MUTANTS
@@ -77,6 +78,7 @@ _ALL: Final = (
     *COMPACTION_MUTANTS,
     *CHECKPOINT_MUTANTS,
     *BACKUP_MUTANTS,
+    *AUDIT_MUTANTS,
 )
 
 CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {mutant.name: mutant for mutant in _ALL}

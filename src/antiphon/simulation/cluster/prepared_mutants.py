@@ -1,7 +1,9 @@
-"""Mutants of transactions over shards of tables: locks, prepared rows, what is read, splits."""
+"""Mutants of transactions over shards of tables: locks, prepared rows, what is read, splits, clients' own ids."""
 
 from typing import Any, Final
 
+from antiphon.client.own_transactions import OwnProducer, OwnProducers
+from antiphon.client.table_core import TableCore
 from antiphon.client.table_steps import TableSteps
 from antiphon.node import splits
 from antiphon.node.split_copy import SplitCopy
@@ -19,6 +21,8 @@ _WORK: Final[dict[str, Any]] = {
     "operations_per_s": 600,
     "transfer_clients": 4,
 }
+
+_OWN_WORK: Final[dict[str, Any]] = {**_WORK, "transfer_clients": 0, "own_transfer_clients": 2}
 
 _COMMANDS: Final[dict[str, Any]] = {
     **CALM,
@@ -151,5 +155,38 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**_COMMANDS, "commands": "split"},
+    ),
+    ClusterMutant(
+        "own-write-without-reads",
+        "a transaction that is one request does not say what it has read",
+        (
+            Edit(
+                TableSteps,
+                "_as_one_write",
+                "OneWrite(self._table(tables.pop()).core, checks,",
+                "OneWrite(self._table(tables.pop()).core, checks[:0],",
+            ),
+        ),
+        options={**CALM, "fault_ms": 4_000, **_OWN_WORK},
+        quick=True,
+    ),
+    ClusterMutant(
+        "own-write-in-pieces",
+        "a transaction that is one request is carried out operation by operation",
+        (Edit(TableCore, "together", "Together(ops, True)", "Together(ops)"),),
+        options={**CALM, "fault_ms": 4_000, **_OWN_WORK},
+    ),
+    ClusterMutant(
+        "own-producer-lent-twice",
+        "two transactions of a client at the same time have one transactional id",
+        (Edit(OwnProducers, "lend", "producer = self._free.pop()", "producer = self._free[-1]"),),
+        options={**CALM, "fault_ms": 4_000, **_OWN_WORK},
+    ),
+    ClusterMutant(
+        "own-interrupted-goes-on",
+        "after a step of a transaction was interrupted, the next transaction goes on under the same epoch",
+        (Edit(OwnProducer, "in_doubt", "self._identity = None", "pass"),),
+        options={**CALM, "fault_ms": 4_000, **_OWN_WORK},
+        first_seed=5,
     ),
 )

@@ -43,6 +43,7 @@ from antiphon.spark.jobs.audit_source import (
     judge_keys,
     judge_logs,
 )
+from antiphon.spark.jobs.audit_telling import tell_nodes
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.servers import access_in, access_options
 
@@ -112,10 +113,19 @@ def run_plan(
     if any(shard.is_table and shard.replicas for shard in plan.shards):
         tell("comparing tables with their logs")
         results += _run(spark, plan, access, "tables", ["shard_id", "part"], judge_keys)
-    report = build_report(plan, results, [*located, *_uncompared(plan)])
+    report = told_report(plan, results, [*located, *_uncompared(plan)], access_in(access))
     report.log_seconds = log_seconds
     report.seconds = time.monotonic() - began_s
     return report
+
+
+def told_report(
+    plan: AuditPlan, results: Sequence[ShardResult], located: Sequence[Finding], access: Access | None = None
+) -> AuditReport:
+    """All that was found, which the nodes are told too."""
+    found = [*plan.findings, *located, *(one for result in results for one in result.findings)]
+    untold = tell_nodes(plan, found, access) if plan.shards else []
+    return build_report(plan, results, [*located, *untold])
 
 
 def _run(

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from antiphon.client.blocking import Cluster, ShardCall, is_multi
+from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import is_multi
 from antiphon.model.requests import TableScan
 from antiphon.spark.jobs.bulk_load_columns import ORDER_COLUMN, load_frame
 from antiphon.spark.jobs.bulk_load_writer import (

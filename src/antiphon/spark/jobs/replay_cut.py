@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.archive.catalog import archived_offset_at, archived_rows, archived_start
-from antiphon.client.blocking import Cluster, ShardCall, is_multi
+from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.log_reader import committed_end
 from antiphon.errors import DataLossError, InvalidRequestError, UnknownShardError
-from antiphon.model.metadata import Kind
+from antiphon.model.metadata import Kind, is_multi
 from antiphon.model.requests import ListOffset, OffsetReply
 from antiphon.spark.jobs.split_cuts import settle
 

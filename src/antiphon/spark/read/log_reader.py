@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from antiphon.client.blocking import is_multi
 from antiphon.errors import InvalidRequestError
+from antiphon.model.metadata import is_multi
 from antiphon.spark.offsets import (
     Offsets,
     Positions,

@@ -19,9 +19,9 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from antiphon.archive import catalog as archived
-from antiphon.client.blocking import Cluster, ShardCall, is_multi
+from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError, WrongShardError
-from antiphon.model.metadata import KeyRanges
+from antiphon.model.metadata import KeyRanges, is_multi
 from antiphon.model.requests import ListOffset, OffsetReply, TableRows, TableScan
 from antiphon.model.rows import Row
 from antiphon.records.batch import iter_batches

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from antiphon.client.blocking import Cluster, is_multi
+from antiphon.client.blocking import Cluster
 from antiphon.errors import InvalidRequestError, ProducerFencedError
-from antiphon.model.metadata import TopicMeta
+from antiphon.model.metadata import TopicMeta, is_multi
 from antiphon.spark.job import EpochTime, Job, record_time_ms
 from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.rows import TableRows

@@ -1,7 +1,8 @@
 """What the committed logs say of transactions over shards of a table, a topic and offsets, read without the product's fold.
 
 Of each key the versions in their order, each with the tag of who wrote it; of each transaction that was committed what it
-changed, in all shards together. A transaction is known by its producer and the number that stands in its markers.
+changed, in all shards together. A transaction is known by its producer and the number that stands in its markers; one that
+was a single request by its shard, with a minus sign, and its offset.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
 
 TransactionKey = tuple[int, int]
-"""Producer id and number."""
+"""Producer id and number; of a single request, which has no marker, -1 - shard id and offset."""
 
 
 class Version(NamedTuple):
@@ -99,6 +100,8 @@ class TransferHistory:
                 found = [Version(one.key, one.version_id, one.value, None) for one in decode_changes([data])]
                 if header.is_transactional:
                     pending.setdefault(one, []).extend(found)
+                elif len(found) > 1 and len({one.tag for one in found if one.tag}) == 1:
+                    self._ended(shard_id, (-1 - shard_id, header.base_offset), found, commit=True)
                 else:
                     self._wrote(shard_id, found)
         require(not pending, "transfer-open", shard_id, f"{pending} is prepared and was never ended")

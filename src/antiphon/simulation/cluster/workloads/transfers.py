@@ -37,7 +37,6 @@ ACCOUNTS: Final = tuple(b"account-%d" % number for number in range(6))
 HOLDS: Final = tuple(b"hold-%d" % number for number in range(3))
 """Exactly one of these keys is there at any time."""
 BALANCE: Final = 100
-TOPIC: Final = "journal-of-transfers"
 TIMEOUTS_S: Final = (1.5, 4.0)
 ABSENT: Final = -1
 COMMIT_TRIES: Final = 3
@@ -115,13 +114,8 @@ class Mover:
     async def _in_transaction(
         self, kind: str, fill: "Callable[[AsyncTransaction, Asked], Awaitable[None]]"
     ) -> None:
-        if self._producer is None or self._draw.random() < 0.05:
-            self._producer = None
-            producer = self._db.producer(self._name, transaction_timeout_s=self._draw.choice(TIMEOUTS_S))
-            await producer.start()
-            self._producer = producer
+        transaction = await self._begin()
         asked = self._of.ask(self._tag(), kind)
-        transaction = self._producer.begin()
         try:
             await fill(transaction, asked)
         except AntiphonError:
@@ -138,6 +132,14 @@ class Mover:
         await self._commit(transaction, asked)
         if asked.outcome == "committed" and self._draw.random() < 0.6:
             await self._look([*asked.writes])
+
+    async def _begin(self) -> "AsyncTransaction":
+        if self._producer is None or self._draw.random() < 0.05:
+            self._producer = None
+            producer = self._db.producer(self._name, transaction_timeout_s=self._draw.choice(TIMEOUTS_S))
+            await producer.start()
+            self._producer = producer
+        return self._producer.begin()
 
     async def _give_up(self, transaction: "AsyncTransaction") -> None:
         try:
@@ -196,10 +198,10 @@ class Mover:
             asked.writes[key] = value
             expected = asked.reads[key] if self._draw.random() < 0.3 else None
             await transaction.put(self._of.name, key, value, expected_version=expected)
-        await transaction.append(TOPIC, asked.tag)
+        await transaction.append(self._of.topic, asked.tag)
         if self._draw.random() < 0.4:
             asked.group, asked.offset = f"{self._of.name}-{self._number}", self._serial
-            await transaction.send_offsets(asked.group, {(TOPIC, 0): self._serial})
+            await transaction.send_offsets(asked.group, {(self._of.topic, 0): self._serial})
 
     async def _move_hold(self, transaction: "AsyncTransaction", asked: Asked) -> None:
         """The hold goes to another key: one is removed, the other made. Whoever is not there is only read."""
@@ -263,6 +265,7 @@ class TransferWorkload(Workload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "transfers") -> None:
         super().__init__(cluster, name)
+        self.topic = f"journal-of-{name}"
         self.shard_ids: list[int] = []
         self.journals: list[int] = []
         self.asked: dict[str, Asked] = {}
@@ -283,9 +286,9 @@ class TransferWorkload(Workload):
         profile = "oxia" if options.profile == "multi" else options.profile
         config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
         await insist(
-            lambda: db.create_topic(TOPIC, replicas=options.replicas, profile=profile, config=config)
+            lambda: db.create_topic(self.topic, replicas=options.replicas, profile=profile, config=config)
         )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.topic)
         self.journals = [shard.shard_id for shard in found.shards]
         for key, amount in (*((key, BALANCE) for key in ACCOUNTS), (HOLDS[0], 1)):
             asked = self.ask(f"begin-{key.decode()}", "touch")
