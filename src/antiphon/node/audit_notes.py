@@ -4,6 +4,7 @@ An audit reads all replicas from outside and tells each node what it holds other
 the node until an audit has read the shard again and found nothing, over restarts too.
 """
 
+import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -40,6 +41,7 @@ class AuditNotes:
         self._findings = findings
         self._loop = loop
         self._notes = load_notes(disk, self._path)
+        self._writing = asyncio.Lock()
 
     def start(self) -> None:
         """Tell what was known at the last stop."""
@@ -61,7 +63,8 @@ class AuditNotes:
             self._findings.take_back(shard_id, KIND)
         self.start()
         try:
-            await self._loop.run_in_executor(None, self._write, dict(notes))
+            async with self._writing:  # one file, one writer; the last one has what all of them have told
+                await self._loop.run_in_executor(None, self._write, dict(self._notes))
         except OSError as error:
             structlog.get_logger().warning("audit_not_kept", error=str(error))
             raise StorageFailedError(
