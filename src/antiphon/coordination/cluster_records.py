@@ -1,8 +1,9 @@
 """Records of `__cluster`: how the objects of the cluster's metadata are written there, and read.
 
 Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
-`user/<name>`, `acl/<key>` or `quota/<key>`. Its value is a msgpack array that only ever gains fields at the end. The record
-`checkpoint` is of no object (`antiphon.coordination.checkpoints`).
+`user/<name>`, `acl/<key>`, `quota/<key>`, or `voters`, who holds `__cluster` itself (`antiphon.coordination.voters`). Its
+value is a msgpack array that only ever gains fields at the end. The record `checkpoint` is of no object
+(`antiphon.coordination.checkpoints`).
 
 A version whose records an older version could misread must raise `FORMAT` and say so in each of them (`FORMAT_HEADER`): an
 older version must not skip those.
@@ -16,21 +17,23 @@ from antiphon.coordination.actions import Record
 from antiphon.errors import UNDECODABLE
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
-from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.quotas import Quota
 
 FORMAT: Final = (
-    4  # of records: new kinds, and fields or values that an older version cannot read, need another
+    5  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
 COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
 CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a part of the metadata
+VOTERS_FORMAT: Final = 5  # a version that does not read these would count the votes of former voters
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
 CHECKPOINT_KEY = b"checkpoint"
+VOTERS_KEY = b"voters"
 SHARD_COUNTER = "shard"
 TOPIC_COUNTER = "topic"
 PRODUCER_COUNTER = "producer"
@@ -79,6 +82,7 @@ _DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     "user": msgspec.msgpack.Decoder(User),
     "acl": msgspec.msgpack.Decoder(Acl),
     "quota": msgspec.msgpack.Decoder(Quota),
+    "voters": msgspec.msgpack.Decoder(ShardMeta),
 }
 _REMOVABLE: Final = {"node", "topic", "shard", *ACCESS_KINDS}
 
@@ -127,6 +131,10 @@ def read_record(record: Record, version: int) -> Change:
         _expect(found.name == name and not found.shards, f"it is not topic {name!r} alone")
     elif isinstance(found, CheckpointRecord):
         _expect(not name and 0 <= found.begin < version, f"a checkpoint does not begin at {found.begin}")
+    elif isinstance(found, ShardMeta):
+        _expect(
+            not name and found.shard_id == CLUSTER_SHARD_ID and bool(found.ensemble), "it names no voters"
+        )
     elif isinstance(found, User):
         _expect(found.name == name, f"it is not user {name!r}")
     elif isinstance(found, Acl):
@@ -154,6 +162,11 @@ def cluster_record(cluster: ClusterRecord) -> Record:
 def checkpoint_record(begin: int) -> Record:
     """What closes a checkpoint that begins at this offset."""
     return CHECKPOINT_KEY, _encode(CheckpointRecord(begin))
+
+
+def voters_record(voters: ShardMeta) -> Record:
+    """Who votes in `__cluster`, and who is to."""
+    return VOTERS_KEY, _encode(voters)
 
 
 def node_record(node: NodeMeta) -> Record:
@@ -208,4 +221,6 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
         number = COMPACTED_FORMAT if topic.is_compacted else 1
     elif key == CHECKPOINT_KEY:
         number = CHECKPOINT_FORMAT
+    elif key == VOTERS_KEY:
+        number = VOTERS_FORMAT
     return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()

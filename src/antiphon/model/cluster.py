@@ -73,6 +73,7 @@ class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
     shards: tuple[ShardChange, ...] = ()
     gone_shards: tuple[int, ...] = ()  # of topics that stay: shards whose split was given up
     access: AccessDelta = NO_CHANGE
+    voters: ShardMeta | None = None  # of `__cluster`, always as they are; None: as the cluster was founded
 
 
 class Register(Body, frozen=True, array_like=True, tag=True):
@@ -238,6 +239,7 @@ class MetadataView:
         self.joining: dict[int, ShardChange] = {}  # by shard id
         self.access = AccessBook()  # never part of `cluster()`, which clients are told
         self.access.is_known = False
+        self.voters: ShardMeta | None = None  # of `__cluster`; None: as the cluster was founded, or not known
         self._cluster: ClusterMeta | None = None
 
     def apply(self, delta: MetadataDelta) -> bool:
@@ -262,7 +264,7 @@ class MetadataView:
             self.joining.pop(shard_id, None)
         self._put_shards(delta.shards)
         self.access.apply(delta.access, whole=delta.base_version < 0)
-        self.version = delta.version
+        self.version, self.voters = delta.version, delta.voters
         if delta.coordinator_term >= self.coordinator_term:
             self.coordinator_term, self.controller = delta.coordinator_term, delta.controller
         self._cluster = None
@@ -277,8 +279,13 @@ class MetadataView:
                 controller=self.controller,
                 nodes=tuple(self.nodes[n] for n in sorted(self.nodes)),
                 topics=tuple(self.topics[name] for name in sorted(self.topics)),
+                voters=self.held_by(),
             )
         return self._cluster
+
+    def held_by(self) -> ShardMeta | None:
+        """Who holds `__cluster`; None where that is not known."""
+        return self.voters
 
     def topic_by_id(self, topic_id: bytes) -> TopicMeta | None:
         """The topic or table with this id, or None."""

@@ -152,6 +152,7 @@ class ClusterMeta(msgspec.Struct, frozen=True, array_like=True):
     controller: int
     nodes: tuple[NodeMeta, ...]
     topics: tuple[TopicMeta, ...]
+    voters: ShardMeta | None = None  # who holds `__cluster`; None: an earlier version answers
 
 
 def shard_range(index: int, shards: int) -> tuple[int, int]:

@@ -39,6 +39,7 @@ from antiphon.node.local_view import LocalView
 
 if TYPE_CHECKING:
     from antiphon.model.metadata import NodeMeta
+    from antiphon.node.peer_network import PeerNetwork
     from antiphon.partition.partition import Partition
 
 RETRY_FIRST_S = 0.02
@@ -51,6 +52,7 @@ class AgentNode(NodeContext, Protocol):
     """What the agent needs of the node."""
 
     incarnation: str
+    network: "PeerNetwork"
 
     def meta(self) -> "NodeMeta":
         """The node as others should know it."""
@@ -69,7 +71,7 @@ class ClusterAgent:
     """See the module's text."""
 
     def __init__(self, node: AgentNode, cluster_id: str) -> None:
-        self.view = LocalView(cluster_id)
+        self.view = LocalView(cluster_id, node.config.voters)
         self.registered = asyncio.Event()
         self._node = node
         self._log = structlog.get_logger()
@@ -98,7 +100,7 @@ class ClusterAgent:
             return host.replica.leader
         if self._hint is not None:
             return self._hint
-        voters = node.config.voters
+        voters = node.voters.asked
         if host is None and self._failed_attempts == 0 and self.view.controller != ABSENT_NODE:
             return self.view.controller
         return voters[self._failed_attempts % len(voters)]
@@ -107,6 +109,10 @@ class ClusterAgent:
         """Whoever was asked does not coordinate, or is not there."""
         leader = error.details.get("leader") if isinstance(error, NotLeaderError) else None
         self._hint = leader if isinstance(leader, int) and leader >= 0 else None
+        if self._hint is not None and isinstance(address := error.details.get("address"), str):
+            self._node.network.meet(
+                self._hint, address
+            )  # the voters may be others than this node has heard of
         if self._hint is None:
             self._failed_attempts += 1
 

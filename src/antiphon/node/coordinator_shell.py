@@ -43,6 +43,7 @@ from antiphon.model.cluster import (
     CommandDone,
     Heartbeat,
     HeartbeatReply,
+    LiveSet,
     MetadataDelta,
     Register,
     ReserveProducerIds,
@@ -103,6 +104,7 @@ class CoordinatorShell:
         # (end in the log, token), of the current coordinator
         self._proposed: deque[tuple[int, int]] = deque()
         self._abandoned_end = 0  # proposals of a coordinator that broke down end here
+        self._followers: LiveSet | None = None  # as this replica reported last
         self._waiting: dict[int, _Waiting] = {}
         self._tokens = 0
         self._refused: set[int] = set()  # nodes where nobody listens, as far as is known
@@ -218,8 +220,7 @@ class CoordinatorShell:
         self._coordinator = Coordinator(self._config, self.state)
         self._log.info("coordinator_started", term=self._host.state.term, version=self.state.version)
         self._announce()
-        refused = tuple(sorted(self._refused))
-        self._drive(self._coordinator.start, self._now_ms(), refused)
+        self._drive(self._coordinator.start, self._now_ms(), tuple(sorted(self._refused)))
         self._arm()
 
     def _drop(self, error: AntiphonError) -> None:
@@ -266,7 +267,9 @@ class CoordinatorShell:
             self._waiting.pop(token).answered(
                 TimedOutError("the coordinator took the command and did not finish it in time")
             )
-        self._drive(coordinator.tick, now_ms, not self._host.state.services.wal.refuses_clients)
+        self._followers = told = self._host.reports.due(self._followers)
+        has_room = not self._host.state.services.wal.refuses_clients
+        self._drive(coordinator.tick, now_ms, has_room, None if told is None else (self._node.node_id, told))
         self._arm()
 
     def _now_ms(self) -> int:
@@ -376,7 +379,7 @@ class CoordinatorShell:
             answered(OverloadedError(f"{len(self._waiting)} requests wait for the coordinator; retry"))
             return
         self._tokens += 1
-        self._waiting[self._tokens] = _Waiting(deadline_ms, answered, reply or _same)
+        self._waiting[self._tokens] = _Waiting(deadline_ms, answered, reply or (lambda result: result))
         self._drive(event, self._tokens, *arguments)
 
     def _not_here(self) -> AntiphonError:
@@ -493,7 +496,3 @@ class CoordinatorShell:
         except UnavailableError:
             return None
         return link if link.up else None
-
-
-def _same(result: Any) -> Any:
-    return result

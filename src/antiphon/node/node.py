@@ -38,6 +38,7 @@ from antiphon.node.gauges import (
     producers_known,
 )
 from antiphon.node.injected_faults import InjectedFaults
+from antiphon.node.known_voters import KnownVoters, follow_voters
 from antiphon.node.local_backups import LocalBackups
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
@@ -111,6 +112,7 @@ class Node:
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
         self.agent = ClusterAgent(self, config.cluster_id)
+        self.voters = KnownVoters(config, self.view, self.disk)
         self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk, self.metrics)
         self.back_pressure = BackPressure(self.limits, self.wal, self.network)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
@@ -168,8 +170,8 @@ class Node:
         Returns when the node serves, which may be before it is part of the cluster.
         """
         self._addresses = dict(addresses)
-        self.network.add_founders()
-        if self.node_id in self.config.voters:
+        self.network.add_first(() if self.voters.note is None else self.voters.note.addresses)
+        if self.voters.is_held_here:
             self.shards.open_cluster_shard()
         self.shards.remember()
         self.network.start()
@@ -394,7 +396,11 @@ class Node:
             return
         known = self.agent.coordinator()
         leader = None if known == self.node_id else known
-        answered(NotLeaderError(f"node {self.node_id} does not coordinate", leader=leader))
+        answered(
+            NotLeaderError(
+                f"node {self.node_id} does not coordinate", leader=leader, **self.network.address_of(leader)
+            )
+        )
 
     def metadata_pushed(self, delta: MetadataDelta) -> None:
         """The coordinator sent a change of the metadata."""
@@ -406,6 +412,7 @@ class Node:
         for link in self.network.follow(nodes):
             self.spawn(link.close())
         self.shards.reconcile()
+        follow_voters(self, self.shards, is_registered=self.agent.registered.is_set())
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
         self._long_lived.are(self.view.shard_count)
@@ -413,6 +420,7 @@ class Node:
     def registered(self) -> None:
         """The coordinator counts on this node: replicas that waited for that are opened."""
         self.shards.reconcile()
+        follow_voters(self, self.shards, is_registered=True)
 
     def _ask_returned(self, alive: set[int]) -> None:
         """Nodes that were silent and are alive again, on connections that never broke: leaders ask them where they are."""

@@ -1,0 +1,155 @@
+"""Who holds `__cluster`, as far as this node knows: by the metadata, by what it noted of it, or by its configuration.
+
+`nodes` of the configuration names the founders. That is the first hint: the voters may be others by now. So a node notes in
+its directory who they are and where they are reached (`voters`), each time it hears otherwise, and goes by that at its next
+start, before anybody has said anything. What it notes may be old: whoever is asked in vain says who coordinates, and where.
+
+A node that is told that it holds no replica of `__cluster` any more closes its own, and keeps the files: a voter never
+forgets what it promised. While the note says that it is no voter, it does not open them.
+"""
+
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+import structlog
+
+from antiphon.errors import UNDECODABLE, AntiphonError
+from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.log.snapshot import frame, unframe
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
+
+if TYPE_CHECKING:
+    from antiphon.node.config import NodeConfig
+    from antiphon.node.context import NodeContext
+    from antiphon.node.local_view import LocalView
+    from antiphon.partition.partition import Partition
+
+VOTERS_NAME: Final = "voters"
+VOTERS_MAGIC: Final = b"ANTIPHVO"
+VOTERS_VERSION: Final = 1
+
+
+class Address(msgspec.Struct, frozen=True, array_like=True):
+    """Where a node is reached by other nodes; `peer` empty: at `native`."""
+
+    id: int
+    native: str
+    peer: str = ""
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """What is noted: the record of the voters, and where each of its nodes is."""
+
+    voters: ShardMeta
+    addresses: tuple[Address, ...] = ()
+
+
+class KnownVoters:
+    """See the module's text; of one node. Reads the note when it is made."""
+
+    def __init__(self, config: "NodeConfig", view: "LocalView", disk: Disk) -> None:
+        self._config = config
+        self._view = view
+        self._disk = disk
+        self._path = os.path.join(config.dir, VOTERS_NAME)
+        self._log = structlog.get_logger()
+        self.note = read_note(disk, self._path)
+
+    @property
+    def record(self) -> ShardMeta | None:
+        """The newest record of them that is known; None: nobody has said that they ever changed."""
+        return self._view.voters or (None if self.note is None else self.note.voters)
+
+    @property
+    def voting(self) -> tuple[int, ...]:
+        """Who votes now."""
+        record = self.record
+        return self._config.voters if record is None else record.ensemble
+
+    @property
+    def is_held_here(self) -> bool:
+        """Is there to be a replica of `__cluster` on this node?"""
+        record = self.record
+        return self._config.node_id in (self._config.voters if record is None else record.everybody)
+
+    @property
+    def is_noted(self) -> bool:
+        """Would this node know after a restart what it knows now?"""
+        return (
+            self.note is None
+            if self.record is None
+            else self.note is not None and self.note.voters == self.record
+        )
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Who may know who coordinates, where nobody knows: the voters first."""
+        if self.record is None:
+            return self._config.voters
+        return tuple(dict.fromkeys((*self.voting, *(member.id for member in self._config.nodes))))
+
+    def follow(self) -> None:
+        """The metadata moved on: note who the voters are, where that is news. Blocking, and rare."""
+        record = self._view.voters
+        if record is None:
+            return
+        nodes = self._view.nodes
+        addresses = tuple(
+            Address(one, nodes[one].native, nodes[one].peer) for one in record.everybody if one in nodes
+        )
+        note = Note(record, addresses)
+        if note == self.note:
+            return
+        try:
+            replace_file(
+                self._disk, self._path, frame(VOTERS_MAGIC, VOTERS_VERSION, msgspec.msgpack.encode(note))
+            )
+        except OSError as error:  # it only serves the next start, and is tried again
+            self._log.warning("voters_not_noted", error=str(error))
+        else:
+            self.note = note
+
+
+class VoterReplicas(Protocol):
+    """Who opens and closes replicas."""
+
+    broken: dict[int, AntiphonError]
+
+    def reopen(self, shard_id: int, host: "Partition") -> None:
+        """Close a replica, and open it again if it is still to be here."""
+        ...
+
+    def open_again(self, shard_id: int) -> None:
+        """Open a replica that is closed."""
+        ...
+
+
+def follow_voters(node: "NodeContext", shards: VoterReplicas, *, is_registered: bool) -> None:
+    """The metadata moved on: open or close this node's replica of `__cluster` as it says.
+
+    Only what a registered process hears is certainly not older than what an earlier one did.
+    """
+    voters, host = node.voters, node.hosts.get(CLUSTER_SHARD_ID)
+    voters.follow()
+    if not is_registered:
+        return
+    if not voters.is_held_here:
+        shards.broken.pop(CLUSTER_SHARD_ID, None)
+        if host is not None:
+            structlog.get_logger().info("votes_no_more", voters=voters.voting)
+            shards.reopen(CLUSTER_SHARD_ID, host)
+    elif host is None and CLUSTER_SHARD_ID not in shards.broken and voters.is_noted:
+        shards.open_again(CLUSTER_SHARD_ID)
+
+
+def read_note(disk: Disk, path: str) -> Note | None:
+    """What is noted there; None where there is nothing that can be read."""
+    payload = unframe(VOTERS_MAGIC, VOTERS_VERSION, read_whole(disk, path), path)
+    if payload is None:
+        return None
+    try:
+        found: Note = msgspec.msgpack.decode(payload, type=Note)
+    except UNDECODABLE:
+        return None
+    return found if found.voters.ensemble else None
