@@ -62,6 +62,8 @@ from antiphon.replication.replica_state import Role
 if TYPE_CHECKING:
     import asyncio
 
+    from antiphon.node.peer_network import PeerNetwork
+
 TICK_S: Final = 0.05
 READ_BYTES: Final = 1024 * 1024
 REQUESTS_WAITING_MAX: Final = 10_000
@@ -74,6 +76,8 @@ Answered = Callable[[Any], None]
 
 class CoordinatorNode(NodeContext, Protocol):
     """What the shell needs of its node."""
+
+    network: "PeerNetwork"
 
     def send_message(self, to: int, message: AnyMessage) -> None:
         """Send a replica message to a node, this one included."""
@@ -101,8 +105,7 @@ class CoordinatorShell:
         self._metadata = MetadataFold(host.log.log_start, node.metrics)
         self._trim = MetadataTrim(host, node.loop)
         self._coordinator: Coordinator | None = None
-        # (end in the log, token), of the current coordinator
-        self._proposed: deque[tuple[int, int]] = deque()
+        self._proposed: deque[tuple[int, int]] = deque()  # (end in the log, token), of the coordinator
         self._abandoned_end = 0  # proposals of a coordinator that broke down end here
         self._followers: LiveSet | None = None  # as this replica reported last
         self._waiting: dict[int, _Waiting] = {}
@@ -111,10 +114,9 @@ class CoordinatorShell:
         self._pushed: dict[int, int] = {}  # node -> metadata version that was sent there
         self._pushed_at_beat: dict[int, int] = {}
         self._actions: deque[Action] = deque()
-        self._acting = False
+        self._acting = self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._behind: asyncio.TimerHandle | None = None  # reads again what could not be read
-        self._stopped = False
         host.state.observer = self
         self._fold(host.state.high_watermark)
 
@@ -384,13 +386,12 @@ class CoordinatorShell:
 
     def _not_here(self) -> AntiphonError:
         """Who to ask instead."""
-        host = self._host
+        host, own, network = self._host, self._node.node_id, self._node.network
         if host.state.failed is None and host.state.is_leader:
-            return NotReadyError(f"node {self._node.node_id} is about to coordinate; retry")
+            return NotReadyError(f"node {own} is about to coordinate; retry")
         leader = host.replica.leader if host.state.failed is None else None
-        if leader == self._node.node_id:
-            leader = None
-        return NotLeaderError(f"node {self._node.node_id} does not coordinate", leader=leader)
+        leader = None if leader == own else leader
+        return NotLeaderError(f"node {own} does not coordinate", leader=leader, **network.address_of(leader))
 
     # -- actions out of the coordinator ---------------------------------------------------------------------------
 

@@ -3,27 +3,22 @@
 `nodes` of the configuration names the founders. That is the first hint: the voters may be others by now. So a node notes in
 its directory who they are and where they are reached (`voters`), each time it hears otherwise, and goes by that at its next
 start, before anybody has said anything. What it notes may be old: whoever is asked in vain says who coordinates, and where.
-
-A node that is told that it holds no replica of `__cluster` any more closes its own, and keeps the files: a voter never
-forgets what it promised. While the note says that it is no voter, it does not open them.
 """
 
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
 
-from antiphon.errors import UNDECODABLE, AntiphonError
+from antiphon.errors import UNDECODABLE
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.snapshot import frame, unframe
-from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
+from antiphon.model.metadata import ShardMeta
 
 if TYPE_CHECKING:
     from antiphon.node.config import NodeConfig
-    from antiphon.node.context import NodeContext
     from antiphon.node.local_view import LocalView
-    from antiphon.partition.partition import Partition
 
 VOTERS_NAME: Final = "voters"
 VOTERS_MAGIC: Final = b"ANTIPHVO"
@@ -109,38 +104,6 @@ class KnownVoters:
             self._log.warning("voters_not_noted", error=str(error))
         else:
             self.note = note
-
-
-class VoterReplicas(Protocol):
-    """Who opens and closes replicas."""
-
-    broken: dict[int, AntiphonError]
-
-    def reopen(self, shard_id: int, host: "Partition") -> None:
-        """Close a replica, and open it again if it is still to be here."""
-        ...
-
-    def open_again(self, shard_id: int) -> None:
-        """Open a replica that is closed."""
-        ...
-
-
-def follow_voters(node: "NodeContext", shards: VoterReplicas, *, is_registered: bool) -> None:
-    """The metadata moved on: open or close this node's replica of `__cluster` as it says.
-
-    Only what a registered process hears is certainly not older than what an earlier one did.
-    """
-    voters, host = node.voters, node.hosts.get(CLUSTER_SHARD_ID)
-    voters.follow()
-    if not is_registered:
-        return
-    if not voters.is_held_here:
-        shards.broken.pop(CLUSTER_SHARD_ID, None)
-        if host is not None:
-            structlog.get_logger().info("votes_no_more", voters=voters.voting)
-            shards.reopen(CLUSTER_SHARD_ID, host)
-    elif host is None and CLUSTER_SHARD_ID not in shards.broken and voters.is_noted:
-        shards.open_again(CLUSTER_SHARD_ID)
 
 
 def read_note(disk: Disk, path: str) -> Note | None:

@@ -38,7 +38,7 @@ from antiphon.node.gauges import (
     producers_known,
 )
 from antiphon.node.injected_faults import InjectedFaults
-from antiphon.node.known_voters import KnownVoters, follow_voters
+from antiphon.node.known_voters import KnownVoters
 from antiphon.node.local_backups import LocalBackups
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
@@ -46,6 +46,7 @@ from antiphon.node.local_view import LocalView
 from antiphon.node.memory import Holes, LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.node_gateway import NodeGateway
+from antiphon.node.own_voter import follow_voters
 from antiphon.node.peer_network import PeerNetwork
 from antiphon.node.peers import PeerLink
 from antiphon.node.raft_shards import hand_over
