@@ -134,6 +134,8 @@ def objects_of(state: "ClusterState") -> Objects:
     found = {f"{kind}/{name}": _encode(value) for kind, named in kinds for name, value in named.items()}
     if state.cluster is not None:
         found["cluster"] = _encode(state.cluster)
+    if state.voters is not None:
+        found["voters"] = _encode(state.voters)
     return found
 
 
