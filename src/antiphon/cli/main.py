@@ -25,6 +25,7 @@ from antiphon.cli import (
     transaction_commands,
     up_command,
     verify,
+    voters_command,
 )
 from antiphon.cli.top import command as top_command
 from antiphon.spark.jobs import JOBS
@@ -61,6 +62,7 @@ cluster_commands.mount(app)
 top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
+voters_command.mount(app)
 restart_command.mount(app)
 access_commands.mount(app)
 quota_commands.mount(app)

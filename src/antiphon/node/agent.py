@@ -76,6 +76,10 @@ class ClusterAgent:
         self._node = node
         self._log = structlog.get_logger()
         self._hint: int | None = None
+        self._in_vain = (
+            -1,
+            -1,
+        )  # term and leader, as the replica here knew them when that node did not coordinate
         self._refusal = ""  # why the coordinator does not want this node; logged once
         self._failed_attempts = 0
         self._heartbeat_sent_s = NEVER
@@ -96,8 +100,10 @@ class ClusterAgent:
         """The node that most probably coordinates."""
         node = self._node
         host = node.hosts.get(CLUSTER_SHARD_ID)
-        if host is not None and host.state.failed is None and host.replica.leader is not None:
-            return host.replica.leader
+        leader = None if host is None or host.state.failed is not None else host.replica.leader
+        # Who votes no more is told nothing of later terms: then others know better.
+        if host is not None and leader is not None and (host.state.term, leader) != self._in_vain:
+            return leader
         if self._hint is not None:
             return self._hint
         voters = node.voters.asked
@@ -108,6 +114,9 @@ class ClusterAgent:
     def _not_there(self, error: AntiphonError) -> None:
         """Whoever was asked does not coordinate, or is not there."""
         leader = error.details.get("leader") if isinstance(error, NotLeaderError) else None
+        host = self._node.hosts.get(CLUSTER_SHARD_ID)
+        if isinstance(error, NotLeaderError) and host is not None and host.replica.leader is not None:
+            self._in_vain = (host.state.term, host.replica.leader)
         self._hint = leader if isinstance(leader, int) and leader >= 0 else None
         if self._hint is not None and isinstance(address := error.details.get("address"), str):
             self._node.network.meet(

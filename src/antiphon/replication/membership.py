@@ -122,7 +122,9 @@ class Membership(TermObserver):
         entry = next_members(members, voters, learners, settled=self.is_settled)
         for node in () if entry is None else entry.voters:
             if node not in members.voting and not (self.has_caught_up(node) and self._votes(node)):
-                raise NotReadyError(f"node {node} is no learner of shard {shard} that has caught up and votes; retry")
+                raise NotReadyError(
+                    f"node {node} is no learner of shard {shard} that has caught up and votes; retry"
+                )
         if entry is not None and entry.voters != members.voting:
             voting = [node for node in entry.voters if self._votes(node)]
             if len(voting) < majority(len(entry.voters)):
