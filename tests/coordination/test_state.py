@@ -230,7 +230,19 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
         5,
-        {"cluster", "node", "topic", "shard", "counter", "user", "acl", "quota", "checkpoint", "voters"},
+        {
+            "cluster",
+            "node",
+            "topic",
+            "shard",
+            "counter",
+            "user",
+            "acl",
+            "quota",
+            "checkpoint",
+            "voters",
+            "recovery",
+        },
         {
             "Kind": ["topic", "table"],
             "ShardStatus": ["Online", "Election", "CandidateFound", "Offline"],

@@ -16,6 +16,7 @@ from antiphon.cli import (
     kv_commands,
     membership_commands,
     quota_commands,
+    recover_command,
     restart_command,
     scrub_command,
     secrets_command,
@@ -63,6 +64,7 @@ top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
 voters_command.mount(app)
+recover_command.mount(app)
 restart_command.mount(app)
 access_commands.mount(app)
 quota_commands.mount(app)

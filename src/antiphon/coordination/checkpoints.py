@@ -26,6 +26,7 @@ from antiphon.coordination.cluster_records import (
     cluster_record,
     counter_record,
     node_record,
+    recovery_record,
     shard_record,
     topic_record,
     voters_record,
@@ -127,6 +128,7 @@ def names(state: ClusterState) -> Iterator[Name]:
     kinds: tuple[tuple[str, list[Any]], ...] = (
         ("cluster", [""] if state.cluster is not None else []),
         ("voters", [""] if state.voters is not None else []),
+        ("recovery", [""] if state.recovery is not None else []),
         ("counter", list(state.counters)),
         ("node", list(state.nodes)),
         ("topic", list(state.topics)),
@@ -145,6 +147,8 @@ def image(state: ClusterState, kind: str, name: Any) -> Record | None:
             return None if state.cluster is None else cluster_record(state.cluster)
         case "voters":
             return None if state.voters is None else voters_record(state.voters)
+        case "recovery":
+            return None if state.recovery is None else recovery_record(state.recovery)
         case "counter":
             return counter_record(name, state.counters[name])
         case "node":

@@ -1,9 +1,9 @@
 """Records of `__cluster`: how the objects of the cluster's metadata are written there, and read.
 
 Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
-`user/<name>`, `acl/<key>`, `quota/<key>`, or `voters`, who holds `__cluster` itself (`antiphon.coordination.voters`). Its
-value is a msgpack array that only ever gains fields at the end. The record `checkpoint` is of no object
-(`antiphon.coordination.checkpoints`).
+`user/<name>`, `acl/<key>`, `quota/<key>`; or `voters`, who holds `__cluster` itself (`antiphon.coordination.voters`), or
+`recovery`, the last one (`antiphon.coordination.recovery`). Its value is a msgpack array that only ever gains fields at the
+end. The record `checkpoint` is of no object (`antiphon.coordination.checkpoints`).
 
 A version whose records an older version could misread must raise `FORMAT` and say so in each of them (`FORMAT_HEADER`): an
 older version must not skip those.
@@ -17,7 +17,7 @@ from antiphon.coordination.actions import Record
 from antiphon.errors import UNDECODABLE
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
-from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.quotas import Quota
 
 FORMAT: Final = (
@@ -34,6 +34,7 @@ FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, a
 CLUSTER_KEY = b"cluster"
 CHECKPOINT_KEY = b"checkpoint"
 VOTERS_KEY = b"voters"
+RECOVERY_KEY = b"recovery"
 SHARD_COUNTER = "shard"
 TOPIC_COUNTER = "topic"
 PRODUCER_COUNTER = "producer"
@@ -83,6 +84,7 @@ _DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     "acl": msgspec.msgpack.Decoder(Acl),
     "quota": msgspec.msgpack.Decoder(Quota),
     "voters": msgspec.msgpack.Decoder(ShardMeta),
+    "recovery": msgspec.msgpack.Decoder(Recovery),
 }
 _REMOVABLE: Final = {"node", "topic", "shard", *ACCESS_KINDS}
 
@@ -135,6 +137,8 @@ def read_record(record: Record, version: int) -> Change:
         _expect(
             not name and found.shard_id == CLUSTER_SHARD_ID and bool(found.ensemble), "it names no voters"
         )
+    elif isinstance(found, Recovery):
+        _expect(not name and found.term > 0, "it is no recovery")
     elif isinstance(found, User):
         _expect(found.name == name, f"it is not user {name!r}")
     elif isinstance(found, Acl):
@@ -167,6 +171,11 @@ def checkpoint_record(begin: int) -> Record:
 def voters_record(voters: ShardMeta) -> Record:
     """Who votes in `__cluster`, and who is to."""
     return VOTERS_KEY, _encode(voters)
+
+
+def recovery_record(recovery: Recovery) -> Record:
+    """What a recovery from one voter's log writes first."""
+    return RECOVERY_KEY, _encode(recovery)
 
 
 def node_record(node: NodeMeta) -> Record:
@@ -221,6 +230,6 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
         number = COMPACTED_FORMAT if topic.is_compacted else 1
     elif key == CHECKPOINT_KEY:
         number = CHECKPOINT_FORMAT
-    elif key == VOTERS_KEY:
+    elif key in {VOTERS_KEY, RECOVERY_KEY}:
         number = VOTERS_FORMAT
     return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()

@@ -17,7 +17,7 @@ import msgspec
 
 from antiphon.model.access import NO_CHANGE, AccessBook, AccessDelta
 from antiphon.model.body import Body
-from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.requests import AdminRequest
 
 LIVE_SETS_MAX = 2_000
@@ -74,6 +74,7 @@ class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
     gone_shards: tuple[int, ...] = ()  # of topics that stay: shards whose split was given up
     access: AccessDelta = NO_CHANGE
     voters: ShardMeta | None = None  # of `__cluster`, always as they are; None: as the cluster was founded
+    recovery: Recovery | None = None  # the last one; who knows of a later one takes nothing of this
 
 
 class Register(Body, frozen=True, array_like=True, tag=True):
@@ -86,6 +87,9 @@ class Register(Body, frozen=True, array_like=True, tag=True):
     cluster_id: str
     node: NodeMeta
     known_version: int = -1
+    history: int = (
+        -1
+    )  # the term that its replica of `__cluster` promised, where that has entries; -1: it has none
 
 
 class Heartbeat(Body, frozen=True, array_like=True, tag=True):
@@ -220,6 +224,11 @@ ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command | SplitRepo
 ClusterReply = TransactionAnswer | HeartbeatReply | ProducerIdBlock | CommandDone
 
 
+def mark_of(recovery: Recovery | None) -> int:
+    """The term from which on the history goes that this recovery began; 0: the one that the cluster was founded with."""
+    return 0 if recovery is None else recovery.term
+
+
 class MetadataView:
     """A node's copy of the metadata, kept up to date by deltas; look-ups are dictionary look-ups.
 
@@ -240,15 +249,20 @@ class MetadataView:
         self.access = AccessBook()  # never part of `cluster()`, which clients are told
         self.access.is_known = False
         self.voters: ShardMeta | None = None  # of `__cluster`; None: as the cluster was founded, or not known
+        self.recovery: Recovery | None = None  # the last one
         self._cluster: ClusterMeta | None = None
 
     def apply(self, delta: MetadataDelta) -> bool:
-        """Take over a delta; False when it is for another cluster, old, or starts after what is known here (a gap)."""
-        if (
-            delta.cluster_id != self.cluster_id
-            or delta.version < self.version
-            or delta.base_version > self.version
-        ):
+        """Take over a delta; False when it is for another cluster, old, or starts after what is known here (a gap).
+
+        Versions of before a recovery mean nothing after it: then everything is wanted.
+        """
+        known, told = mark_of(self.recovery), mark_of(delta.recovery)
+        if delta.cluster_id != self.cluster_id or told < known:
+            return False
+        if told > known and self.version >= 0:
+            self.version = -1
+        if delta.version < self.version or delta.base_version > self.version:
             return False
         if delta.base_version < 0:
             self._clear()
@@ -265,6 +279,7 @@ class MetadataView:
         self._put_shards(delta.shards)
         self.access.apply(delta.access, whole=delta.base_version < 0)
         self.version, self.voters = delta.version, delta.voters
+        self.recovery = delta.recovery
         if delta.coordinator_term >= self.coordinator_term:
             self.coordinator_term, self.controller = delta.coordinator_term, delta.controller
         self._cluster = None
@@ -280,6 +295,7 @@ class MetadataView:
                 nodes=tuple(self.nodes[n] for n in sorted(self.nodes)),
                 topics=tuple(self.topics[name] for name in sorted(self.topics)),
                 voters=self.held_by(),
+                recovery=self.recovery,
             )
         return self._cluster
 

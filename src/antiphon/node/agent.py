@@ -54,6 +54,10 @@ class AgentNode(NodeContext, Protocol):
     incarnation: str
     network: "PeerNetwork"
 
+    def history(self) -> int:
+        """See `Register`."""
+        ...
+
     def meta(self) -> "NodeMeta":
         """The node as others should know it."""
         ...
@@ -152,7 +156,9 @@ class ClusterAgent:
         number = self._heartbeat_number
         told: tuple[LiveSet, ...] = ()
         if self._needs_register:
-            body: Register | Heartbeat = Register(self.view.cluster_id, node.meta(), self.view.version)
+            body: Register | Heartbeat = Register(
+                self.view.cluster_id, node.meta(), self.view.version, node.history()
+            )
         else:
             told = self._live_changes()
             body = Heartbeat(node.node_id, node.incarnation, self.view.version, told)
@@ -168,6 +174,8 @@ class ClusterAgent:
         node.ask_coordinator(self.coordinator(), body, answered)
 
     def _answered(self, reply: Any, told: tuple[LiveSet, ...]) -> None:
+        if isinstance(reply, HeartbeatReply) and reply.coordinator_term < self._node.voters.mark:
+            reply = UnavailableError(f"node {reply.coordinator} goes by what was before the last recovery")
         if not isinstance(reply, HeartbeatReply):
             if isinstance(reply, AntiphonError):
                 self._not_there(reply)
@@ -228,6 +236,10 @@ class ClusterAgent:
     def apply(self, delta: MetadataDelta) -> None:
         """Take over a change of the metadata; what does not fit is asked for by the next heartbeat."""
         before = self.view.version
+        if self._node.voters.heard(delta.recovery):
+            self._log.warning("recovery_heard_of", recovery=delta.recovery)
+            self._needs_register = True
+            self._node.metadata_changed()  # which closes what is of the past
         if not self.view.apply(delta):
             if delta.version > self.view.version:
                 self.heartbeat()

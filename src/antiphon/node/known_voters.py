@@ -14,7 +14,8 @@ import structlog
 from antiphon.errors import UNDECODABLE
 from antiphon.log.disk import Disk, read_whole, replace_file
 from antiphon.log.snapshot import frame, unframe
-from antiphon.model.metadata import ShardMeta
+from antiphon.model.cluster import mark_of
+from antiphon.model.metadata import Recovery, ShardMeta
 
 if TYPE_CHECKING:
     from antiphon.node.config import NodeConfig
@@ -34,10 +35,11 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """What is noted: the record of the voters, and where each of its nodes is."""
+    """What is noted: the record of the voters, where each of its nodes is, and the mark of the last recovery."""
 
-    voters: ShardMeta
+    voters: ShardMeta | None
     addresses: tuple[Address, ...] = ()
+    mark: int = 0
 
 
 class KnownVoters:
@@ -50,6 +52,11 @@ class KnownVoters:
         self._path = os.path.join(config.dir, VOTERS_NAME)
         self._log = structlog.get_logger()
         self.note = read_note(disk, self._path)
+
+    @property
+    def mark(self) -> int:
+        """The term from which on the history of `__cluster` goes that is known here; 0: the first one."""
+        return max(mark_of(self._view.recovery), 0 if self.note is None else self.note.mark)
 
     @property
     def record(self) -> ShardMeta | None:
@@ -84,6 +91,15 @@ class KnownVoters:
             return self._config.voters
         return tuple(dict.fromkeys((*self.voting, *(member.id for member in self._config.nodes))))
 
+    def heard(self, recovery: Recovery | None) -> bool:
+        """Another node says that there was this recovery. Is that news? Blocking, and rare."""
+        mark = mark_of(recovery)
+        if mark <= self.mark:
+            return False
+        before = self.note or Note(None)
+        self._put(Note(before.voters, before.addresses, mark))
+        return True
+
     def follow(self) -> None:
         """The metadata moved on: note who the voters are, where that is news. Blocking, and rare."""
         record = self._view.voters
@@ -93,14 +109,14 @@ class KnownVoters:
         addresses = tuple(
             Address(one, nodes[one].native, nodes[one].peer) for one in record.everybody if one in nodes
         )
-        note = Note(record, addresses)
-        if note == self.note:
-            return
+        note = Note(record, addresses, self.mark)
+        if note != self.note:
+            self._put(note)
+
+    def _put(self, note: Note) -> None:
         try:
-            replace_file(
-                self._disk, self._path, frame(VOTERS_MAGIC, VOTERS_VERSION, msgspec.msgpack.encode(note))
-            )
-        except OSError as error:  # it only serves the next start, and is tried again
+            write_note(self._disk, self._path, note)
+        except OSError as error:  # what it says is known until the process ends, and it is tried again
             self._log.warning("voters_not_noted", error=str(error))
         else:
             self.note = note
@@ -115,4 +131,9 @@ def read_note(disk: Disk, path: str) -> Note | None:
         found: Note = msgspec.msgpack.decode(payload, type=Note)
     except UNDECODABLE:
         return None
-    return found if found.voters.ensemble else None
+    return None if found.voters is not None and not found.voters.ensemble else found
+
+
+def write_note(disk: Disk, path: str, note: Note) -> None:
+    """Note this there; durable when this returns. Raises OSError."""
+    replace_file(disk, path, frame(VOTERS_MAGIC, VOTERS_VERSION, msgspec.msgpack.encode(note)))

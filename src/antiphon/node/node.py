@@ -46,7 +46,7 @@ from antiphon.node.local_view import LocalView
 from antiphon.node.memory import Holes, LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.node_gateway import NodeGateway
-from antiphon.node.own_voter import follow_voters
+from antiphon.node.own_voter import follow_voters, history_of, is_told_nothing, tell_of_recovery
 from antiphon.node.peer_network import PeerNetwork
 from antiphon.node.peers import PeerLink
 from antiphon.node.raft_shards import hand_over
@@ -251,6 +251,10 @@ class Node:
             reads=FORMAT,
         )
 
+    def history(self) -> int:
+        """See `Register`."""
+        return history_of(self, self.shards.broken)
+
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """State of this node and its replicas, or those of some shards."""
         uptime_ms = int((self.loop.time() - self._started_s) * 1000)
@@ -308,6 +312,7 @@ class Node:
         self.network.lost.discard(node_id)
         for host in list(self.hosts.values()):
             host.driver.call(host.replica.peer_connected, node_id)
+        tell_of_recovery(self, node_id)
         if self.coordinator is not None:
             self.coordinator.peer_up(node_id)
         if not self.agent.registered.is_set():
@@ -332,6 +337,8 @@ class Node:
         """A replica message arrived."""
         self.metrics.messages_in += 1
         kind = type(message)
+        if message.shard == CLUSTER_SHARD_ID and is_told_nothing(message, self.voters.mark):
+            return
         if kind is NewTermReply or kind is BecomeLeaderReply or kind is MembersSettled or kind is StaleTerm:
             if self.coordinator is not None:
                 self.coordinator.receive(sender, message)

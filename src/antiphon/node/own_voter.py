@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ForeignDirectoryError, UnavailableError
+from antiphon.model.cluster import MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.replication.messages import AnyMessage, AskTerm
 
 if TYPE_CHECKING:
+    from antiphon.log.shard_log import ShardLog
     from antiphon.node.context import NodeContext
     from antiphon.partition.partition import Partition
 
@@ -30,6 +33,49 @@ class VoterReplicas(Protocol):
         ...
 
 
+def is_of_the_past(log: "ShardLog", mark: int) -> bool:
+    """Has this log of `__cluster` entries, and none of the history that begins in term `mark`?
+
+    Nobody of that history ever answers one who is of the past, so its promise stays below the mark.
+    """
+    return log.log_end > 0 and log.hard_state.term < mark
+
+
+def is_told_nothing(message: AnyMessage, mark: int) -> bool:
+    """Is this of a replica of `__cluster` that is of the past? Only who promised nothing yet may ask for terms."""
+    return message.term < mark and not (isinstance(message, AskTerm) and not message.term)
+
+
+def history_of(node: "NodeContext", broken: "dict[int, AntiphonError]") -> int:
+    """What a node says of its history when it registers: see `Register`."""
+    host = node.hosts.get(CLUSTER_SHARD_ID)
+    if isinstance(broken.get(CLUSTER_SHARD_ID), ForeignDirectoryError):
+        return 0
+    return host.state.term if host is not None and host.log.log_end else -1
+
+
+def tell_of_recovery(node: "NodeContext", node_id: int) -> None:
+    """A connection stands: whoever still goes by what was before a recovery has to know."""
+    view = node.view
+    if view.recovery is None:
+        return
+    try:
+        link = node.link(node_id)
+    except UnavailableError:
+        return
+    link.send(
+        MetadataDelta(
+            view.cluster_id,
+            view.version,
+            view.version,
+            view.controller,
+            view.coordinator_term,
+            voters=view.voters,
+            recovery=view.recovery,
+        )
+    )
+
+
 def follow_voters(node: "NodeContext", shards: VoterReplicas, *, is_registered: bool) -> None:
     """The metadata moved on: open or close this node's replica of `__cluster` as it says.
 
@@ -37,6 +83,9 @@ def follow_voters(node: "NodeContext", shards: VoterReplicas, *, is_registered: 
     """
     voters, host = node.voters, node.hosts.get(CLUSTER_SHARD_ID)
     voters.follow()
+    if host is not None and is_of_the_past(host.log, voters.mark):
+        shards.reopen(CLUSTER_SHARD_ID, host)  # which is refused
+        return
     if not is_registered:
         return
     if not voters.is_held_here:

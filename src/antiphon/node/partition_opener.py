@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import structlog
 
 from antiphon import system
+from antiphon.coordination.membership import old_history
 from antiphon.errors import DamagedLogError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
@@ -16,6 +17,7 @@ from antiphon.log.disk import Disk, make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
 from antiphon.node.context import NodeContext
+from antiphon.node.own_voter import is_of_the_past
 from antiphon.node.raft_shards import (
     election_config,
     members_entry,
@@ -218,7 +220,15 @@ class PartitionOpener:
     def recover_cluster_shard(self) -> Recovered:
         """Read what is in the files of this voter's replica of `__cluster`. Blocking; may run in any thread."""
         log = self._open_whole_log(CLUSTER_SHARD_ID, self._cluster_log)
-        record = self._node.voters.record
+        record, mark = self._node.voters.record, self._node.voters.mark
+        if is_of_the_past(log, mark):
+            if record is None or self._node.node_id not in record.learners:
+                raise old_history(self._node.node_id, mark)
+            self._log.warning("old_history_removed", shard=CLUSTER_SHARD_ID, log_end=log.log_end)
+            self._directory.remove_shard(
+                CLUSTER_SHARD_ID
+            )  # it left before the recovery, and is to vote again
+            log = self._open_whole_log(CLUSTER_SHARD_ID, self._cluster_log)
         is_founding = self._directory.identity.bootstrap and record is None
         if not (log.hard_state.term or log.damaged or is_founding):
             # That this node never voted before is not known, not even of one that is just to become a voter.

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, InvalidRequestError, NewerFormatError, StorageFailedError
+from antiphon.errors import (
+    AntiphonError,
+    ForeignDirectoryError,
+    InvalidRequestError,
+    NewerFormatError,
+    StorageFailedError,
+)
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
@@ -285,7 +291,7 @@ class Shards:
             found = self._opener.recover_cluster_shard()
         except NewerFormatError:
             raise
-        except (OSError, StorageFailedError) as error:
+        except (OSError, StorageFailedError, ForeignDirectoryError) as error:
             self._not_opened(CLUSTER_SHARD_ID, error)
         else:
             self._start_cluster_shard(found)

@@ -136,6 +136,8 @@ def objects_of(state: "ClusterState") -> Objects:
         found["cluster"] = _encode(state.cluster)
     if state.voters is not None:
         found["voters"] = _encode(state.voters)
+    if state.recovery is not None:
+        found["recovery"] = _encode(state.recovery)
     return found
 
 
