@@ -96,7 +96,7 @@ async def test_what_a_voter_has_is_told_and_the_longest_log_is_wanted() -> None:
         leader = (await nodes.leader(CLUSTER_SHARD_ID)).services.node_id
         behind, other = (leader + 1) % 3, (leader + 2) % 3
         await nodes.stop(behind)
-        await nodes.nodes[leader].gateway.create_topic(CreateTopic("t", replicas=1))
+        await nodes.nodes[leader].gateway.create_topic(CreateTopic("t", replicas=3))
         for node_id in (leader, other):
             await nodes.stop(node_id)
         found = {node_id: look(nodes.disks[node_id], DIRECTORY) for node_id in range(3)}

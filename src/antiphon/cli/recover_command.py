@@ -73,8 +73,8 @@ def node_recover(
         print_json({"recovered": True, "node": recovery.node, "term": recovery.term, "at": recovery.at})
         return
     typer.echo(
-        f"Node {recovery.node} is the only voter now, in term {recovery.term}; what others had from offset {recovery.at} on is "
-        "lost.\nStart it, then the nodes that never voted. Voters that come back are refused, and say what to do.\n"
+        f"Node {recovery.node} is the only voter now, in term {recovery.term}; what others had from offset {recovery.at} on "
+        "is lost.\nStart it, then the nodes that never voted. Voters that come back are refused, and say what to do.\n"
         "Then: `antiphon node voters --add NODE` until there are three; `antiphon node drain NODE` for each node that does "
         "not come back; `antiphon status` names shards that have no leader"
     )
@@ -124,6 +124,6 @@ def _joined(found: Looked, *, as_json: bool) -> None:
         print_json({"node": found.node_id, "joins": True, "log_end": found.head.offset})
         return
     typer.echo(
-        f"Node {found.node_id} let go of its log of `__cluster` (up to offset {found.head.offset}); its replicas are as they "
-        "were. Start it"
+        f"Node {found.node_id} let go of its log of `__cluster` (up to offset {found.head.offset}); its replicas are as "
+        "they were. Start it"
     )

@@ -250,6 +250,7 @@ class MetadataView:
         self.access.is_known = False
         self.voters: ShardMeta | None = None  # of `__cluster`; None: as the cluster was founded, or not known
         self.recovery: Recovery | None = None  # the last one
+        self.wants_all = False  # there was a later one: what is known is of before it
         self._cluster: ClusterMeta | None = None
 
     def apply(self, delta: MetadataDelta) -> bool:
@@ -260,12 +261,14 @@ class MetadataView:
         known, told = mark_of(self.recovery), mark_of(delta.recovery)
         if delta.cluster_id != self.cluster_id or told < known:
             return False
-        if told > known and self.version >= 0:
-            self.version = -1
-        if delta.version < self.version or delta.base_version > self.version:
+        if told > known and delta.base_version >= 0:
+            self.wants_all = True
+            return False
+        if told == known and (delta.version < self.version or delta.base_version > self.known_version):
             return False
         if delta.base_version < 0:
             self._clear()
+            self.wants_all = False
         for node_id in delta.gone_nodes:
             self.nodes.pop(node_id, None)
         for node in delta.nodes:
@@ -284,6 +287,11 @@ class MetadataView:
             self.coordinator_term, self.controller = delta.coordinator_term, delta.controller
         self._cluster = None
         return True
+
+    @property
+    def known_version(self) -> int:
+        """The version on which a change may build; -1: none."""
+        return -1 if self.wants_all else self.version
 
     def cluster(self) -> ClusterMeta:
         """Everything, as one value; built when first asked for after a change."""

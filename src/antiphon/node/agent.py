@@ -157,11 +157,11 @@ class ClusterAgent:
         told: tuple[LiveSet, ...] = ()
         if self._needs_register:
             body: Register | Heartbeat = Register(
-                self.view.cluster_id, node.meta(), self.view.version, node.history()
+                self.view.cluster_id, node.meta(), self.view.known_version, node.history()
             )
         else:
             told = self._live_changes()
-            body = Heartbeat(node.node_id, node.incarnation, self.view.version, told)
+            body = Heartbeat(node.node_id, node.incarnation, self.view.known_version, told)
 
         def answered(reply: Any) -> None:
             if number == self._heartbeat_number:
@@ -195,7 +195,7 @@ class ClusterAgent:
         if not reply.registered:
             if was_registered:
                 self.heartbeat()
-        elif not self.registered.is_set() and self.view.version >= 0:
+        elif not self.registered.is_set() and self.view.known_version >= 0:
             self._log.info("registered", coordinator=reply.coordinator, version=self.view.version)
             self.registered.set()
             self._node.registered()
@@ -239,9 +239,10 @@ class ClusterAgent:
         if self._node.voters.heard(delta.recovery):
             self._log.warning("recovery_heard_of", recovery=delta.recovery)
             self._needs_register = True
+            self.registered.clear()
             self._node.metadata_changed()  # which closes what is of the past
         if not self.view.apply(delta):
-            if delta.version > self.view.version:
+            if delta.version > self.view.known_version:
                 self.heartbeat()
             return
         if self.view.version != before:

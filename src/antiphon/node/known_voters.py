@@ -52,6 +52,9 @@ class KnownVoters:
         self._path = os.path.join(config.dir, VOTERS_NAME)
         self._log = structlog.get_logger()
         self.note = read_note(disk, self._path)
+        self.is_past = (
+            False  # was this a voter before a recovery, whose log is of then? It goes by its note of then
+        )
 
     @property
     def mark(self) -> int:
@@ -61,7 +64,8 @@ class KnownVoters:
     @property
     def record(self) -> ShardMeta | None:
         """The newest record of them that is known; None: nobody has said that they ever changed."""
-        return self._view.voters or (None if self.note is None else self.note.voters)
+        noted = None if self.note is None else self.note.voters
+        return noted if self.is_past else self._view.voters or noted
 
     @property
     def voting(self) -> tuple[int, ...]:
@@ -103,7 +107,7 @@ class KnownVoters:
     def follow(self) -> None:
         """The metadata moved on: note who the voters are, where that is news. Blocking, and rare."""
         record = self._view.voters
-        if record is None:
+        if record is None or self.is_past:
             return
         nodes = self._view.nodes
         addresses = tuple(

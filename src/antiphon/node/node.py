@@ -253,7 +253,7 @@ class Node:
 
     def history(self) -> int:
         """See `Register`."""
-        return history_of(self, self.shards.broken)
+        return history_of(self)
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """State of this node and its replicas, or those of some shards."""

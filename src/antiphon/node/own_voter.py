@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from antiphon.errors import AntiphonError, ForeignDirectoryError, UnavailableError
+from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.model.cluster import MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.replication.messages import AnyMessage, AskTerm
@@ -46,10 +46,10 @@ def is_told_nothing(message: AnyMessage, mark: int) -> bool:
     return message.term < mark and not (isinstance(message, AskTerm) and not message.term)
 
 
-def history_of(node: "NodeContext", broken: "dict[int, AntiphonError]") -> int:
+def history_of(node: "NodeContext") -> int:
     """What a node says of its history when it registers: see `Register`."""
     host = node.hosts.get(CLUSTER_SHARD_ID)
-    if isinstance(broken.get(CLUSTER_SHARD_ID), ForeignDirectoryError):
+    if node.voters.is_past:
         return 0
     return host.state.term if host is not None and host.log.log_end else -1
 
@@ -84,9 +84,9 @@ def follow_voters(node: "NodeContext", shards: VoterReplicas, *, is_registered: 
     voters, host = node.voters, node.hosts.get(CLUSTER_SHARD_ID)
     voters.follow()
     if host is not None and is_of_the_past(host.log, voters.mark):
+        voters.is_past = True
         shards.reopen(CLUSTER_SHARD_ID, host)  # which is refused
-        return
-    if not is_registered:
+    if voters.is_past or not is_registered:
         return
     if not voters.is_held_here:
         shards.broken.pop(CLUSTER_SHARD_ID, None)

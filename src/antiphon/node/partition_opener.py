@@ -223,6 +223,7 @@ class PartitionOpener:
         record, mark = self._node.voters.record, self._node.voters.mark
         if is_of_the_past(log, mark):
             if record is None or self._node.node_id not in record.learners:
+                self._node.voters.is_past = True
                 raise old_history(self._node.node_id, mark)
             self._log.warning("old_history_removed", shard=CLUSTER_SHARD_ID, log_end=log.log_end)
             self._directory.remove_shard(

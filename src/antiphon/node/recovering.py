@@ -175,7 +175,6 @@ def _write(disk: "Disk", log: ShardLog, state: "ClusterState", recovery: Recover
         _run(disk, log.stage_append([build_batch(some, base_offset=log.log_end, leader_epoch=term)]))
     last = build_members(Members((recovery.node,)), term, log.log_end, recovery.at_ms)
     _run(disk, log.stage_append([last]))
-    _run(disk, log.hard_state.stage_high_watermark(log.log_end))
     _run(disk, log.checkpoint())
 
 

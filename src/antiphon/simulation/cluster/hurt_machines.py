@@ -12,6 +12,7 @@ from antiphon.client.moves import is_on_its_way
 from antiphon.errors import DamagedStoreError
 from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.segment import INDEX_SUFFIX
+from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
@@ -37,7 +38,7 @@ LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound aga
 def newest_metadata(cluster: "SimulatedCluster") -> "ClusterMeta | None":
     """The newest that any node knows."""
     found = [machine.node.view.cluster() for machine in cluster.machines if machine.node is not None]
-    return max(found, key=lambda meta: meta.version, default=None)
+    return max(found, key=lambda meta: (mark_of(meta.recovery), meta.version), default=None)
 
 
 def shards_on(cluster: "SimulatedCluster", node_id: int) -> "Iterator[tuple[TopicMeta, ShardMeta]]":

@@ -44,6 +44,14 @@ class MetadataWatch:
         self._seen: dict[int, tuple[int, int, int]] = {}
         self.counts = {"folds": 0, "folds-from-checkpoints": 0, "checkpoints": 0}
 
+    def cut(self) -> None:
+        """What is committed ends earlier than it did: a cluster goes on from one voter's log."""
+        end = self._evidence.truth(CLUSTER_SHARD_ID).end
+        self._at = {version: objects for version, objects in self._at.items() if version <= end}
+        self._objects = self._at[end]
+        self._folded = len(self._evidence.truth(CLUSTER_SHARD_ID).batches)
+        self._seen.clear()
+
     def look(self, machine: "Machine", node: "Node") -> None:
         """A step of this node is over."""
         shell, host = node.coordinator, node.hosts.get(CLUSTER_SHARD_ID)

@@ -49,6 +49,14 @@ class Operator:
         """Have another node vote, in the background."""
         self.process.run(self._alter(Random(0), AlterVoters(new, old)))
 
+    def spread(self) -> None:
+        """Have every node hold every shard, in the background."""
+        self.process.run(self._carry_out("spread", Random(0)))
+
+    def add_voter(self, new: int) -> None:
+        """Have another node vote too, in the background."""
+        self.process.run(self._alter(Random(0), AlterVoters(new)))
+
     async def _alter(self, draw: Random, wanted: AlterVoters | None) -> None:
         self._altering += 1
         try:
@@ -75,7 +83,7 @@ class Operator:
             if name == "voters":
                 await self.db.administer(wanted or _some_voters(meta, draw))
             else:
-                await COMMANDS.get(name, _elect_internal)(self, meta, draw)
+                await {**COMMANDS, **OTHERS}[name](self, meta, draw)
         except AntiphonError as error:
             if name == "voters" and not isinstance(error, InvalidRequestError):
                 self._altered_until_s = self._world.loop.now + LATE_S
@@ -177,6 +185,12 @@ async def _replicas(operator: Operator, meta: ClusterMeta, draw: Random) -> None
     await operator.db.alter_topic(topic.name, replicas=draw.choice((2, 3, 3)))
 
 
+async def _spread(operator: Operator, meta: ClusterMeta, _draw: Random) -> None:
+    for topic in meta.topics:
+        if topic.replicas < len(meta.nodes):
+            await operator.db.alter_topic(topic.name, replicas=len(meta.nodes))
+
+
 async def _rule(operator: Operator, meta: ClusterMeta, draw: Random) -> None:
     topic, _ = operator.some_shard(meta, draw)
     if topic.config.get("commit", "") not in {"local", "live"} and topic.profile != "fluvio":
@@ -194,3 +208,5 @@ COMMANDS: Final[dict[str, Command]] = {
     "replicas": _replicas,
     "rule": _rule,
 }
+OTHERS: Final[dict[str, Command]] = {"elect-internal": _elect_internal, "spread": _spread}
+"""Those that no seed draws for itself."""

@@ -54,7 +54,7 @@ class WorldOptions:
     @property
     def changes_voters(self) -> bool:
         """May other nodes come to vote on `__cluster` than those that founded it?"""
-        return self.voters_weight > 0 or self.voter_gone_weight > 0
+        return any((self.voters_weight, self.voter_gone_weight, self.most_voters_gone_weight))
 
     @property
     def has_key(self) -> bool:
