@@ -42,8 +42,8 @@ def is_of_the_past(log: "ShardLog", mark: int) -> bool:
 
 
 def is_told_nothing(message: AnyMessage, mark: int) -> bool:
-    """Is this of a replica of `__cluster` that is of the past? Only who promised nothing yet may ask for terms."""
-    return message.term < mark and not (isinstance(message, AskTerm) and not message.term)
+    """Is this of a replica of `__cluster` that is of the past? Only who forgot its promises may ask for terms."""
+    return message.term < mark and not (isinstance(message, AskTerm) and message.floor < 0)
 
 
 def history_of(node: "NodeContext") -> int:

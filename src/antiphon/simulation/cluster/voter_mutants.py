@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from antiphon.coordination import recovery
+from antiphon.node import own_voter
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.known_voters import KnownVoters
 from antiphon.node.partition_opener import PartitionOpener
@@ -30,6 +32,31 @@ _LOST_VOTERS: Final[dict[str, Any]] = {
     "voter_gone_weight": 3,
 }
 """Voters lose their disks, and are replaced."""
+
+_RECOVERIES: Final[dict[str, Any]] = {
+    **CALM,
+    "nodes": 5,
+    "replicas": 5,
+    "fault_ms": 15_000,
+    "fault_every_ms": 1_500,
+    "fault_lasts_ms": 2_000,
+    "most_voters_gone_weight": 2,
+    "kill_weight": 1,
+    "cut_weight": 1,
+    "operations_per_s": 100,
+}
+"""All voters but one are lost, and the cluster goes on from that one."""
+
+_ELECTIONS: Final[dict[str, Any]] = {
+    **_RECOVERIES,
+    "fault_every_ms": 150,
+    "fault_lasts_ms": 600,
+    "most_voters_gone_weight": 1,
+    "operator_weight": 12,
+    "commands": "elect",
+    "cut_weight": 3,
+}
+"""The same, while leaders change so often that the last voter lacks some of it."""
 
 VOTER_MUTANTS: Final = (
     ClusterMutant(
@@ -79,5 +106,31 @@ VOTER_MUTANTS: Final = (
             ),
         ),
         options=_LOST_VOTERS,
+    ),
+    ClusterMutant(
+        "old-voter-stays",
+        "a voter that hears of a recovery goes on with the log that it had before",
+        (
+            Edit(
+                own_voter,
+                "is_of_the_past",
+                "return log.log_end > 0 and log.hard_state.term < mark",
+                "return False",
+            ),
+        ),
+        options=_RECOVERIES,
+        quick=True,
+    ),
+    ClusterMutant(
+        "forgotten-voter-is-told-nothing",
+        "a replica that asks for terms because it forgot its own is taken for one of before a recovery",
+        (Edit(own_voter, "is_told_nothing", "message.floor < 0", "not message.term"),),
+        options=_RECOVERIES,
+    ),
+    ClusterMutant(
+        "recovery-keeps-terms",
+        "after a recovery leaders are elected in terms that lost records may have begun",
+        (Edit(recovery, "recovery_records", "term=meta.term + SHARD_TERMS", "term=meta.term"),),
+        options=_ELECTIONS,
     ),
 )
