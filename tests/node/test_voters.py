@@ -1,14 +1,18 @@
 """The voters of `__cluster` change: they are added, removed and replaced, and nodes go by who votes now."""
 
 from collections.abc import Collection
+from random import Random
 
 import msgspec
 import pytest
 
 from antiphon.errors import InvalidRequestError
+from antiphon.log.disk import read_whole, replace_file
+from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
 from antiphon.model.requests import AlterVoters, CreateTopic, RemoveNode
 from antiphon.node.config import NodeConfig
+from antiphon.node.known_voters import Address, Note, read_note, write_note
 from antiphon.node.node import Node
 from antiphon.replication.members import Members
 from antiphon.replication.raft import RaftReplica
@@ -58,6 +62,22 @@ async def works(nodes: Nodes, topic: str) -> None:
     """A topic can be made, and every node hears of it."""
     await some(nodes).gateway.create_topic(CreateTopic(topic, replicas=3))
     await eventually(lambda: all(topic in node.view.topics for node in nodes.nodes.values()))
+
+
+def test_a_note_that_cannot_be_read_says_nothing() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.makedirs("/d")
+    note = Note(ShardMeta(CLUSTER_SHARD_ID, 0, (3, 4)), (Address(3, "a:1"), Address(4, "b:2", "b:3")), 7)
+    write_note(disk, "/d/voters", note)
+    assert read_note(disk, "/d/voters") == note
+    written = read_whole(disk, "/d/voters")
+    assert written is not None
+    assert read_note(disk, "/d/none") is None
+    for cut in range(len(written)):
+        replace_file(disk, "/d/voters", written[:cut])
+        assert read_note(disk, "/d/voters") is None
+        replace_file(disk, "/d/voters", written[:cut] + bytes([written[cut] ^ 1]) + written[cut + 1 :])
+        assert read_note(disk, "/d/voters") is None
 
 
 class FewFounders(Nodes):

@@ -13,7 +13,7 @@ import structlog
 
 from antiphon.errors import UNDECODABLE
 from antiphon.log.disk import Disk, read_whole, replace_file
-from antiphon.log.snapshot import frame, unframe
+from antiphon.log.snapshot import seal, unframe
 from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import Recovery, ShardMeta
 
@@ -128,7 +128,7 @@ class KnownVoters:
 
 def read_note(disk: Disk, path: str) -> Note | None:
     """What is noted there; None where there is nothing that can be read."""
-    payload = unframe(VOTERS_MAGIC, VOTERS_VERSION, read_whole(disk, path), path)
+    payload = unseal(VOTERS_MAGIC, VOTERS_VERSION, read_whole(disk, path), path)
     if payload is None:
         return None
     try:
@@ -140,4 +140,4 @@ def read_note(disk: Disk, path: str) -> Note | None:
 
 def write_note(disk: Disk, path: str, note: Note) -> None:
     """Note this there; durable when this returns. Raises OSError."""
-    replace_file(disk, path, frame(VOTERS_MAGIC, VOTERS_VERSION, msgspec.msgpack.encode(note)))
+    replace_file(disk, path, seal(VOTERS_MAGIC, VOTERS_VERSION, msgspec.msgpack.encode(note)))
