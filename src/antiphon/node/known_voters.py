@@ -128,7 +128,7 @@ class KnownVoters:
 
 def read_note(disk: Disk, path: str) -> Note | None:
     """What is noted there; None where there is nothing that can be read."""
-    payload = unseal(VOTERS_MAGIC, VOTERS_VERSION, read_whole(disk, path), path)
+    payload = unframe(VOTERS_MAGIC, VOTERS_VERSION, read_whole(disk, path), path)
     if payload is None:
         return None
     try:
