@@ -53,10 +53,7 @@ class AgentNode(NodeContext, Protocol):
 
     incarnation: str
     network: "PeerNetwork"
-
-    def history(self) -> int:
-        """See `Register`."""
-        ...
+    history: Callable[[], int]  # see `Register`
 
     def meta(self) -> "NodeMeta":
         """The node as others should know it."""

@@ -112,6 +112,7 @@ class Node:
         self._directory = open_directory(self.disk, config)
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
+        self.history: Callable[[], int] = partial(history_of, self)
         self.agent = ClusterAgent(self, config.cluster_id)
         self.voters = KnownVoters(config, self.view, self.disk)
         self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk, self.metrics)
@@ -250,10 +251,6 @@ class Node:
             rack=self.config.rack,
             reads=FORMAT,
         )
-
-    def history(self) -> int:
-        """See `Register`."""
-        return history_of(self)
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """State of this node and its replicas, or those of some shards."""
