@@ -22,7 +22,7 @@ from antiphon.log.wal_thread import WalThread
 from antiphon.model.cluster import EndTransaction, MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
-from antiphon.node import memory
+from antiphon.node import memory, own_voter
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.back_pressure import BackPressure
 from antiphon.node.bulk_gate import gate_of
@@ -46,7 +46,6 @@ from antiphon.node.local_view import LocalView
 from antiphon.node.memory import Holes, LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.node_gateway import NodeGateway
-from antiphon.node.own_voter import follow_voters, history_of, is_told_nothing, tell_of_recovery
 from antiphon.node.peer_network import PeerNetwork
 from antiphon.node.peers import PeerLink
 from antiphon.node.raft_shards import hand_over
@@ -112,7 +111,7 @@ class Node:
         self._directory = open_directory(self.disk, config)
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
-        self.history: Callable[[], int] = partial(history_of, self)
+        self.history: Callable[[], int] = partial(own_voter.history_of, self)
         self.agent = ClusterAgent(self, config.cluster_id)
         self.voters = KnownVoters(config, self.view, self.disk)
         self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk, self.metrics)
@@ -309,7 +308,7 @@ class Node:
         self.network.lost.discard(node_id)
         for host in list(self.hosts.values()):
             host.driver.call(host.replica.peer_connected, node_id)
-        tell_of_recovery(self, node_id)
+        own_voter.tell_of_recovery(self, node_id)
         if self.coordinator is not None:
             self.coordinator.peer_up(node_id)
         if not self.agent.registered.is_set():
@@ -334,7 +333,7 @@ class Node:
         """A replica message arrived."""
         self.metrics.messages_in += 1
         kind = type(message)
-        if message.shard == CLUSTER_SHARD_ID and is_told_nothing(message, self.voters.mark):
+        if message.shard == CLUSTER_SHARD_ID and own_voter.is_told_nothing(message, self.voters.mark):
             return
         if kind is NewTermReply or kind is BecomeLeaderReply or kind is MembersSettled or kind is StaleTerm:
             if self.coordinator is not None:
@@ -417,7 +416,7 @@ class Node:
         for link in self.network.follow(nodes):
             self.spawn(link.close())
         self.shards.reconcile()
-        follow_voters(self, self.shards, is_registered=self.agent.registered.is_set())
+        own_voter.follow_voters(self, self.shards, is_registered=self.agent.registered.is_set())
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
         self._long_lived.are(self.view.shard_count)
@@ -425,7 +424,7 @@ class Node:
     def registered(self) -> None:
         """The coordinator counts on this node: replicas that waited for that are opened."""
         self.shards.reconcile()
-        follow_voters(self, self.shards, is_registered=True)
+        own_voter.follow_voters(self, self.shards, is_registered=True)
 
     def _ask_returned(self, alive: set[int]) -> None:
         """Nodes that were silent and are alive again, on connections that never broke: leaders ask them where they are."""

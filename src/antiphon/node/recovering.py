@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from antiphon.coordination import recovery as rules
 from antiphon.coordination.cluster_records import headers_of
-from antiphon.coordination.recovery import longest, next_mark, recovery_records
 from antiphon.errors import InvalidRequestError, StorageFailedError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
@@ -77,7 +77,7 @@ def recover(disk: "Disk", path: str, others: Sequence[str], now_ms: int) -> Reco
     with _opened(disk, path) as (directory, log):
         own = _looked(directory, log)
         _check_longest(own, found)
-        mark = next_mark([own.term, *(one.term for one in found.values())])
+        mark = rules.next_mark([own.term, *(one.term for one in found.values())])
         before = own.state.recovery
         recovery = Recovery(
             mark, log.log_end, own.node_id, now_ms, 1 if before is None else before.number + 1
@@ -156,7 +156,7 @@ def _check_longest(own: Looked, others: dict[str, Looked]) -> None:
                 f"{path} is of cluster {one.cluster_id}, {own.path} of {own.cluster_id}"
             )
     heads = {own.path: own.head, **{path: one.head for path, one in others.items()}}
-    best = longest(heads)
+    best = rules.longest(heads)
     if heads[best] > own.head:
         raise InvalidRequestError(
             f"the log in {best} has more (term {heads[best].term}, up to {heads[best].offset}) than the one in {own.path} "
@@ -165,7 +165,7 @@ def _check_longest(own: Looked, others: dict[str, Looked]) -> None:
 
 
 def _write(disk: "Disk", log: ShardLog, state: "ClusterState", recovery: Recovery) -> None:
-    term, records = recovery.term, list(recovery_records(state, recovery))
+    term, records = recovery.term, list(rules.recovery_records(state, recovery))
     _run(disk, log.hard_state.stage(term, None))
     for start in range(0, len(records), BATCH_RECORDS):
         some = [
