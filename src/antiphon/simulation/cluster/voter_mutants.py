@@ -72,6 +72,7 @@ VOTER_MUTANTS: Final = (
         ),
         options=_LOST_VOTERS,
         quick=True,
+        first_seed=29,
     ),
     ClusterMutant(
         "voters-not-noted",
@@ -92,7 +93,6 @@ VOTER_MUTANTS: Final = (
             ),
         ),
         options=_LOST_VOTERS,
-        quick=True,
     ),
     ClusterMutant(
         "former-voter-asks-its-leader",
