@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from antiphon.coordination import recovery
 from antiphon.node import own_voter
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.known_voters import KnownVoters
@@ -46,17 +45,6 @@ _RECOVERIES: Final[dict[str, Any]] = {
     "operations_per_s": 100,
 }
 """All voters but one are lost, and the cluster goes on from that one."""
-
-_ELECTIONS: Final[dict[str, Any]] = {
-    **_RECOVERIES,
-    "fault_every_ms": 150,
-    "fault_lasts_ms": 600,
-    "most_voters_gone_weight": 1,
-    "operator_weight": 12,
-    "commands": "elect",
-    "cut_weight": 3,
-}
-"""The same, while leaders change so often that the last voter lacks some of it."""
 
 VOTER_MUTANTS: Final = (
     ClusterMutant(
@@ -126,11 +114,5 @@ VOTER_MUTANTS: Final = (
         "a replica that asks for terms because it forgot its own is taken for one of before a recovery",
         (Edit(own_voter, "is_told_nothing", "message.floor < 0", "not message.term"),),
         options=_RECOVERIES,
-    ),
-    ClusterMutant(
-        "recovery-keeps-terms",
-        "after a recovery leaders are elected in terms that lost records may have begun",
-        (Edit(recovery, "recovery_records", "term=meta.term + SHARD_TERMS", "term=meta.term"),),
-        options=_ELECTIONS,
     ),
 )
