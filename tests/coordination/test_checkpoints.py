@@ -62,7 +62,7 @@ class World:
     def new_coordinator(self) -> None:
         """Another one, that knows what is committed."""
         self.ledger = Ledger(self.state)
-        self.checkpoints = Checkpoints(self.ledger, self.voters, self.rule)
+        self.checkpoints = Checkpoints(self.ledger, lambda: self.voters, self.rule)
         self.flying: list[Propose] = []
 
     def flush(self) -> None:

@@ -212,7 +212,7 @@ async def test_coordinator_that_breaks_down_starts_over(
     broken = shell.coordinator
     assert broken is not None
 
-    def bug(_now_ms: int, _has_room: bool) -> list[Action]:
+    def bug(_now_ms: int, _has_room: bool, _own: object) -> list[Action]:
         raise InvariantError("a bug")
 
     try:

@@ -229,8 +229,20 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        4,
-        {"cluster", "node", "topic", "shard", "counter", "user", "acl", "quota", "checkpoint"},
+        5,
+        {
+            "cluster",
+            "node",
+            "topic",
+            "shard",
+            "counter",
+            "user",
+            "acl",
+            "quota",
+            "checkpoint",
+            "voters",
+            "recovery",
+        },
         {
             "Kind": ["topic", "table"],
             "ShardStatus": ["Online", "Election", "CandidateFound", "Offline"],

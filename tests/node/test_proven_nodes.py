@@ -172,8 +172,10 @@ async def test_silent_connections_do_not_keep_a_node_out() -> None:
         async def silent() -> None:
             while not over:
                 reader, writer = await asyncio.open_connection("node-0", PEER_PORT)
-                await reader.read(1)
-                writer.close()
+                try:
+                    await reader.read(1)
+                finally:
+                    writer.close()
 
         strangers = [asyncio.create_task(silent()) for _ in range(40)]
         await asyncio.sleep(1)

@@ -16,6 +16,7 @@ from antiphon.cli import (
     kv_commands,
     membership_commands,
     quota_commands,
+    recover_command,
     restart_command,
     scrub_command,
     secrets_command,
@@ -26,6 +27,7 @@ from antiphon.cli import (
     up_command,
     upgrade_command,
     verify,
+    voters_command,
 )
 from antiphon.cli.top import command as top_command
 from antiphon.spark.jobs import JOBS
@@ -62,6 +64,8 @@ cluster_commands.mount(app)
 top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
+voters_command.mount(app)
+recover_command.mount(app)
 restart_command.mount(app)
 upgrade_command.mount(app)
 access_commands.mount(app)

@@ -151,12 +151,20 @@ def node_drain(
         db.drain_node(node, cancel=cancel)
         if wait and not cancel:
             moved = wait_for_moves(db, lambda _topic, shard: node in shard.everybody, timeout_s)
-        left = _held_by(db.metadata(), node)
+        cluster = db.metadata()
+        left = _held_by(cluster, node)
+    votes = cluster.voters is not None and node in cluster.voters.everybody
     if as_json:
         took_s = round(time.monotonic() - started, 3)
-        print_json({"node": node, "draining": not cancel, "moved": moved, "left": left, "seconds": took_s})
+        done = {"node": node, "draining": not cancel, "moved": moved, "left": left, "seconds": took_s}
+        print_json({**done, "votes": votes})
     elif cancel:
         typer.echo(f"Node {node} takes replicas again; it holds {left}")
+    elif wait and votes:
+        typer.echo(
+            f"Node {node} is empty but for the cluster's own log: {moved} replicas moved. `antiphon node voters --replace "
+            f"{node} NEW` has another node vote in its place; then `antiphon node remove {node}` forgets it"
+        )
     elif wait:
         typer.echo(f"Node {node} is empty: {moved} replicas moved. `antiphon node remove {node}` forgets it")
     else:

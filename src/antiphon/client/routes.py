@@ -14,6 +14,7 @@ from antiphon.errors import (
     UnknownShardError,
     WrongShardError,
 )
+from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 
 LAG_S_MAX: Final = 5.0  # how long a node may not know a shard that the metadata names
@@ -46,7 +47,11 @@ class Routes:
 
     def adopt(self, meta: ClusterMeta) -> None:
         """Take over what a node knows, if it is newer."""
-        if self.meta is not None and meta.version <= self.meta.version:
+        before = self.meta
+        if before is not None and (mark_of(meta.recovery), meta.version) <= (
+            mark_of(before.recovery),
+            before.version,
+        ):
             self._learn_leaders(meta)
             return  # a node that lags, or nothing new: hints stay
         self.meta = meta

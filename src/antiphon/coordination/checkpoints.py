@@ -15,7 +15,7 @@ begins anew when its time has come. A voter of an older version would go by half
 every voter has said that it reads checkpoints (`NodeMeta.reads`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 
@@ -26,8 +26,10 @@ from antiphon.coordination.cluster_records import (
     cluster_record,
     counter_record,
     node_record,
+    recovery_record,
     shard_record,
     topic_record,
+    voters_record,
 )
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.state import ClusterState
@@ -58,10 +60,10 @@ DEFAULT_RULE: Final = CheckpointRule()
 class Checkpoints:
     """The checkpoints of one coordinator; see the module's text."""
 
-    def __init__(self, ledger: Ledger, voters: Iterable[NodeId], rule: CheckpointRule) -> None:
+    def __init__(self, ledger: Ledger, voters: Callable[[], Iterable[NodeId]], rule: CheckpointRule) -> None:
         self._ledger = ledger
         self._model = ledger.model
-        self._voters = tuple(voters)
+        self._voters = voters  # whoever holds `__cluster` now
         self._rule = rule
         found = ledger.model.checkpoint
         self._closed_at = ledger.model.begins_at if found is None else found.end
@@ -103,7 +105,7 @@ class Checkpoints:
         since = model.version - self._closed_at
         if not rule.records or since < max(rule.records, rule.per_object * model.object_count):
             return False
-        voters = (model.nodes.get(voter) for voter in self._voters)
+        voters = (model.nodes.get(voter) for voter in self._voters())
         return all(voter is not None and voter.reads >= CHECKPOINT_FORMAT for voter in voters)
 
     def _next_images(self, rest: Iterator[Name]) -> list[Record]:
@@ -125,6 +127,8 @@ def names(state: ClusterState) -> Iterator[Name]:
     access = state.access
     kinds: tuple[tuple[str, list[Any]], ...] = (
         ("cluster", [""] if state.cluster is not None else []),
+        ("voters", [""] if state.voters is not None else []),
+        ("recovery", [""] if state.recovery is not None else []),
         ("counter", list(state.counters)),
         ("node", list(state.nodes)),
         ("topic", list(state.topics)),
@@ -141,6 +145,10 @@ def image(state: ClusterState, kind: str, name: Any) -> Record | None:
     match kind:
         case "cluster":
             return None if state.cluster is None else cluster_record(state.cluster)
+        case "voters":
+            return None if state.voters is None else voters_record(state.voters)
+        case "recovery":
+            return None if state.recovery is None else recovery_record(state.recovery)
         case "counter":
             return counter_record(name, state.counters[name])
         case "node":

@@ -1,8 +1,9 @@
 """Records of `__cluster`: how the objects of the cluster's metadata are written there, and read.
 
 Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
-`user/<name>`, `acl/<key>` or `quota/<key>`. Its value is a msgpack array that only ever gains fields at the end. The record
-`checkpoint` is of no object (`antiphon.coordination.checkpoints`).
+`user/<name>`, `acl/<key>`, `quota/<key>`; or `voters`, who holds `__cluster` itself (`antiphon.coordination.voters`), or
+`recovery`, the last one (`antiphon.coordination.recovery`). Its value is a msgpack array that only ever gains fields at the
+end. The record `checkpoint` is of no object (`antiphon.coordination.checkpoints`).
 
 A version whose records an older version could misread must raise `FORMAT` and say so in each of them (`FORMAT_HEADER`): an
 older version must not skip those.
@@ -16,21 +17,24 @@ from antiphon.coordination.actions import Record
 from antiphon.errors import UNDECODABLE
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
-from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.quotas import Quota
 
 FORMAT: Final = (
-    4  # of records: new kinds, and fields or values that an older version cannot read, need another
+    5  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
 COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
 CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a part of the metadata
+VOTERS_FORMAT: Final = 5  # a version that does not read these would count the votes of former voters
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
 CHECKPOINT_KEY = b"checkpoint"
+VOTERS_KEY = b"voters"
+RECOVERY_KEY = b"recovery"
 SHARD_COUNTER = "shard"
 TOPIC_COUNTER = "topic"
 PRODUCER_COUNTER = "producer"
@@ -79,6 +83,8 @@ _DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     "user": msgspec.msgpack.Decoder(User),
     "acl": msgspec.msgpack.Decoder(Acl),
     "quota": msgspec.msgpack.Decoder(Quota),
+    "voters": msgspec.msgpack.Decoder(ShardMeta),
+    "recovery": msgspec.msgpack.Decoder(Recovery),
 }
 _REMOVABLE: Final = {"node", "topic", "shard", *ACCESS_KINDS}
 
@@ -127,6 +133,12 @@ def read_record(record: Record, version: int) -> Change:
         _expect(found.name == name and not found.shards, f"it is not topic {name!r} alone")
     elif isinstance(found, CheckpointRecord):
         _expect(not name and 0 <= found.begin < version, f"a checkpoint does not begin at {found.begin}")
+    elif isinstance(found, ShardMeta):
+        _expect(
+            not name and found.shard_id == CLUSTER_SHARD_ID and bool(found.ensemble), "it names no voters"
+        )
+    elif isinstance(found, Recovery):
+        _expect(not name and found.term > 0, "it is no recovery")
     elif isinstance(found, User):
         _expect(found.name == name, f"it is not user {name!r}")
     elif isinstance(found, Acl):
@@ -154,6 +166,16 @@ def cluster_record(cluster: ClusterRecord) -> Record:
 def checkpoint_record(begin: int) -> Record:
     """What closes a checkpoint that begins at this offset."""
     return CHECKPOINT_KEY, _encode(CheckpointRecord(begin))
+
+
+def voters_record(voters: ShardMeta) -> Record:
+    """Who votes in `__cluster`, and who is to."""
+    return VOTERS_KEY, _encode(voters)
+
+
+def recovery_record(recovery: Recovery) -> Record:
+    """What a recovery from one voter's log writes first."""
+    return RECOVERY_KEY, _encode(recovery)
 
 
 def node_record(node: NodeMeta) -> Record:
@@ -208,4 +230,6 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
         number = COMPACTED_FORMAT if topic.is_compacted else 1
     elif key == CHECKPOINT_KEY:
         number = CHECKPOINT_FORMAT
+    elif key in {VOTERS_KEY, RECOVERY_KEY}:
+        number = VOTERS_FORMAT
     return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()

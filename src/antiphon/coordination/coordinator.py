@@ -28,6 +28,7 @@ from antiphon.coordination.reconfiguration_commands import MemberCommands
 from antiphon.coordination.splits import Splits
 from antiphon.coordination.state import ClusterState, has_leader
 from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
+from antiphon.coordination.voters import VoterChanges
 from antiphon.coordination.waiting import WaitingCommands, nobody_leads
 from antiphon.errors import (
     AntiphonError,
@@ -54,6 +55,7 @@ from antiphon.model.requests import (
     AlterQuota,
     AlterTopic,
     AlterUser,
+    AlterVoters,
     CreateTopic,
     DeleteTopic,
     DrainNode,
@@ -90,7 +92,7 @@ class CoordinatorConfig:
         initial_nodes: a fresh cluster gets its first table when this many nodes are alive.
         silence: when a node is taken for dead.
         assembly_ms: how long a fresh cluster waits for those nodes before topics may be made without them.
-        voters: the nodes that hold `__cluster`.
+        voters: the nodes that hold `__cluster`, as long as no record says otherwise.
         moves_per_node: shards of a node whose members change at a time; the others wait for their turn.
         default_profile: of a fresh cluster's first table.
         capacity: how many topics, partitions and replicas there may be.
@@ -126,8 +128,9 @@ class Coordinator:
         self._changes = Reconfigurations(
             self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
         )
-        self._member_commands = MemberCommands(self._ledger, self._changes, config.voters, config.capacity)
-        self._checkpoints = Checkpoints(self._ledger, config.voters, config.checkpoints)
+        self.voters = VoterChanges(self._ledger, config.voters)
+        self._member_commands = MemberCommands(self._ledger, self._changes, self.voters, config.capacity)
+        self._checkpoints = Checkpoints(self._ledger, lambda: self.voters.everybody, config.checkpoints)
         self._waiting = WaitingCommands(self._ledger)
         self._now_ms = 0
         self._assembly_ends_ms: int | None = (
@@ -176,10 +179,13 @@ class Coordinator:
         self._ledger.act(MetadataChanged(self._model.version))
         return self._ledger.flush()
 
-    def tick(self, now_ms: int, has_room: bool = True) -> list[Action]:
+    def tick(
+        self, now_ms: int, has_room: bool = True, own: tuple[NodeId, LiveSet] | None = None
+    ) -> list[Action]:
         """Time has passed; call it about every 50 ms. Its cost depends on what has changed.
 
-        `has_room`: is there room on the disk for more than what has to be written? A checkpoint can wait.
+        `has_room`: is there room on the disk for more than what has to be written? A checkpoint can wait. `own`: this node,
+        and what its replica of `__cluster`, which leads, reports of members and followers.
         """
         self._now_ms = now_ms
         if self._assembly_ends_ms is not None and now_ms >= self._assembly_ends_ms:
@@ -190,6 +196,8 @@ class Coordinator:
         self._splits.tick(now_ms)
         self._changes.tick(now_ms)
         self._waiting.tick(now_ms)
+        if own is not None:
+            self.voters.reported(*own, now_ms)
         if has_room:
             self._checkpoints.tick()
         return self._ledger.flush()
@@ -205,6 +213,8 @@ class Coordinator:
     def _speak(self, batch: Batch, version: int, now_ms: int) -> None:
         if batch.is_of_checkpoint:
             self._checkpoints.committed(version)
+        if batch.voters is not None:
+            self.voters.committed(batch.voters)
         for node in batch.nodes:
             self._elections.node_joined(node, now_ms)
             self._changes.node_joined(node, now_ms)
@@ -316,6 +326,8 @@ class Coordinator:
                 self._elections.leads(sender, message)
                 if self._model.shards.get(message.shard) is not before:
                     self._changes.led(message.shard, now_ms)
+            case MembersSettled(shard=0):
+                self.voters.settled(message)
             case MembersSettled():
                 self._changes.settled(sender, message, now_ms)
             case StaleTerm():
@@ -361,7 +373,7 @@ class Coordinator:
                 self._elect(token, request)
             case SplitShard():
                 self._splits.split(token, request)
-            case MoveReplica() | PlaceReplicas() | DrainNode() | RemoveNode() | Rebalance():
+            case MoveReplica() | PlaceReplicas() | DrainNode() | RemoveNode() | Rebalance() | AlterVoters():
                 self._member_commands.carry_out(request)
                 self._ledger.answer_when_committed(token)
             case AlterUser() | AlterAcls() | AlterQuota():

@@ -24,6 +24,7 @@ from antiphon.coordination.cluster_records import (
     shard_record,
     topic_gone,
     topic_record,
+    voters_record,
 )
 from antiphon.coordination.origins import with_origins
 from antiphon.coordination.state import ClusterState
@@ -31,7 +32,7 @@ from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
 from antiphon.model.cluster import CommandDone, ProducerIdBlock
-from antiphon.model.metadata import NodeMeta, TopicMeta
+from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.quotas import Quota
 from antiphon.replication.messages import AnyMessage, NodeId
 
@@ -46,6 +47,7 @@ class Batch:
     shards: dict[int, ShardRecord] = field(default_factory=dict)  # the last after-image of each
     nodes: dict[NodeId, None] = field(default_factory=dict)  # nodes that (re)joined
     answers: list[tuple[int, ProducerIdBlock | None]] = field(default_factory=list)  # None: CommandDone
+    voters: ShardMeta | None = None  # of `__cluster`, where they changed
     is_of_checkpoint: bool = False  # is a part of one in it?
 
 
@@ -66,6 +68,12 @@ class Ledger:
         """Change the cluster's own record."""
         self.model.cluster = cluster
         self._write(cluster_record(cluster))
+
+    def put_voters(self, voters: ShardMeta) -> None:
+        """Change who votes in `__cluster`, or who is to."""
+        self.model.voters = voters
+        self._write(voters_record(voters))
+        self._gathering.voters = voters
 
     def put_node(self, node: NodeMeta, *, joined: bool = False) -> None:
         """Change a node; `joined` asks for it back in `Batch.nodes` when that is committed."""

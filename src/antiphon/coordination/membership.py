@@ -12,7 +12,7 @@ import msgspec
 
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import ForeignDirectoryError, InvalidRequestError, UnavailableError
-from antiphon.model.cluster import Register
+from antiphon.model.cluster import Register, mark_of
 from antiphon.model.metadata import NodeMeta
 from antiphon.replication.messages import NodeId
 
@@ -76,11 +76,22 @@ class Membership:
         return found
 
 
+def old_history(node: NodeId, mark: int) -> ForeignDirectoryError:
+    """Why a voter of before a recovery is let into nothing."""
+    return ForeignDirectoryError(
+        f"node {node} has the cluster's own log as it was before the recovery of term {mark}, and that history is over. "
+        "Stop it. Either move its directory away and start it with an empty one; or, if replicas in it are needed, have "
+        "`antiphon node recover --dir DIR --join` set that log alone aside, and start it again",
+        node=node,
+    )
+
+
 def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival:
     """Check a registration and say what it means.
 
-    Raises ForeignDirectoryError for another cluster's node, UnavailableError while a process on another disk holds the node
-    id and is alive (it may be about to be found dead), InvalidRequestError for a registration that makes no sense.
+    Raises ForeignDirectoryError for another cluster's node, or a voter of before a recovery; UnavailableError while a
+    process on another disk holds the node id and is alive (it may be about to be found dead); InvalidRequestError for a
+    registration that makes no sense.
     """
     node = request.node
     if request.cluster_id != cluster_id:
@@ -95,6 +106,8 @@ def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival
         raise InvalidRequestError(
             f"node {node.node_id} registers without its address, incarnation or disk id"
         )
+    if 0 <= request.history < mark_of(state.recovery):
+        raise old_history(node.node_id, mark_of(state.recovery))
     old = state.nodes.get(node.node_id)
     if old is None:
         return Arrival.NEW

@@ -25,20 +25,21 @@ from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication, check, replication_of
 from antiphon.coordination.reconfiguration import Reconfigurations
+from antiphon.coordination.voters import VoterChanges
 from antiphon.errors import InvalidRequestError, UnknownShardError
 from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.placement import PlaceReplicas
-from antiphon.model.requests import DrainNode, MoveReplica, Rebalance, RemoveNode
+from antiphon.model.requests import AlterVoters, DrainNode, MoveReplica, Rebalance, RemoveNode
 from antiphon.replication.messages import NodeId
 
-MemberRequest = MoveReplica | PlaceReplicas | DrainNode | RemoveNode | Rebalance
+MemberRequest = AlterVoters | MoveReplica | PlaceReplicas | DrainNode | RemoveNode | Rebalance
 
 
 class MemberCommands:
     """Carries out commands that change which node holds what."""
 
     def __init__(
-        self, ledger: Ledger, changes: Reconfigurations, voters: tuple[NodeId, ...], capacity: Capacity
+        self, ledger: Ledger, changes: Reconfigurations, voters: VoterChanges, capacity: Capacity
     ) -> None:
         self._ledger = ledger
         self._model = ledger.model
@@ -57,6 +58,8 @@ class MemberCommands:
                 self._cancel_drain(request.node) if request.cancel else self._drain(request.node)
             case RemoveNode():
                 self._remove(request.node)
+            case AlterVoters():
+                self._voters.alter(request)
             case Rebalance():
                 self._rebalance(leaders_only=request.leaders_only)
 
@@ -131,10 +134,10 @@ class MemberCommands:
 
     def _remove(self, node: NodeId) -> None:
         known = self._known(node)
-        if node in self._voters:
+        if node in (*self._voters.everybody, *self._voters.now.goal):
             raise InvalidRequestError(
-                f"node {node} votes in `__cluster`, the coordinator's own log, whose voters {list(self._voters)} are chosen "
-                "when a cluster is founded and stay: it can be drained, but not removed",
+                f"node {node} votes in `__cluster`, the coordinator's own log: `antiphon node voters --replace {node} NEW` "
+                f"gives its seat to another node, `--remove {node}` to nobody; voters: {list(self._voters.now.ensemble)}",
                 node=node,
             )
         if self._model.shards_on.get(node) or self._model.aimed_at.get(node, 0):

@@ -34,7 +34,7 @@ from antiphon.coordination.cluster_records import (
 from antiphon.invariants import InvariantError
 from antiphon.model.access import AccessBook
 from antiphon.model.cluster import MetadataDelta, ShardChange
-from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, NodeMeta, Recovery, ShardMeta, ShardStatus, TopicMeta
 
 JOURNAL_ENTRIES_MAX = 250_000
 
@@ -61,6 +61,8 @@ class ClusterState:
         self.is_whole = not begins_at
         self.checkpoint: Checkpoint | None = None
         self.cluster: ClusterRecord | None = None
+        self.voters: ShardMeta | None = None  # of `__cluster`; None: as it was founded
+        self.recovery: Recovery | None = None  # the last one
         self.nodes: dict[int, NodeMeta] = {}
         self.topics: dict[str, TopicMeta] = {}  # without shards
         self.names: dict[bytes, str] = {}  # topic id -> name
@@ -129,6 +131,10 @@ class ClusterState:
                 self.counters[name] = value
             case "cluster":
                 self.cluster = value
+            case "voters":
+                self.voters = value
+            case "recovery":
+                self.recovery = value
             case "checkpoint":
                 self._close_checkpoint(value.begin, version)
             case _:
@@ -170,7 +176,7 @@ class ClusterState:
         """How many objects there are."""
         access = self.access
         return (
-            bool(self.cluster)
+            bool(self.cluster) + bool(self.voters) + bool(self.recovery)
             + len(self.nodes) + len(self.topics) + len(self.shards) + len(self.counters)
             + len(access.users) + len(access.acls) + len(access.quotas)
         )  # fmt: skip
@@ -244,7 +250,7 @@ class ClusterState:
         """An independent copy (without the journal)."""
         other = ClusterState(self.begins_at)
         other.version, other.is_whole, other.checkpoint = self.version, self.is_whole, self.checkpoint
-        other.cluster = self.cluster
+        other.cluster, other.voters, other.recovery = self.cluster, self.voters, self.recovery
         other.nodes, other.topics, other.names = dict(self.nodes), dict(self.topics), dict(self.names)
         other.shards, other.counters, other.led_by = dict(self.shards), dict(self.counters), dict(self.led_by)
         other.preferred_on, other.aimed_at = dict(self.preferred_on), dict(self.aimed_at)
@@ -287,6 +293,8 @@ class ClusterState:
             ),
             gone_shards=tuple(s for s in shard_ids if s not in self.shards),
             access=self.access.changes(access),
+            voters=self.voters,
+            recovery=self.recovery,
         )
 
     def _full(self, cluster_id: str, controller: int, coordinator_term: int) -> MetadataDelta:
@@ -300,6 +308,8 @@ class ClusterState:
             topics=tuple(self.topics.values()),
             shards=tuple(ShardChange(s.topic_id, s.meta) for s in self.shards.values()),
             access=self.access.whole(),
+            voters=self.voters,
+            recovery=self.recovery,
         )
 
     def _place(self, meta: ShardMeta) -> None:

@@ -8,6 +8,8 @@ anything. Everything else of what belongs to the cluster takes CLUSTER_ACTION.
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import msgspec
+
 from antiphon.errors import UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.access import Operation, Resource
@@ -20,6 +22,7 @@ from antiphon.model.requests import (
     AlterQuota,
     AlterTopic,
     AlterUser,
+    AlterVoters,
     AppendBatch,
     CreateTopic,
     DeleteRange,
@@ -79,7 +82,7 @@ def shown(meta: ClusterMeta, rights: Rights) -> ClusterMeta:
         for topic in meta.topics
         if is_internal(topic) or rights.sees(Operation.DESCRIBE, _resource(topic.kind), topic.name)
     )
-    return ClusterMeta(meta.cluster_id, meta.version, meta.controller, meta.nodes, seen)
+    return msgspec.structs.replace(meta, topics=seen)
 
 
 def _resource(kind: Kind) -> Resource:
@@ -294,6 +297,7 @@ ACCESS: Final[dict[type, Check]] = {
     PlaceReplicas: _cluster(Operation.ALTER),
     DrainNode: _cluster(Operation.ALTER),
     RemoveNode: _cluster(Operation.ALTER),
+    AlterVoters: _cluster(Operation.ALTER),
     Rebalance: _cluster(Operation.ALTER),
     SplitShard: _cluster(Operation.ALTER),
     AlterUser: _cluster(Operation.ALTER),

@@ -79,7 +79,6 @@ class Gateway(Protocol):
     Attributes:
         events: what happened to nodes, topics and shards lately, as this node heard of it; the oldest first.
         questions: what nodes ask each other.
-        quorum_voters: the nodes that vote in `__cluster`.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         transactions: the shards' part of them.
         backups: the same of backups.
@@ -93,7 +92,6 @@ class Gateway(Protocol):
 
     node_id: int
     cluster_id: str
-    quorum_voters: tuple[int, ...]
     check_request: Callable[[int], None]
     transactions: ShardTransactions
     backups: ShardBackups

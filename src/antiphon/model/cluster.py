@@ -17,7 +17,7 @@ import msgspec
 
 from antiphon.model.access import NO_CHANGE, AccessBook, AccessDelta
 from antiphon.model.body import Body
-from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.requests import AdminRequest
 
 LIVE_SETS_MAX = 2_000
@@ -73,6 +73,8 @@ class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
     shards: tuple[ShardChange, ...] = ()
     gone_shards: tuple[int, ...] = ()  # of topics that stay: shards whose split was given up
     access: AccessDelta = NO_CHANGE
+    voters: ShardMeta | None = None  # of `__cluster`, always as they are; None: as the cluster was founded
+    recovery: Recovery | None = None  # the last one; who knows of a later one takes nothing of this
 
 
 class Register(Body, frozen=True, array_like=True, tag=True):
@@ -85,6 +87,9 @@ class Register(Body, frozen=True, array_like=True, tag=True):
     cluster_id: str
     node: NodeMeta
     known_version: int = -1
+    history: int = (
+        -1
+    )  # the term that its replica of `__cluster` promised, where that has entries; -1: it has none
 
 
 class Heartbeat(Body, frozen=True, array_like=True, tag=True):
@@ -219,6 +224,11 @@ ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command | SplitRepo
 ClusterReply = TransactionAnswer | HeartbeatReply | ProducerIdBlock | CommandDone
 
 
+def mark_of(recovery: Recovery | None) -> int:
+    """The term from which on the history goes that this recovery began; 0: the one that the cluster was founded with."""
+    return 0 if recovery is None else recovery.term
+
+
 class MetadataView:
     """A node's copy of the metadata, kept up to date by deltas; look-ups are dictionary look-ups.
 
@@ -238,18 +248,27 @@ class MetadataView:
         self.joining: dict[int, ShardChange] = {}  # by shard id
         self.access = AccessBook()  # never part of `cluster()`, which clients are told
         self.access.is_known = False
+        self.voters: ShardMeta | None = None  # of `__cluster`; None: as the cluster was founded, or not known
+        self.recovery: Recovery | None = None  # the last one
+        self.wants_all = False  # there was a later one: what is known is of before it
         self._cluster: ClusterMeta | None = None
 
     def apply(self, delta: MetadataDelta) -> bool:
-        """Take over a delta; False when it is for another cluster, old, or starts after what is known here (a gap)."""
-        if (
-            delta.cluster_id != self.cluster_id
-            or delta.version < self.version
-            or delta.base_version > self.version
-        ):
+        """Take over a delta; False when it is for another cluster, old, or starts after what is known here (a gap).
+
+        Versions of before a recovery mean nothing after it: then everything is wanted.
+        """
+        known, told = mark_of(self.recovery), mark_of(delta.recovery)
+        if delta.cluster_id != self.cluster_id or told < known:
+            return False
+        if told > known and delta.base_version >= 0:
+            self.wants_all = True
+            return False
+        if told == known and (delta.version < self.version or delta.base_version > self.known_version):
             return False
         if delta.base_version < 0:
             self._clear()
+            self.wants_all = False
         for node_id in delta.gone_nodes:
             self.nodes.pop(node_id, None)
         for node in delta.nodes:
@@ -262,11 +281,17 @@ class MetadataView:
             self.joining.pop(shard_id, None)
         self._put_shards(delta.shards)
         self.access.apply(delta.access, whole=delta.base_version < 0)
-        self.version = delta.version
+        self.version, self.voters = delta.version, delta.voters
+        self.recovery = delta.recovery
         if delta.coordinator_term >= self.coordinator_term:
             self.coordinator_term, self.controller = delta.coordinator_term, delta.controller
         self._cluster = None
         return True
+
+    @property
+    def known_version(self) -> int:
+        """The version on which a change may build; -1: none."""
+        return -1 if self.wants_all else self.version
 
     def cluster(self) -> ClusterMeta:
         """Everything, as one value; built when first asked for after a change."""
@@ -277,8 +302,14 @@ class MetadataView:
                 controller=self.controller,
                 nodes=tuple(self.nodes[n] for n in sorted(self.nodes)),
                 topics=tuple(self.topics[name] for name in sorted(self.topics)),
+                voters=self.held_by(),
+                recovery=self.recovery,
             )
         return self._cluster
+
+    def held_by(self) -> ShardMeta | None:
+        """Who holds `__cluster`; None where that is not known."""
+        return self.voters
 
     def topic_by_id(self, topic_id: bytes) -> TopicMeta | None:
         """The topic or table with this id, or None."""

@@ -144,6 +144,20 @@ def cleanup_policies(config: Mapping[str, str]) -> set[str]:
     return {one.strip() for one in config.get("cleanup.policy", "delete").split(",")}
 
 
+class Recovery(msgspec.Struct, frozen=True, array_like=True):
+    """A cluster that lost most voters of `__cluster` went on from one voter's log.
+
+    `term` is its mark: the first term of `__cluster` after it; `at` is where that log ended, so that what others had behind
+    it is lost. `node` is the voter, `at_ms` the time by its machine's clock, `number` counts recoveries from 1.
+    """
+
+    term: int
+    at: int
+    node: int
+    at_ms: int = 0
+    number: int = 1
+
+
 class ClusterMeta(msgspec.Struct, frozen=True, array_like=True):
     """All metadata at one version (= high watermark of `__cluster`). `controller` is the active coordinator's node."""
 
@@ -152,6 +166,8 @@ class ClusterMeta(msgspec.Struct, frozen=True, array_like=True):
     controller: int
     nodes: tuple[NodeMeta, ...]
     topics: tuple[TopicMeta, ...]
+    voters: ShardMeta | None = None  # who holds `__cluster`; None: an earlier version answers
+    recovery: Recovery | None = None  # the last one
 
 
 def shard_range(index: int, shards: int) -> tuple[int, int]:

@@ -169,6 +169,17 @@ class RemoveNode(Body, frozen=True, array_like=True, tag=True):
     node: int
 
 
+class AlterVoters(Body, frozen=True, array_like=True, tag=True):
+    """Add a voter to `__cluster`, remove one, or both at once (-1: none); or take such a change back.
+
+    Answered when it is decided.
+    """
+
+    add: int = -1
+    remove: int = -1
+    cancel: bool = False
+
+
 class Rebalance(Body, frozen=True, array_like=True, tag=True):
     """Spread replicas (unless `leaders_only`) and leaderships evenly over the nodes that are not draining."""
 
@@ -477,6 +488,6 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
 
 AdminRequest = (
     CreateTopic | DeleteTopic | AlterTopic | ElectLeader | MoveReplica | DrainNode | RemoveNode | Rebalance | SplitShard
-    | AlterUser | AlterAcls | AlterQuota | PlaceReplicas
+    | AlterUser | AlterAcls | AlterQuota | PlaceReplicas | AlterVoters
 )  # fmt: skip
 """What the coordinator carries out for a client."""

@@ -39,6 +39,7 @@ from antiphon.node.local_view import LocalView
 
 if TYPE_CHECKING:
     from antiphon.model.metadata import NodeMeta
+    from antiphon.node.peer_network import PeerNetwork
     from antiphon.partition.partition import Partition
 
 RETRY_FIRST_S = 0.02
@@ -51,6 +52,8 @@ class AgentNode(NodeContext, Protocol):
     """What the agent needs of the node."""
 
     incarnation: str
+    network: "PeerNetwork"
+    history: Callable[[], int]  # see `Register`
 
     def meta(self) -> "NodeMeta":
         """The node as others should know it."""
@@ -69,11 +72,15 @@ class ClusterAgent:
     """See the module's text."""
 
     def __init__(self, node: AgentNode, cluster_id: str) -> None:
-        self.view = LocalView(cluster_id)
+        self.view = LocalView(cluster_id, node.config.voters)
         self.registered = asyncio.Event()
         self._node = node
         self._log = structlog.get_logger()
         self._hint: int | None = None
+        self._in_vain = (
+            -1,
+            -1,
+        )  # term and leader, as the replica here knew them when that node did not coordinate
         self._refusal = ""  # why the coordinator does not want this node; logged once
         self._failed_attempts = 0
         self._heartbeat_sent_s = NEVER
@@ -94,11 +101,13 @@ class ClusterAgent:
         """The node that most probably coordinates."""
         node = self._node
         host = node.hosts.get(CLUSTER_SHARD_ID)
-        if host is not None and host.state.failed is None and host.replica.leader is not None:
-            return host.replica.leader
+        leader = None if host is None or host.state.failed is not None else host.replica.leader
+        # Who votes no more is told nothing of later terms: then others know better.
+        if host is not None and leader is not None and (host.state.term, leader) != self._in_vain:
+            return leader
         if self._hint is not None:
             return self._hint
-        voters = node.config.voters
+        voters = node.voters.asked
         if host is None and self._failed_attempts == 0 and self.view.controller != ABSENT_NODE:
             return self.view.controller
         return voters[self._failed_attempts % len(voters)]
@@ -106,7 +115,14 @@ class ClusterAgent:
     def _not_there(self, error: AntiphonError) -> None:
         """Whoever was asked does not coordinate, or is not there."""
         leader = error.details.get("leader") if isinstance(error, NotLeaderError) else None
+        host = self._node.hosts.get(CLUSTER_SHARD_ID)
+        if isinstance(error, NotLeaderError) and host is not None and host.replica.leader is not None:
+            self._in_vain = (host.state.term, host.replica.leader)
         self._hint = leader if isinstance(leader, int) and leader >= 0 else None
+        if self._hint is not None and isinstance(address := error.details.get("address"), str):
+            self._node.network.meet(
+                self._hint, address
+            )  # the voters may be others than this node has heard of
         if self._hint is None:
             self._failed_attempts += 1
 
@@ -137,10 +153,12 @@ class ClusterAgent:
         number = self._heartbeat_number
         told: tuple[LiveSet, ...] = ()
         if self._needs_register:
-            body: Register | Heartbeat = Register(self.view.cluster_id, node.meta(), self.view.version)
+            body: Register | Heartbeat = Register(
+                self.view.cluster_id, node.meta(), self.view.known_version, node.history()
+            )
         else:
             told = self._live_changes()
-            body = Heartbeat(node.node_id, node.incarnation, self.view.version, told)
+            body = Heartbeat(node.node_id, node.incarnation, self.view.known_version, told)
 
         def answered(reply: Any) -> None:
             if number == self._heartbeat_number:
@@ -153,6 +171,8 @@ class ClusterAgent:
         node.ask_coordinator(self.coordinator(), body, answered)
 
     def _answered(self, reply: Any, told: tuple[LiveSet, ...]) -> None:
+        if isinstance(reply, HeartbeatReply) and reply.coordinator_term < self._node.voters.mark:
+            reply = UnavailableError(f"node {reply.coordinator} goes by what was before the last recovery")
         if not isinstance(reply, HeartbeatReply):
             if isinstance(reply, AntiphonError):
                 self._not_there(reply)
@@ -172,7 +192,7 @@ class ClusterAgent:
         if not reply.registered:
             if was_registered:
                 self.heartbeat()
-        elif not self.registered.is_set() and self.view.version >= 0:
+        elif not self.registered.is_set() and self.view.known_version >= 0:
             self._log.info("registered", coordinator=reply.coordinator, version=self.view.version)
             self.registered.set()
             self._node.registered()
@@ -213,8 +233,13 @@ class ClusterAgent:
     def apply(self, delta: MetadataDelta) -> None:
         """Take over a change of the metadata; what does not fit is asked for by the next heartbeat."""
         before = self.view.version
+        if self._node.voters.heard(delta.recovery):
+            self._log.warning("recovery_heard_of", recovery=delta.recovery)
+            self._needs_register = True
+            self.registered.clear()
+            self._node.metadata_changed()  # which closes what is of the past
         if not self.view.apply(delta):
-            if delta.version > self.view.version:
+            if delta.version > self.view.known_version:
                 self.heartbeat()
             return
         if self.view.version != before:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk
     from antiphon.node.config import NodeConfig
+    from antiphon.node.known_voters import KnownVoters
     from antiphon.node.local_view import LocalView
     from antiphon.node.metrics import NodeMetrics
     from antiphon.node.peers import PeerLink
@@ -37,6 +38,11 @@ class NodeContext(Protocol):
     suspects: set[int]
     disk: "Disk"
     stopping: bool
+
+    @property
+    def voters(self) -> "KnownVoters":
+        """Who holds `__cluster`, as far as is known here."""
+        ...
 
     @property
     def metrics(self) -> "NodeMetrics":

@@ -43,6 +43,7 @@ from antiphon.model.cluster import (
     CommandDone,
     Heartbeat,
     HeartbeatReply,
+    LiveSet,
     MetadataDelta,
     Register,
     ReserveProducerIds,
@@ -61,6 +62,8 @@ from antiphon.replication.replica_state import Role
 if TYPE_CHECKING:
     import asyncio
 
+    from antiphon.node.peer_network import PeerNetwork
+
 TICK_S: Final = 0.05
 READ_BYTES: Final = 1024 * 1024
 REQUESTS_WAITING_MAX: Final = 10_000
@@ -73,6 +76,8 @@ Answered = Callable[[Any], None]
 
 class CoordinatorNode(NodeContext, Protocol):
     """What the shell needs of its node."""
+
+    network: "PeerNetwork"
 
     def send_message(self, to: int, message: AnyMessage) -> None:
         """Send a replica message to a node, this one included."""
@@ -100,19 +105,18 @@ class CoordinatorShell:
         self._metadata = MetadataFold(host.log.log_start, node.metrics)
         self._trim = MetadataTrim(host, node.loop)
         self._coordinator: Coordinator | None = None
-        # (end in the log, token), of the current coordinator
-        self._proposed: deque[tuple[int, int]] = deque()
+        self._proposed: deque[tuple[int, int]] = deque()  # (end in the log, token), of the coordinator
         self._abandoned_end = 0  # proposals of a coordinator that broke down end here
+        self._followers: LiveSet | None = None  # as this replica reported last
         self._waiting: dict[int, _Waiting] = {}
         self._tokens = 0
         self._refused: set[int] = set()  # nodes where nobody listens, as far as is known
         self._pushed: dict[int, int] = {}  # node -> metadata version that was sent there
         self._pushed_at_beat: dict[int, int] = {}
         self._actions: deque[Action] = deque()
-        self._acting = False
+        self._acting = self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._behind: asyncio.TimerHandle | None = None  # reads again what could not be read
-        self._stopped = False
         host.state.observer = self
         self._fold(host.state.high_watermark)
 
@@ -218,8 +222,7 @@ class CoordinatorShell:
         self._coordinator = Coordinator(self._config, self.state)
         self._log.info("coordinator_started", term=self._host.state.term, version=self.state.version)
         self._announce()
-        refused = tuple(sorted(self._refused))
-        self._drive(self._coordinator.start, self._now_ms(), refused)
+        self._drive(self._coordinator.start, self._now_ms(), tuple(sorted(self._refused)))
         self._arm()
 
     def _drop(self, error: AntiphonError) -> None:
@@ -266,7 +269,9 @@ class CoordinatorShell:
             self._waiting.pop(token).answered(
                 TimedOutError("the coordinator took the command and did not finish it in time")
             )
-        self._drive(coordinator.tick, now_ms, not self._host.state.services.wal.refuses_clients)
+        self._followers = told = self._host.reports.due(self._followers)
+        has_room = not self._host.state.services.wal.refuses_clients
+        self._drive(coordinator.tick, now_ms, has_room, None if told is None else (self._node.node_id, told))
         self._arm()
 
     def _now_ms(self) -> int:
@@ -376,18 +381,17 @@ class CoordinatorShell:
             answered(OverloadedError(f"{len(self._waiting)} requests wait for the coordinator; retry"))
             return
         self._tokens += 1
-        self._waiting[self._tokens] = _Waiting(deadline_ms, answered, reply or _same)
+        self._waiting[self._tokens] = _Waiting(deadline_ms, answered, reply or (lambda result: result))
         self._drive(event, self._tokens, *arguments)
 
     def _not_here(self) -> AntiphonError:
         """Who to ask instead."""
-        host = self._host
+        host, own, network = self._host, self._node.node_id, self._node.network
         if host.state.failed is None and host.state.is_leader:
-            return NotReadyError(f"node {self._node.node_id} is about to coordinate; retry")
+            return NotReadyError(f"node {own} is about to coordinate; retry")
         leader = host.replica.leader if host.state.failed is None else None
-        if leader == self._node.node_id:
-            leader = None
-        return NotLeaderError(f"node {self._node.node_id} does not coordinate", leader=leader)
+        leader = None if leader == own else leader
+        return NotLeaderError(f"node {own} does not coordinate", leader=leader, **network.address_of(leader))
 
     # -- actions out of the coordinator ---------------------------------------------------------------------------
 
@@ -493,7 +497,3 @@ class CoordinatorShell:
         except UnavailableError:
             return None
         return link if link.up else None
-
-
-def _same(result: Any) -> Any:
-    return result

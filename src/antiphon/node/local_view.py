@@ -9,20 +9,25 @@ import msgspec
 from antiphon.coordination.cluster_records import PREPARED_FORMAT
 from antiphon.errors import AntiphonError, InvalidRequestError, NotReadyError
 from antiphon.model.cluster import MetadataDelta, MetadataView, ShardChange
-from antiphon.model.metadata import ShardMeta, ShardStatus, SplitPhase
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta, ShardStatus, SplitPhase
 from antiphon.node.events import Events
 
 
 class LocalView(MetadataView):
     """See the module's text."""
 
-    def __init__(self, cluster_id: str) -> None:
+    def __init__(self, cluster_id: str, founders: tuple[int, ...] = ()) -> None:
         super().__init__(cluster_id)
+        self.founders = founders  # who holds `__cluster` as long as nobody says otherwise
         self.events = Events(self)
         self._seen: dict[
             int, tuple[int, int]
         ] = {}  # shard id -> (term, leader), where newer than the metadata
         self._recorded: dict[int, ShardMeta] = {}  # the same shards as the coordinator has them
+
+    def held_by(self) -> ShardMeta | None:
+        """See MetadataView."""
+        return self.voters or ShardMeta(CLUSTER_SHARD_ID, 0, self.founders)
 
     def recorded(self, shard_id: int) -> ShardMeta | None:
         """A shard as the coordinator has it."""

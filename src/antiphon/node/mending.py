@@ -107,7 +107,7 @@ class Mending:
     async def _can_do_without(self, shard_id: int) -> bool:
         """Would the shard go on without this replica, and have the others all that there is to fetch?"""
         if shard_id == CLUSTER_SHARD_ID:
-            voters = self._node.config.voters
+            voters = self._node.voters.voting
             answers = await asyncio.gather(*(self._is_well(one, shard_id) for one in self._others(voters)))
             return sum(answers) > len(voters) // 2
         known = self._node.view.shard(shard_id)

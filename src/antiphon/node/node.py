@@ -22,7 +22,7 @@ from antiphon.log.wal_thread import WalThread
 from antiphon.model.cluster import EndTransaction, MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
-from antiphon.node import memory
+from antiphon.node import memory, own_voter
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.back_pressure import BackPressure
 from antiphon.node.bulk_gate import gate_of
@@ -39,6 +39,7 @@ from antiphon.node.gauges import (
     producers_known,
 )
 from antiphon.node.injected_faults import InjectedFaults
+from antiphon.node.known_voters import KnownVoters
 from antiphon.node.local_backups import LocalBackups
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
@@ -111,7 +112,9 @@ class Node:
         self._directory = open_directory(self.disk, config)
         self.wal = make_wal(self.disk, backlog_bytes_max=self.limits.wal_backlog)
         self.stores: StoreEngine = RocksEngine() if stores is None else stores
+        self.history: Callable[[], int] = partial(own_voter.history_of, self)
         self.agent = ClusterAgent(self, config.cluster_id)
+        self.voters = KnownVoters(config, self.view, self.disk)
         self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk, self.metrics)
         self.back_pressure = BackPressure(self.limits, self.wal, self.network)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
@@ -169,8 +172,8 @@ class Node:
         Returns when the node serves, which may be before it is part of the cluster.
         """
         self._addresses = dict(addresses)
-        self.network.add_founders()
-        if self.node_id in self.config.voters:
+        self.network.add_first(() if self.voters.note is None else self.voters.note.addresses)
+        if self.voters.is_held_here:
             self.shards.open_cluster_shard()
         self.shards.remember()
         self.network.start()
@@ -307,6 +310,7 @@ class Node:
         self.network.lost.discard(node_id)
         for host in list(self.hosts.values()):
             host.driver.call(host.replica.peer_connected, node_id)
+        own_voter.tell_of_recovery(self, node_id)
         if self.coordinator is not None:
             self.coordinator.peer_up(node_id)
         if not self.agent.registered.is_set():
@@ -331,6 +335,8 @@ class Node:
         """A replica message arrived."""
         self.metrics.messages_in += 1
         kind = type(message)
+        if message.shard == CLUSTER_SHARD_ID and own_voter.is_told_nothing(message, self.voters.mark):
+            return
         if kind is NewTermReply or kind is BecomeLeaderReply or kind is MembersSettled or kind is StaleTerm:
             if self.coordinator is not None:
                 self.coordinator.receive(sender, message)
@@ -396,7 +402,11 @@ class Node:
             return
         known = self.agent.coordinator()
         leader = None if known == self.node_id else known
-        answered(NotLeaderError(f"node {self.node_id} does not coordinate", leader=leader))
+        answered(
+            NotLeaderError(
+                f"node {self.node_id} does not coordinate", leader=leader, **self.network.address_of(leader)
+            )
+        )
 
     def metadata_pushed(self, delta: MetadataDelta) -> None:
         """The coordinator sent a change of the metadata."""
@@ -408,6 +418,7 @@ class Node:
         for link in self.network.follow(nodes):
             self.spawn(link.close())
         self.shards.reconcile()
+        own_voter.follow_voters(self, self.shards, is_registered=self.agent.registered.is_set())
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
         self._long_lived.are(self.view.shard_count)
@@ -415,6 +426,7 @@ class Node:
     def registered(self) -> None:
         """The coordinator counts on this node: replicas that waited for that are opened."""
         self.shards.reconcile()
+        own_voter.follow_voters(self, self.shards, is_registered=True)
 
     def _ask_returned(self, alive: set[int]) -> None:
         """Nodes that were silent and are alive again, on connections that never broke: leaders ask them where they are."""

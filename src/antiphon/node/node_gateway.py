@@ -135,7 +135,6 @@ class NodeGateway:
         self.rack = config.rack
         self.followers_with: Callable[[int, int], list[int]] = replicas.followers_with
         self.count_replicas: Callable[[], int] = replicas.hosts.__len__  # see Gateway
-        self.quorum_voters = config.voters
         self.cluster = cluster
         self.replicas = replicas
         self._config = config

@@ -4,11 +4,12 @@ Opening blocks, as it reads the disk. What stands in the way of one replica is r
 """
 
 import os
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
 from antiphon import system
+from antiphon.coordination.membership import old_history
 from antiphon.errors import DamagedLogError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
@@ -16,6 +17,7 @@ from antiphon.log.disk import Disk, make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
 from antiphon.node.context import NodeContext
+from antiphon.node.own_voter import is_of_the_past
 from antiphon.node.raft_shards import (
     election_config,
     members_entry,
@@ -47,6 +49,12 @@ if TYPE_CHECKING:
     from antiphon.node.turn import Turn
     from antiphon.partition.table_shard import TableShard
     from antiphon.table.store import StoreEngine
+
+
+FORGOT: Final = (
+    "this directory is new and was not made to found a cluster: no vote before the other voters have answered and a new "
+    "term has begun; the first start of a new cluster needs --bootstrap"
+)
 
 
 class OpeningNode(NodeContext, PartitionServices, Protocol):
@@ -212,14 +220,24 @@ class PartitionOpener:
     def recover_cluster_shard(self) -> Recovered:
         """Read what is in the files of this voter's replica of `__cluster`. Blocking; may run in any thread."""
         log = self._open_whole_log(CLUSTER_SHARD_ID, self._cluster_log)
-        if not (log.hard_state.term or log.damaged or self._directory.identity.bootstrap):
+        record, mark = self._node.voters.record, self._node.voters.mark
+        if is_of_the_past(log, mark):
+            if record is None or self._node.node_id not in record.learners:
+                self._node.voters.is_past = True
+                raise old_history(self._node.node_id, mark)
+            self._log.warning("old_history_removed", shard=CLUSTER_SHARD_ID, log_end=log.log_end)
+            self._directory.remove_shard(
+                CLUSTER_SHARD_ID
+            )  # it left before the recovery, and is to vote again
+            log = self._open_whole_log(CLUSTER_SHARD_ID, self._cluster_log)
+        is_founding = self._directory.identity.bootstrap and record is None
+        if not (log.hard_state.term or log.damaged or is_founding):
+            # That this node never voted before is not known, not even of one that is just to become a voter.
             log.mark_forgotten()
-            self._log.error(
-                "voter_forgot",
-                shard=CLUSTER_SHARD_ID,
-                reason="this directory is new and was not made to found a cluster: no vote before the other voters have "
-                "answered and a new term has begun; the first start of a new cluster needs --bootstrap",
-            )
+            if record is not None and self._node.node_id in record.learners:
+                self._log.info("voter_joins", shard=CLUSTER_SHARD_ID, voters=record.ensemble)
+            else:
+                self._log.error("voter_forgot", shard=CLUSTER_SHARD_ID, reason=FORGOT)
         return Recovered(log, None, log.hard_state.high_watermark, None)
 
     def start_cluster_shard(self, found: Recovered) -> SingleWriterPartition:
@@ -230,9 +248,10 @@ class PartitionOpener:
         replica = RaftReplica(
             node_id=node.node_id,
             shard=CLUSTER_SHARD_ID,
-            ensemble=node.config.voters,
-            restored=restored_state(log, found.high_watermark),
-            entries=EntryFactory(term_start),
+            # The founders, unless the log says otherwise; where there is no log, who is to be asked.
+            ensemble=node.config.voters if log.log_end else node.voters.voting,
+            restored=restored_state(log, found.high_watermark, members=log.members.copy()),
+            entries=EntryFactory(term_start, members=members_entry),
             config=ReplicaConfig(),
             election_timeout_ticks=lambda: node.random.randint(low, high),
             election=election_config(timings),

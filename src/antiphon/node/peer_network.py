@@ -4,13 +4,15 @@ Which of the two a message travels on is the operator's choice (`dial`, see `nod
 are remembered here; whether they are dead is for the coordinator to say.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from antiphon.errors import UnavailableError
+from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.model.requests import PROTOCOL_VERSION, Hello
 from antiphon.node.accepted_peers import AcceptedPeers, PeerFrames
+from antiphon.node.config import split_address
 from antiphon.node.peer_security import PeerSecurity
 from antiphon.node.peer_wire import FEEDS, encode_replica_message
 from antiphon.node.peers import ON_ACCEPTED, PeerEvents, PeerLink
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from antiphon.model.metadata import NodeMeta
     from antiphon.node.config import Member, NodeConfig
     from antiphon.node.injected_faults import InjectedFaults
+    from antiphon.node.known_voters import Address
     from antiphon.node.metrics import NodeMetrics
     from antiphon.node.turn import Turn
 
@@ -65,10 +68,11 @@ class PeerNetwork:
         self._on_accepted = ON_ACCEPTED[config.dial]
         self._encoded: tuple[AnyMessage | None, list[Buffer]] = (None, [])  # what was sent last
 
-    def add_founders(self) -> None:
-        """Know the nodes that the configuration names."""
-        for member in self._config.nodes:
-            if member.id != self._config.node_id:
+    def add_first(self, noted: Iterable["Address"]) -> None:
+        """Know the nodes that the configuration names, and the voters that this node noted when it ran last."""
+        known: list[Member | Address] = [*noted, *self._config.nodes]
+        for member in known:
+            if member.id != self._config.node_id and member.id not in self.links:
                 self._add(member.id, self._place(member))
 
     def start(self) -> None:
@@ -90,7 +94,19 @@ class PeerNetwork:
         self.lost.add(node_id)
         return link
 
-    def _place(self, node: "Member | NodeMeta") -> str:
+    def address_of(self, node_id: int | None) -> dict[str, str]:
+        """Where a node is, for one that does not know it; nothing where this one does not either."""
+        link = None if node_id is None else self.links.get(node_id)
+        return {} if link is None else {"address": link.address}
+
+    def meet(self, node_id: int, address: str) -> None:
+        """A node that asked another one was told of this one, which it did not know."""
+        with contextlib.suppress(InvalidRequestError):
+            split_address(address)
+            if node_id not in self.links and node_id != self._own:
+                self._add(node_id, address).start()
+
+    def _place(self, node: "Member | NodeMeta | Address") -> str:
         """Where a node is reached by other nodes."""
         return (self.security.own_port and node.peer) or node.native
 

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, InvalidRequestError, NewerFormatError, StorageFailedError
+from antiphon.errors import (
+    AntiphonError,
+    ForeignDirectoryError,
+    InvalidRequestError,
+    NewerFormatError,
+    StorageFailedError,
+)
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
@@ -105,9 +111,8 @@ class Shards:
 
     def reconcile(self) -> None:
         """Open what the metadata places here, close and remove what is gone, take over changed settings."""
-        node, view = self._node, self._node.view
-        wanted: dict[int, tuple[TopicMeta, ShardMeta]] = {}
-        own = node.node_id
+        node, view, own = self._node, self._node.view, self._node.node_id
+        wanted: dict[int, Placement] = {}
         for topic, shard in view.all_shards():
             if own in shard.ensemble or own in shard.outgoing or own in shard.learners:
                 wanted[shard.shard_id] = (topic, shard)
@@ -116,7 +121,7 @@ class Shards:
                 self.remove(shard_id)
         for shard_id in [known for known in self.broken if known not in wanted and known != CLUSTER_SHARD_ID]:
             del self.broken[shard_id]
-            if not self._long.has(shard_id):  # else they go when the thread is through with them
+            if not self._long.has(shard_id):  # else the thread sees to them
                 self._remove_files(shard_id)
         for shard_id, (topic, shard) in wanted.items():
             host = node.hosts.get(shard_id)
@@ -221,7 +226,8 @@ class Shards:
     def _plan(self, shard_id: int) -> Callable[[], Recovered] | None:
         """What recovers a replica that is opened in a thread."""
         if shard_id == CLUSTER_SHARD_ID:
-            return None if self._node.stopping else self._opener.recover_cluster_shard
+            is_here = self._node.voters.is_held_here and not self._node.stopping
+            return self._opener.recover_cluster_shard if is_here else None
         found = self._placed(shard_id)
         return None if found is None else partial(self._opener.recover, *found)
 
@@ -285,7 +291,7 @@ class Shards:
             found = self._opener.recover_cluster_shard()
         except NewerFormatError:
             raise
-        except (OSError, StorageFailedError) as error:
+        except (OSError, StorageFailedError, ForeignDirectoryError) as error:
             self._not_opened(CLUSTER_SHARD_ID, error)
         else:
             self._start_cluster_shard(found)
@@ -324,6 +330,7 @@ class Shards:
 
     def note_watermarks(self) -> None:
         """Leave hints for the next start, for the shards that moved; let go of memory of those that did not."""
+        self._node.voters.follow()
         self._note_joined()
         self._checkpoints.begin()
 
@@ -346,8 +353,7 @@ class Shards:
         """A log that was damaged and is fed again counts only from a term that began since: ask for that election."""
         if self._mending is not None and not self._mending.done():
             return
-        opened = self._reopening.look()
-        if opened is not None:
+        if (opened := self._reopening.look()) is not None:
             self._mending = self._node.spawn(self._mend(opened))
             return
         for shard_id in sorted(self._node.suspects):

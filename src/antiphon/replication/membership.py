@@ -121,8 +121,10 @@ class Membership(TermObserver):
         members, shard = self._state.members, self._state.shard
         entry = next_members(members, voters, learners, settled=self.is_settled)
         for node in () if entry is None else entry.voters:
-            if node not in members.voting and not self.has_caught_up(node):
-                raise NotReadyError(f"node {node} is no learner of shard {shard} that has caught up; retry")
+            if node not in members.voting and not (self.has_caught_up(node) and self._votes(node)):
+                raise NotReadyError(
+                    f"node {node} is no learner of shard {shard} that has caught up and votes; retry"
+                )
         if entry is not None and entry.voters != members.voting:
             voting = [node for node in entry.voters if self._votes(node)]
             if len(voting) < majority(len(entry.voters)):
@@ -141,7 +143,7 @@ class Membership(TermObserver):
             progress is not None
             and progress.answers
             and progress.round_echoed > 0
-            and not progress.wants_term
+            and not (progress.wants_term or progress.damaged)
         )
 
     def has_caught_up(self, learner: NodeId) -> bool:

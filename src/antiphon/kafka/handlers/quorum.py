@@ -60,7 +60,7 @@ class QuorumHandler:
 
     def _quorum(self) -> m.DescribedQuorumPartition:
         meta, me = self._gateway.metadata, self._gateway.node_id
-        voters = self._gateway.quorum_voters
+        voters = () if meta.voters is None else meta.voters.ensemble
         ends: dict[int, int] = {me: meta.version}
         epoch, committed = _NOT_KNOWN, meta.version
         own = next(

@@ -12,6 +12,7 @@ from antiphon.client.moves import is_on_its_way
 from antiphon.errors import DamagedStoreError
 from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.segment import INDEX_SUFFIX
+from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
@@ -37,7 +38,7 @@ LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound aga
 def newest_metadata(cluster: "SimulatedCluster") -> "ClusterMeta | None":
     """The newest that any node knows."""
     found = [machine.node.view.cluster() for machine in cluster.machines if machine.node is not None]
-    return max(found, key=lambda meta: meta.version, default=None)
+    return max(found, key=lambda meta: (mark_of(meta.recovery), meta.version), default=None)
 
 
 def shards_on(cluster: "SimulatedCluster", node_id: int) -> "Iterator[tuple[TopicMeta, ShardMeta]]":
@@ -54,6 +55,12 @@ def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
     newest = newest_metadata(cluster)
     if cluster.evidence.hurt or newest is None or newest.version < cluster.watch.modes.version:
         return False  # after a power failure the nodes may know older live sets than those that are recorded
+    voters, operator = newest.voters, cluster.operator
+    if operator is not None and operator.may_change_voters:
+        return False
+    votes = voters is not None and machine.node_id in voters.everybody
+    if voters is not None and votes and (is_on_its_way(voters) or len(voters.ensemble) < 3):
+        return False
     for _, shard in shards_on(cluster, machine.node_id):
         if is_on_its_way(shard) or shard.split is not None or len(shard.ensemble) < 3:
             return False
@@ -107,9 +114,10 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
         if _is_store_damaged(host):
             return False
     own = node.hosts.get(CLUSTER_SHARD_ID)
-    if machine.cluster_log_decayed and not (
-        own is not None and cluster.evidence.holds_all(machine, own, needed.get(CLUSTER_SHARD_ID, 0))
-    ):
+    if own is None and node.voters.is_held_here:
+        return False
+    end = needed.get(CLUSTER_SHARD_ID, 0) if machine.cluster_log_decayed else 0
+    if own is not None and not cluster.evidence.holds_all(machine, own, end):
         return False
     # Of a replica that was moved away nothing is left to mend, whenever its removal becomes durable.
     mended = node.hosts.keys() - for_people

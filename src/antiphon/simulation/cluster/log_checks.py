@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.errors import CorruptBatchError
 from antiphon.log.segment import DATA_SUFFIX
+from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.records.batch import HEADER_BYTES, check_batch, iter_batches, read_header
 from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.violation import require
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from antiphon.log.simulated_disk import SimulatedDisk
     from antiphon.log.snapshot import SegmentSummary
     from antiphon.partition.partition import Partition
+
+
+def is_new_voter(host: "Partition") -> bool:
+    """Is this a replica of `__cluster` that says it forgot? Who is to vote cannot prove that it never did."""
+    return host.shard_id == CLUSTER_SHARD_ID and host.log.damaged is not None and host.log.damaged.forgot
 
 
 def check_opened(disk: "SimulatedDisk", path: str, host: "Partition", node_id: int) -> None:

@@ -44,6 +44,14 @@ class MetadataWatch:
         self._seen: dict[int, tuple[int, int, int]] = {}
         self.counts = {"folds": 0, "folds-from-checkpoints": 0, "checkpoints": 0}
 
+    def cut(self) -> None:
+        """What is committed ends earlier than it did: a cluster goes on from one voter's log."""
+        end = self._evidence.truth(CLUSTER_SHARD_ID).end
+        self._at = {version: objects for version, objects in self._at.items() if version <= end}
+        self._objects = self._at[end]
+        self._folded = len(self._evidence.truth(CLUSTER_SHARD_ID).batches)
+        self._seen.clear()
+
     def look(self, machine: "Machine", node: "Node") -> None:
         """A step of this node is over."""
         shell, host = node.coordinator, node.hosts.get(CLUSTER_SHARD_ID)
@@ -134,6 +142,10 @@ def objects_of(state: "ClusterState") -> Objects:
     found = {f"{kind}/{name}": _encode(value) for kind, named in kinds for name, value in named.items()}
     if state.cluster is not None:
         found["cluster"] = _encode(state.cluster)
+    if state.voters is not None:
+        found["voters"] = _encode(state.voters)
+    if state.recovery is not None:
+        found["recovery"] = _encode(state.recovery)
     return found
 
 

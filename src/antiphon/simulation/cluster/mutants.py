@@ -38,6 +38,7 @@ from antiphon.simulation.cluster.snapshot_mutants import SNAPSHOT_MUTANTS
 from antiphon.simulation.cluster.store_mutants import STORE_MUTANTS
 from antiphon.simulation.cluster.table_mutants import TABLE_MUTANTS
 from antiphon.simulation.cluster.transaction_mutants import TRANSACTION_MUTANTS
+from antiphon.simulation.cluster.voter_mutants import VOTER_MUTANTS
 
 __all__ = [
     "ALL_MUTANTS",
@@ -79,6 +80,7 @@ _ALL: Final = (
     *CHECKPOINT_MUTANTS,
     *BACKUP_MUTANTS,
     *AUDIT_MUTANTS,
+    *VOTER_MUTANTS,
 )
 
 CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {mutant.name: mutant for mutant in _ALL}

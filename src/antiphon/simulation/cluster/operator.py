@@ -9,13 +9,17 @@ from random import Random
 from typing import Any, Final
 
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.invariants import invariant
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
+from antiphon.model.requests import AlterVoters
 from antiphon.simulation.cluster.world import World
 
 PATIENCE_S: Final = 10.0
+LATE_S: Final = 40.0  # so long after its time-out a command may still be carried out
+VOTERS_MIN: Final = 3  # that are left alone mostly
+VOTERS_MOST: Final = 5
 SHARDS_MAX: Final = 4  # of a table; it is not split further
 
 Command = Callable[["Operator", ClusterMeta, Random], Awaitable[Any]]
@@ -29,6 +33,36 @@ class Operator:
         self.process = world.client_process("operator")
         self._client: AsyncClient | None = None
         self._made = 0
+        self._altering = 0  # changes of voters that nobody has answered yet
+        self._altered_until_s = 0.0  # one that was not answered may still be carried out
+
+    @property
+    def may_change_voters(self) -> bool:
+        """Is a change of the voters of `__cluster` on its way that the metadata may not show yet?"""
+        return self._altering > 0 or self._world.loop.now < self._altered_until_s
+
+    def change_voters(self, draw: Random) -> None:
+        """Change the voters of `__cluster` somehow, in the background."""
+        self.process.run(self._alter(draw, None))
+
+    def replace_voter(self, old: int, new: int) -> None:
+        """Have another node vote, in the background."""
+        self.process.run(self._alter(Random(0), AlterVoters(new, old)))
+
+    def spread(self) -> None:
+        """Have every node hold every shard, in the background."""
+        self.process.run(self._carry_out("spread", Random(0)))
+
+    def add_voter(self, new: int) -> None:
+        """Have another node vote too, in the background."""
+        self.process.run(self._alter(Random(0), AlterVoters(new)))
+
+    async def _alter(self, draw: Random, wanted: AlterVoters | None) -> None:
+        self._altering += 1
+        try:
+            await self._carry_out("voters", draw, wanted)
+        finally:
+            self._altering -= 1
 
     def order(self, draw: Random) -> None:
         """Carry out a drawn command, in the background."""
@@ -39,15 +73,20 @@ class Operator:
         """Have one node lead the shards of the cluster's own tables."""
         await self._carry_out("elect-internal", draw)
 
-    async def _carry_out(self, name: str, draw: Random) -> None:
+    async def _carry_out(self, name: str, draw: Random, wanted: AlterVoters | None = None) -> None:
         try:
             if self._client is None:
                 client = AsyncClient(self._world.servers, timeout_s=PATIENCE_S)
                 await client.connect()
                 self._client = client
-            command = COMMANDS.get(name, _elect_internal)
-            await command(self, await self.db.metadata(), draw)
+            meta = await self.db.metadata()
+            if name == "voters":
+                await self.db.administer(wanted or _some_voters(meta, draw))
+            else:
+                await {**COMMANDS, **OTHERS}[name](self, meta, draw)
         except AntiphonError as error:
+            if name == "voters" and not isinstance(error, InvalidRequestError):
+                self._altered_until_s = self._world.loop.now + LATE_S
             self._world.tell("refused", name, error.code)
         else:
             self._world.tell("carried-out", name)
@@ -74,6 +113,20 @@ class Operator:
         """A name that no topic has had."""
         self._made += 1
         return f"extra-{self._made}"
+
+
+def _some_voters(meta: ClusterMeta, draw: Random) -> AlterVoters:
+    """A change of the voters of `__cluster`, which may make no sense."""
+    voting = () if meta.voters is None else meta.voters.ensemble
+    others = [node.node_id for node in meta.nodes if node.node_id not in voting] or [0]
+    come, go = draw.choice(others), draw.choice(voting)
+    few, many = len(voting) < VOTERS_MIN, len(voting) >= VOTERS_MOST
+    asked = [AlterVoters(come, go), AlterVoters(-1 if many else come, go if many else -1)]
+    if not few or draw.random() < 0.1:
+        asked.append(AlterVoters(remove=go))
+    if draw.random() < 0.1:
+        return AlterVoters(cancel=True)
+    return draw.choice(asked)
 
 
 async def _elect(operator: Operator, meta: ClusterMeta, draw: Random) -> None:
@@ -132,6 +185,12 @@ async def _replicas(operator: Operator, meta: ClusterMeta, draw: Random) -> None
     await operator.db.alter_topic(topic.name, replicas=draw.choice((2, 3, 3)))
 
 
+async def _spread(operator: Operator, meta: ClusterMeta, _draw: Random) -> None:
+    for topic in meta.topics:
+        if topic.replicas < len(meta.nodes):
+            await operator.db.alter_topic(topic.name, replicas=len(meta.nodes))
+
+
 async def _rule(operator: Operator, meta: ClusterMeta, draw: Random) -> None:
     topic, _ = operator.some_shard(meta, draw)
     if topic.config.get("commit", "") not in {"local", "live"} and topic.profile != "fluvio":
@@ -149,3 +208,5 @@ COMMANDS: Final[dict[str, Command]] = {
     "replicas": _replicas,
     "rule": _rule,
 }
+OTHERS: Final[dict[str, Command]] = {"elect-internal": _elect_internal, "spread": _spread}
+"""Those that no seed draws for itself."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from antiphon.client.moves import is_on_its_way
+from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import read_header
@@ -41,6 +42,7 @@ def what_is_open(cluster: "SimulatedCluster") -> str:
         next((problem for problem in problems if problem), "")
         or _what_is_not_known(cluster)
         or _what_moves(cluster, replicas)
+        or _which_voters(cluster, {one.node_id for one, _ in replicas.get(CLUSTER_SHARD_ID, ())})
     )
 
 
@@ -55,6 +57,15 @@ def _what_is_not_known(cluster: "SimulatedCluster") -> str:
     for node in nodes:
         if node.view.version != version:
             return f"node {node.node_id} knows the metadata up to {node.view.version}, the coordinator up to {version}"
+    return ""
+
+
+def _which_voters(cluster: "SimulatedCluster", held: set[int]) -> str:
+    """The cluster's own log is held by its voters alone, and no change of them is under way."""
+    for machine in cluster.machines:
+        record = None if machine.node is None else machine.node.view.cluster().voters
+        if record is not None and (is_on_its_way(record) or held != set(record.ensemble)):
+            return f"to node {machine.node_id} the voters of `__cluster` are {record}, and nodes {sorted(held)} hold it"
     return ""
 
 

@@ -8,6 +8,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from antiphon.model.cluster import mark_of
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ def listen_to_node(judge: Judge, machine: "Machine", node: "Node") -> None:
     take = view.apply
 
     def apply(delta: "MetadataDelta") -> bool:
-        before = view.version
+        before, mark = view.version, mark_of(view.recovery)
         taken = take(delta)
-        judge(_check_version, machine, before, view.version)
+        if mark_of(view.recovery) == mark:
+            judge(_check_version, machine, before, view.version)
         return taken
 
     view.apply = apply  # type: ignore[method-assign]

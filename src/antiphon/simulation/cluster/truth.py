@@ -86,6 +86,12 @@ class ShardTruth:
             self.compaction.learn()
         return True
 
+    def cut(self, end: int) -> None:
+        """Who goes on from a log that ends there does without what came behind."""
+        self.batches = [batch for batch in self.batches if batch.next_offset <= end]
+        self._at = {batch.base_offset: place for place, batch in enumerate(self.batches)}
+        self.end = self.batches[-1].next_offset if self.batches else 0
+
     def begins(self, log_start: int) -> None:
         """A replica's log begins there."""
         self.latest_start = max(self.latest_start, log_start)

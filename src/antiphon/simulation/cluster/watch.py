@@ -296,7 +296,10 @@ class Watch:
         """A replica was opened: was there cause to take its log for damaged? From now on, listen to what clients hear."""
         damaged = host.log.damaged
         require(
-            damaged is None or damaged.joins or machine.node_id in self._evidence.hurt,
+            damaged is None
+            or damaged.joins
+            or machine.node_id in self._evidence.hurt
+            or (self._world.options.changes_voters and log_checks.is_new_voter(host)),
             "no-loss",
             host.shard_id,
             f"node {machine.node_id} takes its log for damaged, and its disk lost nothing: {damaged}",

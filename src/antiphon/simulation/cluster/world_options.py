@@ -52,6 +52,11 @@ class WorldOptions:
         return self.operator_weight > 0 or self.kafka_admins > 0
 
     @property
+    def changes_voters(self) -> bool:
+        """May other nodes come to vote on `__cluster` than those that founded it?"""
+        return any((self.voters_weight, self.voter_gone_weight, self.most_voters_gone_weight))
+
+    @property
     def has_key(self) -> bool:
         """Do nodes prove that they are nodes? They have to where clients log in."""
         return self.peer_key or bool(self.principals)
