@@ -60,7 +60,9 @@ async def test_partitions_come_in_pages() -> None:
 async def test_the_quorum_is_told_by_its_leader_and_by_others() -> None:
     async with listening(4) as (served, connect):
         leader = served.first.gateway.metadata.controller
-        voters = served.first.gateway.metadata.voters.ensemble
+        recorded = served.first.gateway.metadata.voters
+        assert recorded is not None
+        voters = recorded.ensemble
         request = m.DescribeQuorumRequest(
             topics=[
                 m.QuorumTopic(topic_name=name, partitions=[m.QuorumPartition(partition_index=0)])
