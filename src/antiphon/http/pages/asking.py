@@ -18,11 +18,13 @@ from antiphon.model.requests import (
     GetStatus,
     ListOffset,
     OffsetReply,
+    ReplicaStatus,
     StatusReply,
     TableGet,
     TableRows,
     TableScan,
 )
+from antiphon.model.sessions import ListSessions, SessionsReply
 from antiphon.security.authorizer import Rights
 
 ASK_S: Final = 3.0
@@ -168,6 +170,17 @@ class Asker:
             raise UnavailableError(f"node {leader} answered with a {type(reply).__name__}")
         return reply
 
+    async def sessions(self, body: ListSessions) -> SessionsReply:
+        """The open sessions of a table's shard, as its leader tells."""
+        check(self._gateway, self._rights, body)
+        leader = self._leader(body.shard_id)
+        if leader == self._gateway.node_id:
+            return self._gateway.list_sessions(body)
+        reply, _ = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
+        if not isinstance(reply, SessionsReply):
+            raise UnavailableError(f"node {leader} answered with a {type(reply).__name__}")
+        return reply
+
     async def ends(self, shards: Collection[int]) -> dict[int, int]:
         """The high watermark of each of these shards, as its leader says; those of which no leader answers are missing."""
         by_leader: dict[int, list[int]] = {}
@@ -196,3 +209,20 @@ class Asker:
                 shard_id=shard_id,
             )
         return leader
+
+
+async def off_loop(work: Any, *args: Any) -> Any:
+    """What takes longer than a turn of the event loop should, on a thread."""
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+def leaders_of(statuses: dict[int, StatusReply]) -> dict[int, ReplicaStatus]:
+    """By shard the replica that leads it, or else the one that is furthest."""
+    found: dict[int, ReplicaStatus] = {}
+    for status in statuses.values():
+        for one in status.replicas:
+            best = found.get(one.shard_id)
+            rank = (one.role == "leader", one.term, one.log_end)
+            if best is None or rank > (best.role == "leader", best.term, best.log_end):
+                found[one.shard_id] = one
+    return found

@@ -1,6 +1,5 @@
 """What all pages share: the templates, who looks, answers in HTML, errors that say what to do, what is paged."""
 
-import asyncio
 import functools
 import hashlib
 from collections.abc import Sequence
@@ -155,8 +154,3 @@ class Site:
         """A page that says what went wrong and what to do."""
         status = STATUS_OF.get(error.code, 500)
         return self.page(look, "error.html", status, error=error, status=status, title="Not shown")
-
-
-async def off_loop(work: Any, *args: Any) -> Any:
-    """What takes longer than a turn of the event loop should, on a thread."""
-    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
