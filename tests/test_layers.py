@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
         "wire",
     },
     "kafka": {"transactions", "gateway", "coordination", "security", "records", "model"},
-    "http": {"transactions", "gateway", "security", "records", "model"},
+    "http": {"transactions", "gateway", "coordination", "security", "records", "model"},
     "archive": {"records", "model"},
     "client": {"archive", "security", "records", "model", "wire"},
     "recipes": {"client"},

@@ -111,6 +111,7 @@ def _templates() -> Environment:
         "ago": words.ago,
         "moment": words.moment,
         "lasted": words.lasted,
+        "seconds": words.seconds,
         "safe_text": words.safe,
     }
     for path in sorted((HERE / "templates").iterdir()):

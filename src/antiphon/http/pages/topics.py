@@ -1,15 +1,15 @@
 """Topics and tables: the list, one of them with its shards, and the browser for records."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse, Response
 
-from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
+from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
 from antiphon.http.access import may_see
 from antiphon.http.pages import words
-from antiphon.http.pages.asking import STATUS_SHARDS, leaders_of
+from antiphon.http.pages.asking import leaders_of, sizes_of, topic_for
 from antiphon.http.pages.log_pages import RECORDS, Found, read_records
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
@@ -27,18 +27,7 @@ SORTS: Final = ("name", "shards", "kind")
 
 def find_topic(site: Site, look: Look, operation: Operation = Operation.DESCRIBE) -> TopicMeta:
     """The topic that the path names. Who may not describe one is not told whether it is there."""
-    name = str(look.request.path_params["name"])
-    try:
-        topic = site.gateway.topic(name)
-    except UnknownTopicError:
-        look.rights.require(Operation.DESCRIBE, Resource.TOPIC, name)
-        raise
-    if is_internal(topic):
-        look.rights.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)
-    else:
-        resource = Resource.TABLE if topic.kind is Kind.TABLE else Resource.TOPIC
-        look.rights.require(operation, resource, topic.name)
-    return topic
+    return topic_for(site.gateway, look.rights, str(look.request.path_params["name"]), operation)
 
 
 async def topics(site: Site, look: Look) -> Response:
@@ -57,25 +46,8 @@ async def topics(site: Site, look: Look) -> Response:
         key=lambda one: (-len(one.shards), one.name) if look.text("sort") == "shards" else (0, one.name)
     )
     page = paged(rows, look.whole("start", 0))
-    shards = [shard.shard_id for topic in page.rows for shard in topic.shards]
-    sizes = await _sizes(look, page.rows, shards)
+    sizes = await sizes_of(look.asker, look.rights, page.rows)
     return site.page(look, "topics.html", title="Topics", page=page, sizes=sizes, is_filtered=bool(wanted))
-
-
-async def _sizes(look: Look, rows: Any, shards: list[int]) -> dict[str, tuple[int, int]]:
-    """Records and bytes by topic, where the client may look into replicas, for the first thousand shards."""
-    if not look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
-        return {}
-    statuses = await look.asker.statuses(shards)
-    by_shard = leaders_of(statuses)
-    known = set(shards[:STATUS_SHARDS])
-    found = {}
-    for topic in rows:
-        some = [by_shard[one.shard_id] for one in topic.shards if one.shard_id in by_shard]
-        if some and all(one.shard_id in known for one in topic.shards):
-            count = sum(one.high_watermark - one.log_start for one in some)
-            found[topic.name] = (count, sum(one.size_bytes for one in some))
-    return found
 
 
 async def topic(site: Site, look: Look) -> Response:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from antiphon.http.listener import HttpListener
+from antiphon.http import topics_page
 from antiphon.kafka.fetch_sessions import FetchSession
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.handlers import fetch, produce
@@ -158,7 +158,7 @@ LISTENER_MUTANTS: Final = (
     ClusterMutant(
         "listener-page-fails",
         "a page of the HTTP listener fails",
-        (Edit(HttpListener, "_topics", "topic.profile", "topic.profil"),),
+        (Edit(topics_page, "topics_told", "topic.profile", "topic.profil"),),
         options={**CALM, **_LISTENERS, "http_clients": 1},
     ),
     ClusterMutant(
