@@ -27,6 +27,8 @@ def rehearse(config: CoordinatorConfig, meta: ClusterMeta, request: AdminRequest
     before = state_of(meta)
     if isinstance(request, CreateTopic | AlterTopic) and request.validate_only:
         request = msgspec.structs.replace(request, validate_only=False)
+    if isinstance(request, CreateTopic) and not request.profile:
+        request = msgspec.structs.replace(request, profile=config.default_profile)
     coordinator = Coordinator(config, before)
     actions = coordinator.command(TOKEN, request)
     for action in actions:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from antiphon.errors import UNDECODABLE, AntiphonError
+from antiphon.errors import UNDECODABLE, AntiphonError, NotReadyError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.api import document, problems, routes
 from antiphon.http.api.call import Call
@@ -68,6 +68,10 @@ async def _answer(
     route, values = _route(scope)
     if route is None:
         return document.encoded()
+    if gateway.metadata_version < 0:
+        raise NotReadyError(
+            f"node {gateway.node_id} was just started and knows no metadata yet: ask another node, or again"
+        )
     state: dict[str, Any] = scope["state"]
 
     def mutates(partitions: int) -> None:
