@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from antiphon import tracing
 from antiphon.client.cluster import Cluster
 from antiphon.client.coordinated import Coordinators
 from antiphon.client.producer_identity import Identity
@@ -302,6 +303,13 @@ class AsyncTransaction(TableSteps):
         KeyLockedError where another transaction was first; nothing is written then. TimedOutError with `earlier_try` in its
         details means that the outcome is not known: call this again to ask for it.
         """
+        if tracing.tracer is None:
+            await self._commit()
+            return
+        with tracing.tracer.around("transaction"):
+            await self._commit()
+
+    async def _commit(self) -> None:
         if self._state == "open":
             try:
                 await self.flush()
@@ -408,7 +416,11 @@ class AsyncTransaction(TableSteps):
             while part.waiting:
                 self._check_open()
                 try:
-                    await self._send_batch(part)
+                    if tracing.tracer is None:
+                        await self._send_batch(part)
+                    else:
+                        with tracing.tracer.around("produce", shard=part.shard_id):
+                            await self._send_batch(part)
                 except AntiphonError as error:
                     raise self._failed(error) from error
 

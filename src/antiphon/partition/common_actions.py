@@ -10,6 +10,7 @@ from antiphon import system
 from antiphon.errors import DamagedStoreError
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.traces import ShardTraces
 from antiphon.replication.actions import Commit, ReadFailed, ReadReady, Repaired
 from antiphon.replication.replica_state import Role
 
@@ -37,7 +38,9 @@ class CommonActions:
     def _commit(self, action: Commit) -> None:
         """Apply; then answer clients and wake readers (S0.20, S1.20)."""
         state, high_watermark = self._state, action.high_watermark
-        if state.table is not None:
+        if state.traces is not None:
+            self._commit_traced(state.traces, high_watermark)
+        elif state.table is not None:
             began_s = system.monotonic_s()
             state.table.committed(high_watermark)
             state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
@@ -48,6 +51,17 @@ class CommonActions:
             transactions.committed(high_watermark)
         if state.observer is not None:
             self._steps.later(state.observer.committed, high_watermark)
+
+    def _commit_traced(self, traces: ShardTraces, high_watermark: int) -> None:
+        table = self._state.table
+        if table is not None:
+            spans = traces.applying(high_watermark)
+            began_s = system.monotonic_s()
+            table.committed(high_watermark)
+            self._state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
+            for span in spans:
+                span.end()
+        traces.committed(high_watermark)
 
     def _read_ready(self, action: ReadReady) -> None:
         self._steps.later(self._clients.read_ready, action)
@@ -62,6 +76,8 @@ class CommonActions:
 
     def send_clients_away(self) -> None:
         """The replica leads no more, or stopped."""
+        if self._state.traces is not None:
+            self._state.traces.give_up("the replica leads no more, or stopped")
         self._clients.fail_all(self._state.not_leader())
 
     def stopped(self, error: Exception, *, needs_leader: bool) -> None:

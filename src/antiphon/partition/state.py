@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
     from antiphon.partition.settings import PartitionSettings
     from antiphon.partition.table_shard import TableShard
+    from antiphon.partition.traces import ShardTraces
 
 
 class WriterRules(Protocol):
@@ -49,6 +50,7 @@ class PartitionState:
         failed: why this replica has stopped for good; None while it works.
         closed: the node has closed it.
         high_watermark: first offset that clients have not been told is committed.
+        traces: spans of entries with a trace; None: there never was one.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class PartitionState:
         self.observer: CommitObserver | None = None
         self.failed: AntiphonError | None = None
         self.closed = False
+        self.traces: ShardTraces | None = None
         self.high_watermark = replica.high_watermark
         self._rules = rules
 
