@@ -116,6 +116,7 @@ ALLOWED: dict[str, set[str]] = {
         "node",
         "partition",
         "kafka",
+        "http",
         "simulation",
         "replication",
         "coordination",

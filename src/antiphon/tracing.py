@@ -111,7 +111,7 @@ def _told(about: dict[str, Any]) -> dict[str, Any]:
 tracer: Tracer | None = None
 """None: nothing is traced."""
 current: str | None = None
-"""What the node's event loop works on at this moment: set and taken back within one call."""
+"""What the node's event loop works on at this moment, set and taken back within one call; empty: what is not recorded."""
 outgoing: str | None = None
 """The trace of the entries that are being sent to a follower, in the same way."""
 

@@ -145,7 +145,7 @@ class NativeSession:
         self.exchange.is_guarded = self.exchange.session is not OPEN
         self._owner.opened(self)
 
-    def received(self, _connection: "Connection", frame: Frame) -> None:
+    def received(self, connection: "Connection", frame: Frame) -> None:
         """See ConnectionOwner."""
         try:
             if len(frame.header) > HEADER_BYTES_MAX and self._peer is None:
@@ -160,33 +160,11 @@ class NativeSession:
                 raise error from problem
             self.exchange.fail(request_id_of(frame.header), InvalidRequestError(error.message))
             return
-        trace = None if tracing.tracer is None else trace_of(frame.header, body)
-        if trace is None:
-            self._take(request_id, body, frame)
-        else:
-            self._take_traced(request_id, body, frame, trace)
-
-    def _take_traced(self, request_id: int, body: Any, frame: Frame, trace: str) -> None:
-        """What is done at once for a message that belongs to a trace is done under it."""
-        tracing.current = trace if self._peer is not None else self._span(request_id, body, trace)
-        try:
-            self._take(request_id, body, frame)
-        finally:
-            tracing.current = None
-
-    def _span(self, request_id: int, body: Any, trace: str) -> str | None:
-        """Begin a span of a client's request, which ends with its answer."""
-        tracer, exchange = tracing.tracer, self.exchange
-        if tracer is None or not self.greeted or len(exchange.spans) >= SPANS_MAX:
-            return None
-        node, shard = exchange.gateway.node_id, getattr(body, "shard_id", None)
-        span = tracer.within(type(body).__name__, trace, serves=True, node=node, shard=shard)
-        if span is None:
-            return None
-        exchange.spans[request_id] = span
-        return span.traceparent
-
-    def _take(self, request_id: int, body: Any, frame: Frame) -> None:
+        if tracing.tracer is not None and tracing.current is None:
+            trace = trace_of(frame.header, body)
+            if trace is not None:
+                self._take_traced(connection, request_id, body, frame, trace)
+                return
         if self._peer is not None and self._peer.received(request_id, body, frame.payload):
             return
         if not self.greeted and type(body) is not Hello:
@@ -194,6 +172,28 @@ class NativeSession:
         if self.exchange.mute is not None and self._parks(request_id, body, frame):
             return
         self._begin(request_id, body, frame)
+
+    def _take_traced(
+        self, connection: "Connection", request_id: int, body: Any, frame: Frame, trace: str
+    ) -> None:
+        """What is done at once for a message that belongs to a trace is done under it. It is received once more for that."""
+        tracing.current = trace if self._peer is not None else self._span(request_id, body, trace)
+        try:
+            self.received(connection, frame)
+        finally:
+            tracing.current = None
+
+    def _span(self, request_id: int, body: Any, trace: str) -> str:
+        """Begin a span of a client's request, which ends with its answer; empty: it is not recorded."""
+        tracer, exchange = tracing.tracer, self.exchange
+        if tracer is None or not self.greeted or len(exchange.spans) >= SPANS_MAX:
+            return ""
+        node, shard = exchange.gateway.node_id, getattr(body, "shard_id", None)
+        span = tracer.within(type(body).__name__, trace, serves=True, node=node, shard=shard)
+        if span is None:
+            return ""
+        exchange.spans[request_id] = span
+        return span.traceparent
 
     def drained(self, connection: "Connection") -> None:
         """See ConnectionOwner."""

@@ -98,14 +98,14 @@ class SingleWriterActions:
         """See ActionHandlers. What was appended is due to the followers."""
         action = self._replica.append_batch(records, batch)
         self._writer.append(action)
-        if tracing.current is not None:
+        if tracing.current:
             follow(self._state, action, tracing.current, "leader")
         return self._send_appended
 
     def _append_log(self, action: AppendLog) -> None:
         self._writer.append(action)
         self._writer.flush()
-        if tracing.current is not None:
+        if tracing.current:
             follow(self._state, action, tracing.current, "follower")
 
     def _truncate_log(self, action: TruncateLog) -> None:
