@@ -105,6 +105,14 @@ async def test_records_by_offset_time_and_text_in_bounded_pieces() -> None:
         some = (await call("/api/topics/large/records", offset=0, max_bytes=262_144)).json
         assert 1 <= len(some["items"]) < 12
         assert some["next"] == some["items"][-1]["offset"] + 1
+        found = (await call("/api/topics/large/records", offset=0, max_bytes=262_144, q="\0")).json
+        told = sum(item["value"]["size_bytes"] for item in found["items"])
+        assert 0 < told <= 524_288, "what is looked for is found in more than one answer may tell"
+        assert found["next"] == found["items"][-1]["offset"] + 1
+        wide = await db.create_topic("wide")
+        await wide.append(b"\0" * 300_000, headers=[("h" * 2_000, b"\0" * 2_000)] * 150)
+        (record,) = (await call("/api/topics/wide/records", max_bytes=262_144)).json["items"]
+        assert (len(record["headers"]), len(record["headers"][0]["name"])) == (100, 1_024)
 
 
 @in_virtual_time

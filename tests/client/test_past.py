@@ -118,8 +118,11 @@ async def test_offsets_of_a_table_that_was_split_are_one_moment_or_are_refused(
     await db.metadata()
     ranges = KeyRanges((await table.core.meta()).shards)
     assert len((await table.core.meta()).shards) == 2
-    for key in told[-1]:
-        await table.put(key, b"after")
+    split = {index: (await table.offsets(index))[1] for index in (0, 1)}
+    for _ in range(20):
+        for key in told[-1]:
+            await table.put(key, b"after")
+    assert await at(table, split) == told[-1], "read from the beginning, past the entry that hands keys over"
     ends = {index: (await table.offsets(index))[1] for index in (0, 1)}
     assert await at(table, ends) == dict.fromkeys(told[-1], b"after")
     assert await at(table, {0: before}) == told[-1], "the shard that was split off was not there yet"
@@ -153,6 +156,16 @@ async def test_a_transaction_happens_where_its_marker_stands(cluster: FailingNod
     end = (await table.offsets())[1]
     seen = [await at(table, offset) for offset in range(end + 1)]
     kinds = [found for number, found in enumerate(seen) if not number or found != seen[number - 1]]
+    await trim(cluster, table, end)
+    await table.put("a", b"again")
+    async with db.producer("mover") as producer, producer.begin() as t:
+        await t.put(T, "a", b"final")
+    assert (await table.get("a")).value == b"final"
+    start, last = (await table.offsets())[0], (await table.offsets())[1]
+    after = [(await at(table, offset, start="a", end="b")).get(b"a") for offset in range(start + 1, last + 1)]
+    assert (after[0], after[-1], sorted(after, reverse=True)) == (b"again", b"final", sorted(after)[::-1])
+    marker = after.index(b"final")
+    assert marker >= 2, "what is prepared and not committed is no row yet, though its offset is below"
     assert kinds == [
         {},
         {b"a": b"old"},

@@ -65,7 +65,7 @@ class Board:
             answer = await self._made(app, request, rights)
         if is_api and dict(answer.headers).get("Content-Type") == _TEXT[0][1]:
             status, kind, content = as_problem(answer.status, answer.body)
-            return WebAnswer(status, (("Content-Type", kind),), content)
+            return WebAnswer(status, (("Content-Type", kind), ("X-Content-Type-Options", "nosniff")), content)
         return answer
 
     async def _made(self, app: App, request: WebRequest, rights: Rights) -> WebAnswer:

@@ -14,8 +14,10 @@ from antiphon.model.metadata import ShardMeta, TopicMeta
 from antiphon.records.decode import Record
 
 TOLD_BYTES_MAX: Final = (
-    1024 * 1024
-)  # of keys, values and headers in one answer; base64 and JSON make more of it
+    512 * 1024
+)  # of one answer's keys, values and headers; JSON makes up to six times as many
+HEADERS_MAX: Final = 100  # of a record
+HEADER_NAME_MAX: Final = 1_024
 LOOKED_BACK: Final = 2_000  # offsets, where a text is looked for and no place is named
 
 
@@ -65,20 +67,21 @@ def _told(records: list[Record], max_bytes: int, following: int) -> tuple[list[R
     found: list[RecordInfo] = []
     size_bytes = 0
     for one in records:
-        parts = [one.key, one.value, *(value for _, value in one.headers)]
-        size_bytes += sum(min(len(part), max_bytes) for part in parts if part is not None)
+        parts = [one.key, one.value, *(value for _, value in one.headers[:HEADERS_MAX])]
+        most = min(max_bytes, TOLD_BYTES_MAX // len(parts))  # also of a record that is told alone
+        size_bytes += sum(min(len(part), most) for part in parts if part is not None)
         if found and size_bytes > TOLD_BYTES_MAX:
             return found, one.offset
         headers = [
-            HeaderInfo(name=name, value=None if value is None else data(value, max_bytes))
-            for name, value in one.headers
+            HeaderInfo(name=name[:HEADER_NAME_MAX], value=None if value is None else data(value, most))
+            for name, value in one.headers[:HEADERS_MAX]
         ]
         found.append(
             RecordInfo(
                 offset=one.offset,
                 timestamp_ms=one.timestamp_ms,
-                key=None if one.key is None else data(one.key, max_bytes),
-                value=None if one.value is None else data(one.value, max_bytes),
+                key=None if one.key is None else data(one.key, most),
+                value=None if one.value is None else data(one.value, most),
                 headers=headers,
             )
         )

@@ -6,7 +6,7 @@ from typing import Final
 from antiphon.errors import AntiphonError, KeyNotFoundError, WrongKindError
 from antiphon.http.access import may_see
 from antiphon.http.api.answers import Continued, RowInfo, SessionInfo
-from antiphon.http.api.asked import ListSessionsOf, ReadRows
+from antiphon.http.api.asked import KEY_HEX_MAX, ListSessionsOf, ReadRows
 from antiphon.http.api.call import Call, data
 from antiphon.http.api.logs import TOLD_BYTES_MAX, find_shard
 from antiphon.http.api.past import KEPT_BYTES_MAX, ShardPast
@@ -23,6 +23,7 @@ from antiphon.model.sessions import ListSessions, SessionState
 from antiphon.records.changes import Change, decode_changes
 
 SHARDS_AT_ONCE: Final = 16
+KEY_BYTES_MAX: Final = KEY_HEX_MAX // 2
 
 
 async def read_rows(call: Call, asked: ReadRows) -> Continued[RowInfo]:
@@ -39,7 +40,7 @@ async def read_rows(call: Call, asked: ReadRows) -> Continued[RowInfo]:
     told: list[RowInfo] = []
     size_bytes = 0
     for row in found:
-        size_bytes += len(row.key) + min(len(row.value), asked.max_bytes)
+        size_bytes += min(len(row.key), asked.max_bytes) + min(len(row.value), asked.max_bytes)
         if told and size_bytes > TOLD_BYTES_MAX:
             more = True
             break
@@ -56,8 +57,13 @@ def _row(row: Row, max_bytes: int) -> RowInfo:
         created_ms=row.version.created_ms,
         modified_ms=row.version.modified_ms,
         session=None if row.session_id is None else str(row.session_id),
-        after=row.key.hex(),
+        after=_after(row.key).hex(),
     )
+
+
+def _after(key: bytes) -> bytes:
+    """What the next piece begins behind: the key, or where it is longer than a request takes, all that begin as it does."""
+    return key if len(key) <= KEY_BYTES_MAX else key[: KEY_BYTES_MAX - 1] + b"\xff"
 
 
 def _key(asked: ReadRows) -> bytes | None:
