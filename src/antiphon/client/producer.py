@@ -7,6 +7,7 @@ transactions follow each other. Each is carried out by the id's coordinator and 
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -303,25 +304,19 @@ class AsyncTransaction(TableSteps):
         KeyLockedError where another transaction was first; nothing is written then. TimedOutError with `earlier_try` in its
         details means that the outcome is not known: call this again to ask for it.
         """
-        if tracing.tracer is None:
-            await self._commit()
-            return
-        with tracing.tracer.around("transaction"):
-            await self._commit()
-
-    async def _commit(self) -> None:
-        if self._state == "open":
-            try:
-                await self.flush()
-                await self._prepared()
-            except BaseException as error:
-                await self._give_up(error)
-                raise
-            self._state = "committing"
-        elif self._state != "committing":
-            self._check_open()
-        await self._finish(commit=True)
-        self._state = "committed"
+        with nullcontext() if tracing.tracer is None else tracing.tracer.around("transaction"):
+            if self._state == "open":
+                try:
+                    await self.flush()
+                    await self._prepared()
+                except BaseException as error:
+                    await self._give_up(error)
+                    raise
+                self._state = "committing"
+            elif self._state != "committing":
+                self._check_open()
+            await self._finish(commit=True)
+            self._state = "committed"
 
     async def abort(self) -> None:
         """Abort: readers of committed records never see anything of it."""

@@ -19,7 +19,6 @@ from antiphon.partition.mode import SingleWriterMode
 from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import SingleWriterSnapshots
 from antiphon.partition.steps import Event
-from antiphon.partition.traces import follow
 from antiphon.partition.upkeep import WatermarkHint
 from antiphon.replication.actions import (
     Action,
@@ -99,14 +98,14 @@ class SingleWriterActions:
         action = self._replica.append_batch(records, batch)
         self._writer.append(action)
         if tracing.current:
-            follow(self._state, action, tracing.current, "leader")
+            self._state.follow(action, tracing.current, "leader")
         return self._send_appended
 
     def _append_log(self, action: AppendLog) -> None:
         self._writer.append(action)
         self._writer.flush()
         if tracing.current:
-            follow(self._state, action, tracing.current, "follower")
+            self._state.follow(action, tracing.current, "follower")
 
     def _truncate_log(self, action: TruncateLog) -> None:
         self._log.warning("log_truncated", to=action.to_offset, log_end=self._files.log_end)

@@ -16,6 +16,7 @@ from antiphon.errors import (
 )
 from antiphon.partition.replica_view import ReplicaView
 from antiphon.partition.services import CommitObserver, PartitionServices
+from antiphon.partition.traces import ShardTraces
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
     from antiphon.partition.settings import PartitionSettings
     from antiphon.partition.table_shard import TableShard
-    from antiphon.partition.traces import ShardTraces
+    from antiphon.replication.actions import AppendLog
 
 
 class WriterRules(Protocol):
@@ -82,6 +83,13 @@ class PartitionState:
         self.default_isolation = settings.isolation
         if self.log.config != log:
             self.log.configure(log)
+
+    def follow(self, action: "AppendLog", parent: str, role: str) -> None:
+        """Entries were just staged for what a trace says: follow them."""
+        if action.entries:
+            if self.traces is None:
+                self.traces = ShardTraces(self.services.node_id, self.shard_id)
+            self.traces.appended(action, parent, role)
 
     @property
     def term(self) -> int:

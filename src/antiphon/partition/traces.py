@@ -11,7 +11,6 @@ from antiphon import tracing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from antiphon.partition.state import PartitionState
     from antiphon.replication.actions import AppendLog
 
 OPEN_MAX: Final = 1_000  # entries of one replica
@@ -92,12 +91,3 @@ def _end(one: Traced, error: str = "") -> None:
     if one.commit is not None:
         one.commit.end(error)
     one.append.end(error)
-
-
-def follow(state: "PartitionState", action: "AppendLog", parent: str, role: str) -> None:
-    """Follow what was just appended for `tracing.current`."""
-    if not action.entries:
-        return
-    if state.traces is None:
-        state.traces = ShardTraces(state.services.node_id, state.shard_id)
-    state.traces.appended(action, parent, role)
