@@ -2,11 +2,13 @@
 
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -30,6 +32,7 @@ STATUS_OF: Final = {
     "timed_out": 503,
     "overloaded": 503,
 }
+_CODE: Final = re.compile(r"`([^`]*)`")
 TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -94,6 +97,11 @@ def _static() -> dict[str, tuple[bytes, str]]:
     }
 
 
+def _ticks(text: str) -> Markup:
+    """Words of the program with what stands in back-ticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
+
+
 @functools.cache
 def _templates() -> Environment:
     """All templates, compiled, once in a process: that takes a quarter of a second, so it is done off the event loop."""
@@ -111,6 +119,7 @@ def _templates() -> Environment:
         "ago": words.ago,
         "moment": words.moment,
         "lasted": words.lasted,
+        "ticks": _ticks,
         "seconds": words.seconds,
         "safe_text": words.safe,
     }
