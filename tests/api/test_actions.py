@@ -11,7 +11,8 @@ from antiphon.errors import InvalidRequestError, TopicExistsError, UnknownShardE
 from antiphon.http.api import routes
 from antiphon.model.access import Acl, Operation, Resource
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import AlterAcls, AlterUser, CreateTopic, DrainNode, ElectLeader
+from antiphon.model.quotas import Quota
+from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser, CreateTopic, DrainNode, ElectLeader
 from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
 from tests.api.asking import call
@@ -263,3 +264,18 @@ async def test_what_other_sites_and_broken_programs_send_changes_nothing() -> No
         assert [one.name for one in metadata(nodes).topics] == [one.name for one in before]
         same = {"Origin": "http://node-0:7480"}
         assert (await call("/api/topics", body, headers=same)).json["done"]
+
+
+@in_virtual_time
+async def test_quotas_count_what_actions_make_and_say_so_as_a_problem() -> None:
+    async with served(1) as nodes:
+        gateway = nodes.nodes[0].gateway
+        await gateway.administer(AlterQuota(Quota("ANONYMOUS", controller_mutation_rate=1.0)))
+        await eventually(lambda: bool(gateway.access.quotas))
+        assert (await call("/api/topics", {"name": "t", "shards": 60})).json["done"]
+        said = await call("/api/topics")
+        assert (said.status, said.json["code"], int(said.headers["retry-after"]) > 0) == (
+            429,
+            "throttled",
+            True,
+        )

@@ -26,6 +26,8 @@ from antiphon.spark import traced
 from antiphon.wire.frames import FrameDecoder, encode_message, trace_of, traced_frame
 from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import FailingNodes
+from tests.kafka.raw import listening, produce
+from tests.node import in_process
 
 PARENT = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 
@@ -264,3 +266,24 @@ def test_a_world_with_faults_is_sound_while_it_is_traced(exporter: InMemorySpanE
     assert any(not one.status.is_ok and one.name == "antiphon commit" for one in spans), (
         "leaders were deposed"
     )
+
+
+def test_a_produce_of_kafka_goes_on_with_the_trace_that_its_first_record_names(
+    exporter: InMemorySpanExporter,
+) -> None:
+    async def work() -> None:
+        async with listening() as (served, connect):
+            await served.create("t")
+            client = await connect()
+            headers = (("traceparent", PARENT.encode()),)
+            records = build_batch([(None, b"v", headers, 1_000)])
+            assert (await produce(client, "t", records))[0].error_code == 0
+            assert (await produce(client, "t", build_batch([(None, b"w", (), 1_000)])))[0].error_code == 0
+            assert served.end("t") == 2
+
+    in_process.run(work())
+    spans = exporter.get_finished_spans()
+    assert {f"{one.context.trace_id:032x}" for one in spans} == {"ab" * 16}
+    (produced,) = [one for one in spans if one.name == "antiphon Produce"]
+    assert f"{produced.parent.span_id:016x}" == "cd" * 8
+    assert {"antiphon append", "antiphon sync", "antiphon commit"} <= {one.name for one in spans}
