@@ -10,7 +10,6 @@ from antiphon import system
 from antiphon.errors import DamagedStoreError
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
-from antiphon.partition.traces import ShardTraces
 from antiphon.replication.actions import Commit, ReadFailed, ReadReady, Repaired
 from antiphon.replication.replica_state import Role
 
@@ -38,12 +37,14 @@ class CommonActions:
     def _commit(self, action: Commit) -> None:
         """Apply; then answer clients and wake readers (S0.20, S1.20)."""
         state, high_watermark = self._state, action.high_watermark
-        if state.traces is not None:
-            self._commit_traced(state.traces, high_watermark)
-        elif state.table is not None:
+        traces = state.traces
+        spans = () if traces is None or state.table is None else traces.applying(high_watermark)
+        if state.table is not None:
             began_s = system.monotonic_s()
             state.table.committed(high_watermark)
             state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
+        if traces is not None:
+            traces.committed(high_watermark, spans)
         state.high_watermark = high_watermark
         self._steps.news.append((self._clients.committed, (high_watermark,)))
         transactions = state.log.producers.transactions
@@ -51,17 +52,6 @@ class CommonActions:
             transactions.committed(high_watermark)
         if state.observer is not None:
             self._steps.later(state.observer.committed, high_watermark)
-
-    def _commit_traced(self, traces: ShardTraces, high_watermark: int) -> None:
-        table = self._state.table
-        if table is not None:
-            spans = traces.applying(high_watermark)
-            began_s = system.monotonic_s()
-            table.committed(high_watermark)
-            self._state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
-            for span in spans:
-                span.end()
-        traces.committed(high_watermark)
 
     def _read_ready(self, action: ReadReady) -> None:
         self._steps.later(self._clients.read_ready, action)

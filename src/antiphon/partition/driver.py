@@ -196,7 +196,7 @@ class ReplicaDriver:
         writer, state = self.writer, self.state
         writer.is_told = True
         if state.traces is not None:
-            state.traces.synced(writer.written_id)
+            state.traces.synced(writer)
         self.call(state.replica.persisted, writer.written_id)
         state.services.disk_progressed()
 

@@ -11,6 +11,7 @@ from antiphon import tracing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from antiphon.partition.log_writer import LogWriter
     from antiphon.replication.actions import AppendLog
 
 OPEN_MAX: Final = 1_000  # entries of one replica
@@ -56,14 +57,14 @@ class ShardTraces:
         first, last = entries[0].base_offset, entries[-1].next_offset
         return next((one.append.traceparent for one in self._open if first < one.end <= last), None)
 
-    def synced(self, write_id: int) -> None:
-        """Everything up to this write is durable here."""
-        while self._unsynced and self._unsynced[0].write_id <= write_id:
+    def synced(self, writer: "LogWriter") -> None:
+        """Everything up to the last of its writes is durable here."""
+        while self._unsynced and self._unsynced[0].write_id <= writer.written_id:
             sync = self._unsynced.popleft().sync
             if sync is not None:
                 sync.end()
 
-    def applying(self, high_watermark: int) -> list[tracing.Span]:
+    def applying(self, high_watermark: int) -> "Sequence[tracing.Span]":
         """Entries up to there are committed, and are about to be applied to a table."""
         tracer = tracing.tracer
         if tracer is None:
@@ -72,8 +73,10 @@ class ShardTraces:
         spans = [tracer.within("apply", parent, **self._about) for parent in parents]
         return [one for one in spans if one is not None]
 
-    def committed(self, high_watermark: int) -> None:
+    def committed(self, high_watermark: int, applied: "Sequence[tracing.Span]") -> None:
         """Entries up to there are committed, and applied."""
+        for span in applied:
+            span.end()
         while self._open and self._open[0].end <= high_watermark:
             _end(self._open.popleft())
 
