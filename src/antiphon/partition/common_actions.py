@@ -43,8 +43,6 @@ class CommonActions:
             began_s = system.monotonic_s()
             state.table.committed(high_watermark)
             state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
-        if traces is not None:
-            traces.committed(high_watermark, spans)
         state.high_watermark = high_watermark
         self._steps.news.append((self._clients.committed, (high_watermark,)))
         transactions = state.log.producers.transactions
@@ -52,6 +50,8 @@ class CommonActions:
             transactions.committed(high_watermark)
         if state.observer is not None:
             self._steps.later(state.observer.committed, high_watermark)
+        if traces is not None:
+            traces.committed(high_watermark, spans)
 
     def _read_ready(self, action: ReadReady) -> None:
         self._steps.later(self._clients.read_ready, action)
