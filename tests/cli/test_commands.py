@@ -165,6 +165,16 @@ def test_keys_and_versions(shell: Shell) -> None:
     shell.refused("kv", "default", "put", "k1", "other", "--if-absent")
     shell.ok("kv", "default", "put", "k1", "two", "--if-version", version)
     shell.refused("kv", "default", "put", "k1", "three", "--if-version", version)
+    nothing = '{"0": 0, "1": 0, "2": 0, "3": 0}'
+    assert shell.ok("kv", "default", "scan", "--as-of", nothing, "--json") == ""
+    assert "as of offset 0" in shell.refused("kv", "default", "get", "k1", "--as-of", "0")
+    assert "is beyond" in shell.refused("kv", "default", "get", "k1", "--as-of", "99999")
+    assert "offset for each" in shell.refused("kv", "default", "scan", "--as-of", "0")
+    shell.refused("kv", "default", "get", "k1", "--as-of", "yesterday", code=2)
+    offset = next(
+        n for n in range(1, 99) if shell.run("kv", "default", "get", "k1", "--as-of", str(n)).returncode == 0
+    )
+    assert shell.ok("kv", "default", "get", "k1", "--as-of", str(offset)).strip() == "one"
     shell.refused("kv", "default", "delete", "k1", "--if-version", version)
     shell.ok("kv", "default", "put", "k2", "-", stdin="from stdin")
     assert shell.ok("kv", "default", "list", "--from", "k", "--to", "l").split() == ["k1", "k2"]

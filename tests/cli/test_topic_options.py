@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.cli.topic_commands import SHARD_HEADINGS, _for_people
 from antiphon.cli.topic_options import caveats, describe_source, in_force, settings_in_force, with_options
-from antiphon.kafka.topic_config import TOPIC_SETTINGS
+from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.model.metadata import Kind, TopicMeta
 
 

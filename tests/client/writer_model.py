@@ -160,7 +160,9 @@ class ModelConnection:
         self.open: list[Callable[[Any, Any], None]] = []
         self.answers: deque[tuple[Any, Callable[[Any, Any], None]]] = deque()
 
-    def send(self, body: Any, answer: Callable[[Any, Any], None], payload: Any = ()) -> None:
+    def send(
+        self, body: Any, answer: Callable[[Any, Any], None], payload: Any = (), trace: str | None = None
+    ) -> None:
         if self.lost is not None:
             raise self.lost
         self.requests.append((body, b"".join(payload), answer))

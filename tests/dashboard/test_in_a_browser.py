@@ -45,7 +45,9 @@ PATHS = (
     "/ui/groups",
     "/ui/transactions",
     "/ui/jobs",
+    "/ui/sessions",
     "/ui/security",
+    "/api",
     "/ui/nodes/0",
     "/ui/none",
 )

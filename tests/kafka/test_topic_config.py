@@ -3,8 +3,9 @@
 import pytest
 
 from antiphon.coordination import topic_rules
+from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import InvalidRequestError
-from antiphon.kafka.topic_config import NAME_LENGTH_MAX, TOPIC_SETTINGS, name_problem
+from antiphon.kafka.topic_config import NAME_LENGTH_MAX, name_problem
 from antiphon.log.config import Compaction, LogConfig
 from antiphon.model import internal
 from antiphon.model.metadata import Kind, TopicMeta

@@ -60,7 +60,7 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
-from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
+from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKey, ReadKeys
 from antiphon.model.transactions import (
     AbortTransaction,
@@ -164,6 +164,7 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             OpenSession(table, 1, 5_000),
             KeepSession(table, 1),
             CloseSession(table, 1),
+            ListSessions(table),
             HoldShard(topic, ID, 1),
             ConfirmHold(topic, ID, 0, 0),
             ReleaseHold(topic, ID),

@@ -1,12 +1,16 @@
 """The code on the pages runs as it stands there, page by page, and prints what the page says that it prints."""
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from antiphon.tools.local_cluster import LocalCluster
-from tests.pages.blocks import Block, Reader, blocks_of
+from tests.pages.blocks import ROOT, Block, Reader, blocks_of
 from tests.pages.not_run import NOT_RUN, PAGES, runs, wants_spark
 
 pytestmark = pytest.mark.cluster
@@ -55,3 +59,18 @@ def test_a_page_that_says_something_else_is_found(cluster: LocalCluster, tmp_pat
             reader.follow(Block("page", 4, "sh", "antiphon kv no-such-table get answer\n", None))
         with pytest.raises(AssertionError, match="page:5"):
             reader.follow(Block("page", 5, "sh", "false\ntrue\n", None))
+
+
+def test_the_program_of_the_page_on_traces(cluster: LocalCluster) -> None:
+    """In a process of its own: who sets OpenTelemetry up does so for the process."""
+    text = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (told,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "ANTIPHON_SERVERS": cluster.native},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", told)

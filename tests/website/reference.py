@@ -6,8 +6,8 @@ from pkgutil import walk_packages
 from typing import Final
 
 import antiphon
+from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import AntiphonError
-from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.tools.diagrams import kafka_apis
 from tests.website.commands import commands
 from tests.website.settings import node_settings

@@ -31,7 +31,16 @@ from antiphon.model.requests import (
     TableWritten,
 )
 from antiphon.model.rows import Row, Version
-from antiphon.model.sessions import HASHES_MAX, CloseSession, KeepSession, OpenSession, PutEphemeral
+from antiphon.model.sessions import (
+    HASHES_MAX,
+    CloseSession,
+    KeepSession,
+    ListSessions,
+    OpenSession,
+    PutEphemeral,
+    SessionsReply,
+    SessionState,
+)
 from antiphon.model.table_transactions import (
     CheckReads,
     KeysRead,
@@ -68,10 +77,14 @@ def test_golden_bytes_of_sessions() -> None:
         (OpenSession(3, 7, 10_000, (0, 9)), "920796ab4f70656e53657373696f6e0307cd2710920009cd2710"),
         (KeepSession(3, 7), "920795ab4b65657053657373696f6e030790cd2710"),
         (CloseSession(3, 7), "920795ac436c6f736553657373696f6e030790cd2710"),
+        (ListSessions(3, 7, 9), "920794ac4c69737453657373696f6e73030709"),
     ):
         frame = b"".join(encode_message(7, body))
         assert frame[8:].hex() == packed
         assert decode_request.decode(frame[8:]) == (7, body)
+    told = SessionsReply((SessionState(7, 10_000, 2, 5, 9_000),), 3, more=True)
+    frame = b"".join(encode_message(7, told))
+    assert frame[8:].hex() == "920794ad53657373696f6e735265706c79919507cd27100205cd232803c3"
     op = PutEphemeral(b"k", b"v", 7, -1)
     assert msgspec.msgpack.encode(op).hex() == "9504c4016bc4017607ff"
     row = Row(b"k", b"v", Version(5, 0, 1, 2), 7)

@@ -5,6 +5,7 @@ import sys
 import threading
 from typing import Annotated
 
+import msgspec
 import typer
 
 import antiphon
@@ -120,17 +121,37 @@ def _hold(
         raise lost[0]
 
 
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        help="As it was when the log ended at this offset: a number (of the key's shard), or JSON by shard.",
+    ),
+]
+
+
+def _as_of(text: str | None) -> int | dict[int, int] | None:
+    """The offset, or the offsets by shard, that an option names."""
+    if text is None or (text.isascii() and text.isdigit()):
+        return None if text is None else int(text)
+    try:
+        return msgspec.json.decode(text, type=dict[int, int], strict=False)
+    except msgspec.DecodeError:
+        usage(f'--as-of is an offset, or JSON such as {{"0": 17, "1": 4}}, and not {text!r}')
+
+
 @reports_errors
 def get(
     context: typer.Context,
     key: KeyArgument,
+    as_of: AsOfOption = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Print a key's value; exit code 1 if it is not there."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
-        row = db.table(context.obj).get(key)
+        row = db.table(context.obj).get(key, as_of=_as_of(as_of))
     if as_json:
         print_json(_row_json(row))
     else:
@@ -199,13 +220,14 @@ def scan(
     context: typer.Context,
     start: StartOption = "",
     end: EndOption = "",
+    as_of: AsOfOption = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Print keys, versions and values in order."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
-        rows = db.table(context.obj).scan(start, end)
+        rows = db.table(context.obj).scan(start, end, as_of=_as_of(as_of))
         if as_json:
             for row in rows:
                 print_json(_row_json(row))

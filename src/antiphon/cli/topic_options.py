@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
-from antiphon.kafka.topic_config import TOPIC_SETTINGS
+from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.model.metadata import TopicMeta
 from antiphon.replication.commit_rule import spellings_and_meanings
 

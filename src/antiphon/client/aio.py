@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
-from antiphon import system
+from antiphon import system, tracing
 from antiphon.client.account import account_of
 from antiphon.client.cluster import Cluster
 from antiphon.client.codecs import Codec, codec_of
@@ -107,6 +107,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
 
     async def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Reach any node; `antiphon.aio.connect` does this. Raises UnreachableError."""
+        tracing.adopt()
         try:
             await self._cluster.connect(min(timeout_s, self._timeout_s))
         except BaseException:

@@ -8,12 +8,21 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from antiphon import tracing
 from antiphon.client.account import account_for, check_logged_in, client_login
 from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
 from antiphon.errors import AntiphonError, ProtocolViolationError, from_wire
 from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, Failure, Hello, HelloReply
 from antiphon.security.account import Account
-from antiphon.wire.frames import LENGTH_BYTES, PREFIX, Frame, check_prefix, decode_reply, encode_message
+from antiphon.wire.frames import (
+    LENGTH_BYTES,
+    PREFIX,
+    Frame,
+    check_prefix,
+    decode_reply,
+    encode_message,
+    traced_frame,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -97,7 +106,10 @@ class Link:
         request_id = self._next_id
         self._next_id += 1
         timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
-        self._send_all(encode_message(request_id, body, payload), timeout_s)
+        frame = encode_message(request_id, body, payload)
+        if tracing.tracer is not None and (trace := tracing.tracer.parent()) is not None:
+            frame = traced_frame(frame, trace)
+        self._send_all(frame, timeout_s)
         return request_id
 
     def _send_all(self, parts: Sequence[Buffer], timeout_s: float) -> None:

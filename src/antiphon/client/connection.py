@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from antiphon import tracing
 from antiphon.client.account import account_for, check_logged_in, client_login
 from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
 from antiphon.errors import (
@@ -30,7 +31,7 @@ from antiphon.model.requests import (
     HelloReply,
 )
 from antiphon.security.account import Account
-from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message
+from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message, traced_frame
 
 if TYPE_CHECKING:
     import ssl
@@ -85,8 +86,10 @@ class Connection(asyncio.Protocol):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def send(self, body: Any, answer: Answer, payload: Sequence[Buffer] = ()) -> None:
-        """Send a request; `answer` is called later, never from within this call.
+    def send(
+        self, body: Any, answer: Answer, payload: Sequence[Buffer] = (), trace: str | None = None
+    ) -> None:
+        """Send a request; `answer` is called later, never from within this call. `trace`: its `traceparent`.
 
         Raises the connection's AntiphonError when it is lost already, and FrameTooLargeError.
         """
@@ -94,6 +97,8 @@ class Connection(asyncio.Protocol):
             raise self.lost
         request_id = self._next_id
         frame = encode_message(request_id, body, payload)
+        if trace is not None:
+            frame = traced_frame(frame, trace)
         self._next_id = request_id + 1
         if not self._answers and self._timer is None:
             self._heard_at = self._loop.time()
@@ -115,7 +120,7 @@ class Connection(asyncio.Protocol):
             else:
                 future.set_result((reply, bulk))
 
-        self.send(body, answer, payload)
+        self.send(body, answer, payload, None if tracing.tracer is None else tracing.tracer.parent())
         return await future
 
     def when_uncongested(self, call: Callable[[], None]) -> None:

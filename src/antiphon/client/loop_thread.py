@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from antiphon import tracing
 from antiphon.client.aio import AsyncClient
 from antiphon.client.closing import Closes
 from antiphon.client.connection import ClientClosedError
@@ -65,6 +67,8 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise InvalidRequestError("the blocking client cannot be called from its own event loop")
+        if tracing.tracer is not None:
+            work = _in_context(work, contextvars.copy_context())
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return _outcome(future)
@@ -101,6 +105,11 @@ class LoopThread:
         self._thread.join(JOIN_TIMEOUT_S)
         if not self._thread.is_alive():
             self.loop.close()
+
+
+async def _in_context(work: Coroutine[Any, Any, T], context: contextvars.Context) -> T:
+    """Run work as a part of what the calling thread does: spans are children of what is current there."""
+    return await asyncio.get_running_loop().create_task(work, context=context)
 
 
 def _outcome(future: Future[T]) -> T:

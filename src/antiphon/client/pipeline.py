@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
+from antiphon import tracing
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError, Connection
 from antiphon.client.sweeper import Sweeper
@@ -37,7 +38,7 @@ class Item:
     `alone`: it shares its request with nobody. `number` rises in the order in which callers made them.
     """
 
-    __slots__ = ("alone", "deadline", "future", "number", "size_bytes", "what")
+    __slots__ = ("alone", "deadline", "future", "number", "size_bytes", "trace", "what")
 
     def __init__(self, what: Any, size_bytes: int, deadline: float, future: "asyncio.Future[Any]") -> None:
         self.what = what
@@ -45,6 +46,7 @@ class Item:
         self.deadline = deadline
         self.future = future
         self.alone = False
+        self.trace: str | None = None
         self.number = next(_numbers)
 
 
@@ -158,6 +160,8 @@ class ShardPipeline(ABC):
         """Queue a write. Raises ClientClosedError once the client is closed."""
         if self._closed:
             raise ClientClosedError("this client is closed")
+        if tracing.tracer is not None:
+            trace_call(item, type(item.what).__name__.lower(), self._shard_id)
         self._queue.append(item)
         self._queue_bytes += item.size_bytes
         if not self._flush_planned:
@@ -243,7 +247,8 @@ class ShardPipeline(ABC):
         request.failure = None
         try:
             body, payload = self._encode(request)
-            connection.send(body, lambda reply, _: self._answered(request, reply), payload)
+            trace = None if tracing.tracer is None else trace_among(request.items)
+            connection.send(body, lambda reply, _: self._answered(request, reply), payload, trace)
         except AntiphonError as error:
             self._loop.call_soon(self._answered, request, error)
         request.in_flight = True
@@ -390,6 +395,29 @@ class ShardPipeline(ABC):
         self._queue.clear()
         self._queue_bytes = 0
         self._popped(0)
+
+
+def trace_call(item: Item, name: str, shard_id: int) -> None:
+    """Begin a span of a caller's request, which ends with its answer. It is begun once, whatever way the request takes."""
+    tracer = tracing.tracer
+    if tracer is None or item.trace is not None:
+        return
+    span = tracer.call(name, shard=shard_id)
+    if span is not None:
+        item.trace = span.traceparent
+        item.future.add_done_callback(lambda done: span.end(_problem(done)))
+
+
+def _problem(done: "asyncio.Future[Any]") -> str:
+    if done.cancelled():
+        return "cancelled"
+    error = done.exception()
+    return "" if error is None else str(error)
+
+
+def trace_among(items: Sequence[Item]) -> str | None:
+    """The trace of a request: that of the first of its items that has one."""
+    return next((item.trace for item in items if item.trace is not None), None)
 
 
 def mends(error: AntiphonError) -> bool:

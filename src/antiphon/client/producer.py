@@ -7,10 +7,11 @@ transactions follow each other. Each is carried out by the id's coordinator and 
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from antiphon import tracing
 from antiphon.client.cluster import Cluster
 from antiphon.client.coordinated import Coordinators
 from antiphon.client.named import AnyTopic, Offsets, flat_offsets, name_of
@@ -311,18 +312,19 @@ class AsyncTransaction(TableSteps):
         KeyLockedError where another transaction was first; nothing is written then. TimedOutError with `earlier_try` in its
         details means that the outcome is not known: call this again to ask for it.
         """
-        if self._state == "open":
-            try:
-                await self.flush()
-                await self._prepared()
-            except BaseException as error:
-                await self._give_up(error)
-                raise
-            self._state = "committing"
-        elif self._state != "committing":
-            self._check_open()
-        await self._finish(commit=True)
-        self._state = "committed"
+        with nullcontext() if tracing.tracer is None else tracing.tracer.around("transaction"):
+            if self._state == "open":
+                try:
+                    await self.flush()
+                    await self._prepared()
+                except BaseException as error:
+                    await self._give_up(error)
+                    raise
+                self._state = "committing"
+            elif self._state != "committing":
+                self._check_open()
+            await self._finish(commit=True)
+            self._state = "committed"
 
     async def abort(self) -> None:
         """Abort: readers of committed records never see anything of it."""
@@ -420,7 +422,11 @@ class AsyncTransaction(TableSteps):
             while part.waiting:
                 self._check_open()
                 try:
-                    await self._send_batch(part)
+                    if tracing.tracer is None:
+                        await self._send_batch(part)
+                    else:
+                        with tracing.tracer.around("produce", shard=part.shard_id):
+                            await self._send_batch(part)
                 except AntiphonError as error:
                     raise self._failed(error) from error
                 except asyncio.CancelledError:

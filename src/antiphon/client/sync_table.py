@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from antiphon.client.changes import Changes
 from antiphon.client.loop_thread import LoopThread, Stream
+from antiphon.client.past import AsOf
 from antiphon.client.sync_arrow import TableArrowCalls
 from antiphon.client.sync_session import Session
 from antiphon.client.table import AsyncTable, Key, Value
@@ -142,16 +143,30 @@ class Table(TableArrowCalls, Generic[ValueT]):
             self._thread.call(transaction.commit())
 
     def get(
-        self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None
+        self,
+        key: Key,
+        *,
+        consistency: str = "linearizable",
+        as_of: AsOf | None = None,
+        timeout_s: float | None = None,
     ) -> Row[ValueT]:
         """The row of a key: `value` and `version`. Raises KeyNotFoundError. See `AsyncTable.get`."""
-        return self._thread.call(self._table.get(key, consistency=consistency, timeout_s=timeout_s))
+        return self._thread.call(
+            self._table.get(key, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
+        )
 
     def find(
-        self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None
+        self,
+        key: Key,
+        *,
+        consistency: str = "linearizable",
+        as_of: AsOf | None = None,
+        timeout_s: float | None = None,
     ) -> Row[ValueT] | None:
         """The row of a key, or None when it is not there."""
-        return self._thread.call(self._table.find(key, consistency=consistency, timeout_s=timeout_s))
+        return self._thread.call(
+            self._table.find(key, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
+        )
 
     def get_many(
         self, keys: Iterable[Key], *, consistency: str = "linearizable", timeout_s: float | None = None
@@ -186,6 +201,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         *,
         include_value: Literal[True] = True,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Stream[Row[ValueT]]: ...
 
@@ -197,6 +213,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         *,
         include_value: bool,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Stream[Row[ValueT | None]]: ...
 
@@ -207,11 +224,17 @@ class Table(TableArrowCalls, Generic[ValueT]):
         *,
         include_value: bool = True,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Stream[Row[Any]]:
         """Rows with start <= key < end in byte order; an empty end means to the end. See `AsyncTable.scan`."""
         rows = self._table.scan(
-            start, end, include_value=include_value, consistency=consistency, timeout_s=timeout_s
+            start,
+            end,
+            include_value=include_value,
+            consistency=consistency,
+            as_of=as_of,
+            timeout_s=timeout_s,
         )
         return self._thread.iterate(_pages(rows))
 

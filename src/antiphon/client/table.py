@@ -5,9 +5,12 @@ import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Generic, Literal, overload
 
+import msgspec
+
 from antiphon.client.arrow_calls import TableArrow
 from antiphon.client.cluster import Cluster
 from antiphon.client.hashing import as_bytes
+from antiphon.client.past import AsOf, row_as_of, rows_of_table_as_of
 from antiphon.client.session import AsyncSession, put_under
 from antiphon.client.table_core import TableCore
 from antiphon.client.table_scan import SCAN_ROWS
@@ -142,27 +145,47 @@ class AsyncTable(TableArrow, Generic[ValueT]):
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def get(
-        self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None
+        self,
+        key: Key,
+        *,
+        consistency: str = "linearizable",
+        as_of: AsOf | None = None,
+        timeout_s: float | None = None,
     ) -> Row[ValueT]:
         """The row of a key: `value` and `version`. Raises KeyNotFoundError if it does not exist.
 
         Consistency: "linearizable" (sees every put that was acknowledged before), "leader" (the same unless the leader
         was just deposed; saves the round to the other replicas).
+
+        With `as_of` the row as it was when the log of the key's shard ended at that offset (`offsets(shard)` tells where
+        it ends now). The client reads the part of the log that it takes. Raises OffsetOutOfRangeError where the log ends
+        before that, or does not have any more what was there; its details say from which offset on (`start`) it has.
         """
-        row = await self.find(key, consistency=consistency, timeout_s=timeout_s)
+        row = await self.find(key, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         if row is None:
-            raise KeyNotFoundError(f"key {key!r} is not in table {self.name!r}")
+            then = "" if as_of is None else f" as of offset {as_of}"
+            raise KeyNotFoundError(f"key {key!r} is not in table {self.name!r}{then}")
         return row
 
     async def find(
-        self, key: Key, *, consistency: str = "linearizable", timeout_s: float | None = None
+        self,
+        key: Key,
+        *,
+        consistency: str = "linearizable",
+        as_of: AsOf | None = None,
+        timeout_s: float | None = None,
     ) -> Row[ValueT] | None:
-        """The row of a key, or None when it is not there."""
+        """The row of a key, or None when it is not there. See `get`."""
         key = as_bytes(key, "key")
+        row: Any
+        if as_of is not None:
+            limit_s = self._timeout_s if timeout_s is None else timeout_s
+            row = await row_as_of(self.core, key, as_of, limit_s)
+            return row if row is None or self.values is None else self.values.row(row)
         deadline = self._deadline(timeout_s)
         if not self.core.is_known:
             await self.core.ready()
-        row: Any = await self.core.reads.ask(key, self.core.ranges(), consistency, deadline)
+        row = await self.core.reads.ask(key, self.core.ranges(), consistency, deadline)
         return row if row is None or self.values is None else self.values.row(row)
 
     async def get_many(
@@ -188,6 +211,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         *,
         include_value: Literal[True] = True,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Row[ValueT]]: ...
 
@@ -199,6 +223,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         *,
         include_value: bool,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Row[ValueT | None]]: ...
 
@@ -209,14 +234,26 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         *,
         include_value: bool = True,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Row[ValueT | None]]:
         """Rows with start <= key < end in byte order over all shards; an empty end means to the end.
 
         Rows arrive in pages of up to 1,000 per shard. Each page is from one moment; the whole result is not.
         `timeout_s` bounds each page.
+
+        With `as_of` the rows as they were when the logs ended at these offsets: one, of a table with one shard, or one by
+        shard (shards that were split off later left out), which is one moment of the table if the offsets are of one. All
+        of them are in memory then; `timeout_s` bounds each request. See `get` for what it reads and raises.
         """
         first, stop, values = as_bytes(start, "key"), as_bytes(end, "key"), self.values
+        row: Any
+        if as_of is not None:
+            limit_s = self._timeout_s if timeout_s is None else timeout_s
+            for row in await rows_of_table_as_of(self.core, first, stop, as_of, limit_s):
+                row = row if include_value else msgspec.structs.replace(row, value=None)
+                yield row if values is None else values.row(row)
+            return
         request = TableScan(-1, first, stop, SCAN_ROWS, include_value, consistency)
         scans = await self.core.scans(request, self._timeout_s if timeout_s is None else timeout_s)
         await asyncio.gather(*(scan.load() for scan in scans))
@@ -224,7 +261,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         heapq.heapify(heads)
         while heads:
             _, at = heads[0]
-            row: Any = scans[at].take()
+            row = scans[at].take()
             yield row if values is None else values.row(row)
             head = await scans[at].head()
             if head is None:

@@ -54,6 +54,15 @@ class TableCore(Handle):
         return self._known() or await self._resolved()
 
     @property
+    def cluster(self) -> Cluster:
+        """The connections to the nodes."""
+        return self._cluster
+
+    async def meta(self) -> TopicMeta:
+        """The newest metadata of the table. Raises UnknownTopicError, WrongKindError."""
+        return await self._resolved()
+
+    @property
     def is_known(self) -> bool:
         """Are the table's shards known?"""
         return self._known() is not None

@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+from antiphon import tracing
 from antiphon.client.cluster import Cluster
 from antiphon.client.connection import ClientClosedError
-from antiphon.client.pipeline import Item
+from antiphon.client.pipeline import Item, trace_among, trace_call
 from antiphon.client.sweeper import Sweeper
 from antiphon.errors import (
     AntiphonError,
@@ -43,6 +44,8 @@ class TableReader:
         """Ask for a key, which is `item.what`."""
         if not self._asked:
             self._loop.call_soon(self._flush)
+        if tracing.tracer is not None:
+            trace_call(item, "get", self._shard_id)
         self._asked.append(item)
 
     async def close(self) -> None:
@@ -75,7 +78,8 @@ class TableReader:
                 _resolve(items, reply)
 
         try:
-            connection.send(self._request(items), answered)
+            trace = None if tracing.tracer is None else trace_among(items)
+            connection.send(self._request(items), answered, (), trace)
         except AntiphonError:
             self._ask_again(items)
             return

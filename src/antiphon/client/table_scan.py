@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from antiphon import tracing
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.table_writer import OP_OVERHEAD_BYTES
 from antiphon.errors import ProtocolViolationError, WrongShardError
@@ -42,6 +43,13 @@ class RangeScan:
 
     async def load(self) -> None:
         """Get the next page, or none when there is nothing more."""
+        if tracing.tracer is None:
+            await self._load()
+        else:
+            with tracing.tracer.around("scan"):
+                await self._load()
+
+    async def _load(self) -> None:
         pauses = Pauses(asyncio.get_running_loop().time() + self._timeout_s)
         while True:
             try:

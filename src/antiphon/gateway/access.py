@@ -46,7 +46,7 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
-from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
+from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.model.transactions import (
     AbortTransaction,
@@ -317,6 +317,7 @@ ACCESS: Final[dict[type, Check]] = {
     OpenSession: _shard(Operation.WRITE),
     KeepSession: _shard(Operation.WRITE),
     CloseSession: _shard(Operation.WRITE),
+    ListSessions: _shard(Operation.DESCRIBE),
     HoldShard: _cluster(Operation.ALTER),
     ConfirmHold: _cluster(Operation.ALTER),
     ReleaseHold: _cluster(Operation.ALTER),

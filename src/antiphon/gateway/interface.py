@@ -22,6 +22,7 @@ from antiphon.model.access import AccessBook
 from antiphon.model.events import Event
 from antiphon.model.findings import AuditNote
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.plans import Plan
 from antiphon.model.requests import (
     AdminRequest,
     AlterTopic,
@@ -39,7 +40,7 @@ from antiphon.model.requests import (
 )
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.model.sender import Sender
-from antiphon.model.sessions import SessionRequest
+from antiphon.model.sessions import ListSessions, SessionRequest, SessionsReply
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.records.batch import Buffer
 
@@ -55,6 +56,9 @@ ShardRequest = (
     | CheckReads
 )
 """Requests of the native protocol that the leader of a shard answers."""
+
+
+Rehearse = Callable[[ClusterMeta, AdminRequest], Plan]
 
 
 class NodeQuestions(Protocol):
@@ -80,9 +84,12 @@ class Gateway(Protocol):
         events: what happened to nodes, topics and shards lately, as this node heard of it; the oldest first.
         questions: what nodes ask each other.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
+        rehearse: given metadata and a request, what the coordinator would decide on it; raises what it would refuse it with.
+            Takes as long as there are shards, and may be called from any thread.
         transactions: the shards' part of them.
         backups: the same of backups.
         rack: where this node stands, as its operator says; empty: nobody said.
+        list_sessions: the sessions that are open in a shard of a table. Raises NotLeaderError, NotReadyError.
         followers_with: given a shard and an offset, the nodes whose replicas have the log up to there, as the shard's
             leader here knows; the furthest first. Empty where this node does not lead the shard.
         count_replicas: how many this node has open.
@@ -93,11 +100,13 @@ class Gateway(Protocol):
     node_id: int
     cluster_id: str
     check_request: Callable[[int], None]
+    rehearse: Rehearse
     transactions: ShardTransactions
     backups: ShardBackups
     questions: NodeQuestions
     events: Sequence[Event]
     rack: str
+    list_sessions: Callable[[ListSessions], SessionsReply]
     followers_with: Callable[[int, int], list[int]]
     count_replicas: Callable[[], int]
     note_audit: Callable[[Sequence[int], Iterable[AuditNote]], Coroutine[Any, Any, None]]

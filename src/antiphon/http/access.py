@@ -23,6 +23,7 @@ FORBIDDEN: Final = 403
 OPEN_PAGES: Final = ("/healthz", "/livez", "/readyz")
 TOPICS_PAGE: Final = "/topics"
 DASHBOARD: Final = "/ui/"  # and `/`: each of its pages asks for the rights that it needs
+API: Final = "/api"  # as each operation does
 CHALLENGE: Final = 'WWW-Authenticate: Basic realm="antiphon", charset="UTF-8"\r\nWWW-Authenticate: Bearer\r\n'
 
 Reply = tuple[int, str, bytes]
@@ -46,7 +47,7 @@ def refused(session: Session, path: str, authorization: bytes) -> Reply | None:
             _log_in(session, authorization)
         if not session.is_open:
             return UNAUTHORIZED, _TEXT, b"say who you are\n"
-        asks_itself = path in {TOPICS_PAGE, "/"} or path.startswith(DASHBOARD)
+        asks_itself = path in {TOPICS_PAGE, "/"} or path.startswith((DASHBOARD, API))
         may = asks_itself or session.rights.may(Operation.DESCRIBE, Resource.CLUSTER)
     except UnauthenticatedError as error:
         return UNAUTHORIZED, _TEXT, f"{error.message}\n".encode()

@@ -64,12 +64,13 @@ class WebRequest(NamedTuple):
 
 
 class WebAnswer(NamedTuple):
-    """What the application said. `busy_s` is how long it held the event loop."""
+    """What the application said. `busy_s` is how long it held the event loop, `mutated` how many partitions it makes."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
     busy_s: float = 0.0
+    mutated: int = 0
 
 
 class _Busy:

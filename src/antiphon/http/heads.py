@@ -1,7 +1,7 @@
 """What the first lines of a request say."""
 
 from antiphon.http.access import path_of
-from antiphon.http.board import PREFIX, Board
+from antiphon.http.board import API, PREFIX, Board
 
 
 def is_for_board(request_line: bytes) -> bool:
@@ -10,7 +10,9 @@ def is_for_board(request_line: bytes) -> bool:
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
         return False
     path = path_of(request_line)
-    return Board.takes(path) and (words[0] in {b"GET", b"HEAD"} or (words[0], path[:4]) == (b"POST", PREFIX))
+    if not Board.takes(path):
+        return False
+    return words[0] in {b"GET", b"HEAD"} or path.startswith(API) or (words[0], path[:4]) == (b"POST", PREFIX)
 
 
 def body_bytes(lines: list[bytes]) -> int:

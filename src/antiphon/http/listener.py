@@ -1,9 +1,9 @@
 """The HTTP listener, for people (the dashboard) and monitors: `/healthz`, `/readyz`, `/metrics`, `/status`, `/topics`.
 
-It answers GET, and POST for what the dashboard is told to do.
+It answers GET, and POST for what the API is told to do (`antiphon.http.api`).
 
 A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
-size, connections in time and number, and nothing that is sent here changes anything. A connection's next request is looked
+size, connections in time and number, and nothing but the API changes anything. A connection's next request is looked
 at when its last answer has been taken. Pages are made in turn, a little in each turn of the event loop. A page answers all
 requests for it that came before it was made: however many ask at once, it is made once.
 """
@@ -13,6 +13,7 @@ import contextlib
 import math
 import socket
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -25,20 +26,22 @@ from antiphon.gateway.budget import Account, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Use, payer_of
 from antiphon.http.access import (
+    API,
     CHALLENGE,
     OPEN_PAGES,
     TOPICS_PAGE,
     UNAUTHORIZED,
     Reply,
-    may_see,
     path_of,
     refused,
 )
+from antiphon.http.api.problems import as_problem
 from antiphon.http.board import Board
 from antiphon.http.bridge import WebAnswer, WebRequest
 from antiphon.http.heads import body_bytes, halves, is_for_board
 from antiphon.http.page import render
 from antiphon.http.readiness import liveness, readiness
+from antiphon.http.topics_page import topics_told
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.authorizer import EVERYTHING, Rights
@@ -62,22 +65,7 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    303: "See Other",
-    304: "Not Modified",
-    405: "Method Not Allowed",
-    409: "Conflict",
-    413: "Content Too Large",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
+_REASONS: Final = {one.value: one.phrase for one in HTTPStatus}
 
 
 class HttpListener:
@@ -181,14 +169,16 @@ class HttpListener:
     def owed_s(self, session: Session) -> float:
         """How long a client has to wait by its quotas until its next page."""
         payer, quotas = payer_of(session.rights.principal, CLIENT_ID), self.quotas
-        owes = [use for use in (Use.FETCH, Use.REQUEST) if quotas.refuses(use, payer, None)]
+        owes = [use for use in (Use.FETCH, Use.REQUEST, Use.MUTATION) if quotas.refuses(use, payer, None)]
         return max((quotas.owed_s(use, payer) for use in owes), default=0.0)
 
-    def charge(self, session: Session, size_bytes: int, took_s: float) -> None:
+    def charge(self, session: Session, size_bytes: int, took_s: float, mutated: int = 0) -> None:
         """Charge a page. Nobody is made to wait for it: what is owed is looked at before the next one."""
         payer = payer_of(session.rights.principal, CLIENT_ID)
         self.quotas.charge(Use.FETCH, payer, size_bytes, None)
         self.quotas.charge(Use.REQUEST, payer, took_s, None)
+        if mutated:
+            self.quotas.charge(Use.MUTATION, payer, mutated, None)
 
     def _plain_page(self, note: str) -> bytes:
         gateway = self._gateway
@@ -226,33 +216,7 @@ class HttpListener:
         return _json(200 if found["ready"] else 503, found)
 
     def _topics(self, rights: Rights = EVERYTHING) -> Reply:
-        cluster = self._gateway.metadata
-        return _json(
-            200,
-            [
-                {
-                    "name": topic.name,
-                    "kind": str(topic.kind),
-                    "replicas": topic.replicas,
-                    "profile": topic.profile,
-                    "config": topic.config,
-                    "shards": [
-                        {
-                            "shard": shard.index,
-                            "id": shard.shard_id,
-                            "status": str(shard.status),
-                            "leader": shard.leader,
-                            "term": shard.term,
-                            "ensemble": list(shard.ensemble),
-                            "live": list(shard.live),
-                        }
-                        for shard in topic.shards
-                    ],
-                }
-                for topic in cluster.topics
-                if may_see(rights, topic)
-            ],
-        )
+        return _json(200, topics_told(self._gateway.metadata, rights))
 
     def heard_tls(self, transport: asyncio.BaseTransport | None) -> None:
         """A client speaks TLS where there is none: a line in the log, at most every few seconds."""
@@ -380,6 +344,9 @@ class _HttpConnection(asyncio.Protocol):
         headers = {name: value.lower() for name, value in plain.items()}
         session = session_of(self._listener.authenticator, self._transport)
         refusal = refused(session, path_of(lines[0]), plain.get(b"authorization", b""))
+        is_api = path_of(lines[0]).startswith(API)
+        if refusal is not None and is_api:
+            refusal = as_problem(refusal[0], refusal[2])
         if refusal is not None and refusal[0] == UNAUTHORIZED and b"authorization" in plain:
             self._refuse_later(refusal, body=not lines[0].startswith(b"HEAD "))
             return
@@ -388,6 +355,7 @@ class _HttpConnection(asyncio.Protocol):
             if crowd is not None:
                 self._retry_s = 1
                 reply = (TOO_MANY, TEXT, f"{crowd.message}\n".encode())
+                reply = as_problem(reply[0], reply[2]) if is_api else reply
                 self._reply(reply, keep=False, body=not lines[0].startswith(b"HEAD "))
                 return
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
@@ -425,12 +393,13 @@ class _HttpConnection(asyncio.Protocol):
         listener = self._listener
         self._retry_s = math.ceil(listener.owed_s(session)) if listener.quotas.on else 0
         if self._retry_s:
-            text = (("Content-Type", TEXT),)
-            answer = WebAnswer(TOO_MANY, text, b"your quota is used up\n")
+            reply: Reply = TOO_MANY, TEXT, b"your quota is used up\n"
+            reply = as_problem(reply[0], reply[2]) if request.path.startswith(API) else reply
+            answer = WebAnswer(reply[0], (("Content-Type", reply[1]),), reply[2])
         else:
             answer = await listener.board.answer(request, session.rights)
             if listener.quotas.on:
-                listener.charge(session, len(answer.body), answer.busy_s)
+                listener.charge(session, len(answer.body), answer.busy_s, answer.mutated)
         self._page_making = None
         headers = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
         self._write(answer.status, headers, answer.body, keep=keep, body=request.method != "HEAD")

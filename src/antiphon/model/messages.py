@@ -33,17 +33,17 @@ from antiphon.model.requests import (
     Trimmed,
     TrimShard,
 )
-from antiphon.model.sessions import SessionRequest
+from antiphon.model.sessions import ListSessions, SessionRequest, SessionsReply
 from antiphon.model.table_transactions import TableTransactionReply, TableTransactionRequest
 from antiphon.model.transactions import TransactionReply, TransactionRequest
 
 Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
-    | TableTransactionRequest | BackupRequest | NoteAudit
+    | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
     | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply | TableTransactionReply
-    | BackupReply
+    | BackupReply | SessionsReply
 )  # fmt: skip

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from antiphon.model.body import Body
 
+LISTED_MAX: Final = 500  # sessions of one answer
 HASHES_MAX: Final = 16  # numbers that a request may name as the hashes of a shard
 
 
@@ -56,6 +57,38 @@ class CloseSession(Body, frozen=True, array_like=True, tag=True):
     session_id: int
     hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
     wait_ms: int = 10_000
+
+
+class ListSessions(Body, frozen=True, array_like=True, tag=True):
+    """The sessions that are open in a shard of a table, in the order of their ids: at most `limit`, after `after`."""
+
+    shard_id: int
+    after: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=1, le=LISTED_MAX)] = LISTED_MAX
+
+
+class SessionState(msgspec.Struct, frozen=True, array_like=True):
+    """An open session in one shard, as its leader knows it.
+
+    Attributes:
+        keys: that were put under it, whoever has put them since; -1: there were too many to count in one answer.
+        age_ms: since it was opened, or since this leader took over, which knows no more.
+        left_ms: until it expires, if its client stays silent.
+    """
+
+    session_id: int
+    timeout_ms: int
+    keys: int
+    age_ms: int
+    left_ms: int
+
+
+class SessionsReply(Body, frozen=True, array_like=True, tag=True):
+    """`total`: sessions that are open in the shard; `more`: ask again, after the last one."""
+
+    rows: tuple[SessionState, ...]
+    total: int = 0
+    more: bool = False
 
 
 SessionRequest = OpenSession | KeepSession | CloseSession

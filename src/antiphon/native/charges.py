@@ -6,18 +6,14 @@ charged.
 
 from typing import Any, Final, Protocol
 
-from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.mutations import partitions_of
 from antiphon.gateway.quotas import Charged, Payer, Quotas, Use
 from antiphon.model.requests import (
-    AlterTopic,
     AppendBatch,
     Authenticate,
-    CreateTopic,
-    DeleteTopic,
     Fetched,
     GetMetadata,
-    SplitShard,
     TableRows,
     TableWrite,
 )
@@ -58,7 +54,7 @@ def charge_request(client: Client, body: Any, size_bytes: int, took_s: float) ->
 
 def charge_mutation(client: Client, body: Any) -> None:
     """Charge the partitions that are about to come or go."""
-    partitions = _partitions(client.gateway, body)
+    partitions = partitions_of(client.gateway, body)
     if partitions:
         client.quotas.charge(Use.MUTATION, client.payer, partitions, client)
 
@@ -67,21 +63,3 @@ def charge_reply(client: Client, body: Any, size_bytes: int) -> None:
     """Charge what a client is sent of topics and tables."""
     if isinstance(body, READ):
         client.quotas.charge(Use.FETCH, client.payer, size_bytes, client)
-
-
-def _partitions(gateway: Gateway, body: Any) -> int:
-    try:
-        match body:
-            case CreateTopic(validate_only=True) | AlterTopic(validate_only=True):
-                return 0
-            case CreateTopic():
-                return max(1, body.shards)
-            case DeleteTopic():
-                return len(gateway.topic(body.name).shards)
-            case AlterTopic() if body.shards is not None:
-                return max(0, body.shards - len(gateway.topic(body.name).shards))
-            case SplitShard():
-                return 1
-    except AntiphonError:
-        return 0  # there is no such topic, which is what the client is told
-    return 0

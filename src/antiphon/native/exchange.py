@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from antiphon.gateway.request_times import RequestTimes
+    from antiphon.tracing import Span
     from antiphon.transactions.asking import TransactionAsker
     from antiphon.transport.connection import Connection
 
@@ -88,6 +89,7 @@ class Exchange:
         self.begun: dict[
             int, tuple[str, float]
         ] = {}  # open request of a client -> its name, when it was read
+        self.spans: dict[int, Span] = {}  # of open requests that belong to a trace
         self._write_bytes_max = limits.connection_write_bytes
         self._requests_max = limits.requests_per_connection
         self._open_requests = 0
@@ -143,6 +145,9 @@ class Exchange:
     def gone(self) -> None:
         """The connection is closed: nothing is answered any more, and nothing waited for."""
         self.connection = None
+        for span in self.spans.values():
+            span.end("the client hung up")
+        self.spans.clear()
         self._account.close()
         self._deferred.clear()
         for task in list(self._waiting):
@@ -312,6 +317,8 @@ class Exchange:
         connection = self.connection
         if connection is None:
             return
+        if self.spans and (span := self.spans.pop(request_id, None)) is not None:
+            span.end(body.code if type(body) is Failure else "")
         begun = self.begun.pop(request_id, None)
         if begun is not None and self.times is not None:
             self.times[begun[0]].observe(system.monotonic_s() - begun[1])

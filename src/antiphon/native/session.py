@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from antiphon import system
+from antiphon import system, tracing
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -46,6 +46,7 @@ from antiphon.wire.frames import (
     decode_request,
     request_id_of,
     request_of_large,
+    trace_of,
     unreadable,
 )
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 Handler = Callable[["Exchange", int, Any, memoryview], None]
 """Carries out one request: id, body, bulk bytes. It answers, now or later, or raises an AntiphonError that is the answer."""
 
+SPANS_MAX: Final = 1_000  # of one connection's requests
 STRANGER_BYTES: Final = 64 * 1024
 """Of a frame until who is connected has said who it is, and has logged in: longer ones take memory and time to decode."""
 
@@ -143,7 +145,7 @@ class NativeSession:
         self.exchange.is_guarded = self.exchange.session is not OPEN
         self._owner.opened(self)
 
-    def received(self, _connection: "Connection", frame: Frame) -> None:
+    def received(self, connection: "Connection", frame: Frame) -> None:
         """See ConnectionOwner."""
         try:
             if len(frame.header) > HEADER_BYTES_MAX and self._peer is None:
@@ -158,6 +160,11 @@ class NativeSession:
                 raise error from problem
             self.exchange.fail(request_id_of(frame.header), InvalidRequestError(error.message))
             return
+        if tracing.tracer is not None and tracing.current is None:
+            trace = trace_of(frame.header, body)
+            if trace is not None:
+                self._take_traced(connection, request_id, body, frame, trace)
+                return
         if self._peer is not None and self._peer.received(request_id, body, frame.payload):
             return
         if not self.greeted and type(body) is not Hello:
@@ -165,6 +172,28 @@ class NativeSession:
         if self.exchange.mute is not None and self._parks(request_id, body, frame):
             return
         self._begin(request_id, body, frame)
+
+    def _take_traced(
+        self, connection: "Connection", request_id: int, body: Any, frame: Frame, trace: str
+    ) -> None:
+        """What is done at once for a message that belongs to a trace is done under it. It is received once more for that."""
+        tracing.current = trace if self._peer is not None else self._span(request_id, body, trace)
+        try:
+            self.received(connection, frame)
+        finally:
+            tracing.current = None
+
+    def _span(self, request_id: int, body: Any, trace: str) -> str:
+        """Begin a span of a client's request, which ends with its answer; empty: it is not recorded."""
+        tracer, exchange = tracing.tracer, self.exchange
+        if tracer is None or not self.greeted or len(exchange.spans) >= SPANS_MAX:
+            return ""
+        node, shard = exchange.gateway.node_id, getattr(body, "shard_id", None)
+        span = tracer.within(type(body).__name__, trace, serves=True, node=node, shard=shard)
+        if span is None:
+            return ""
+        exchange.spans[request_id] = span
+        return span.traceparent
 
     def drained(self, connection: "Connection") -> None:
         """See ConnectionOwner."""

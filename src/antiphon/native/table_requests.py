@@ -7,12 +7,13 @@ from typing import Any, Final
 from antiphon.coordination.transactions import Producer
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.model.requests import TableGet, TableScan, TableWrite
-from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, SessionRequest
+from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession, SessionRequest
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.native.exchange import Exchange
 from antiphon.native.transaction_parts import once_joined
 
 KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
+SESSION_BYTES: Final = 64  # of one in a list, about
 FIND_BYTES: Final = 1024  # the same for a key next to another one
 
 
@@ -57,6 +58,13 @@ def session(exchange: Exchange, request_id: int, body: SessionRequest, _payload:
     except BaseException:
         exchange.end()
         raise
+
+
+def list_sessions(exchange: Exchange, request_id: int, body: ListSessions, _payload: memoryview) -> None:
+    """Answer with the open sessions of a shard when there is room for them."""
+    done = exchange.begin(request_id)
+    cost_bytes = SESSION_BYTES * body.limit
+    _when_room(exchange, done, cost_bytes, lambda: done(exchange.gateway.list_sessions(body)))
 
 
 # -- transactions that span shards --------------------------------------------------------------------------------
@@ -124,6 +132,7 @@ TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None
     OpenSession: session,
     KeepSession: session,
     CloseSession: session,
+    ListSessions: list_sessions,
     ReadKeys: read_in_transaction,
     CheckReads: read_in_transaction,
     PrepareWrite: prepare,

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from antiphon.coordination.rehearsal import rehearse
 from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.errors import (
     AntiphonError,
@@ -18,7 +20,7 @@ from antiphon.errors import (
 )
 from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done
 from antiphon.gateway.backups import ShardBackups
-from antiphon.gateway.interface import NodeQuestions, ShardRequest
+from antiphon.gateway.interface import NodeQuestions, Rehearse, ShardRequest
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.internal import write_problem
@@ -39,9 +41,10 @@ from antiphon.model.requests import (
 )
 from antiphon.model.results import AppendResult, FetchResult, OffsetResult
 from antiphon.model.sender import Sender
-from antiphon.model.sessions import SessionRequest
+from antiphon.model.sessions import ListSessions, SessionRequest, SessionsReply
 from antiphon.node.bulk_gate import BulkGate
 from antiphon.node.config import NodeConfig
+from antiphon.node.coordinator_config import coordinator_config
 from antiphon.node.disk_care import DiskCare
 from antiphon.node.forwarding import Forwarder
 from antiphon.node.local_replicas import LocalReplicas
@@ -134,6 +137,9 @@ class NodeGateway:
         self.cluster_id = config.cluster_id
         self.rack = config.rack
         self.followers_with: Callable[[int, int], list[int]] = replicas.followers_with
+        self.list_sessions: Callable[[ListSessions], SessionsReply] = partial(
+            _sessions, replicas
+        )  # see Gateway
         self.count_replicas: Callable[[], int] = replicas.hosts.__len__  # see Gateway
         self.cluster = cluster
         self.replicas = replicas
@@ -151,6 +157,7 @@ class NodeGateway:
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self.note_audit: Callable[..., Coroutine[Any, Any, None]] = own.care.audit.take
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
+        self.rehearse: Rehearse = partial(rehearse, coordinator_config(config))  # see Gateway
         self.submit_append = RecordIntake(replicas).append  # see Gateway
         self._follow_keys = count(1)
 
@@ -443,6 +450,11 @@ class NodeGateway:
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """See Gateway."""
         return msgspec.structs.replace(self._own.status(shards), metadata_version=self.metadata_version)
+
+
+def _sessions(replicas: LocalReplicas, request: ListSessions) -> SessionsReply:
+    """See Gateway."""
+    return replicas.host(request.shard_id).sessions.told(request)
 
 
 def _unknown(view: LocalView, text: str, **details: Any) -> AntiphonError:

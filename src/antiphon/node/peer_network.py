@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from antiphon import tracing
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.model.requests import PROTOCOL_VERSION, Hello
 from antiphon.node.accepted_peers import AcceptedPeers, PeerFrames
@@ -17,7 +18,7 @@ from antiphon.node.peer_security import PeerSecurity
 from antiphon.node.peer_wire import FEEDS, encode_replica_message
 from antiphon.node.peers import ON_ACCEPTED, PeerEvents, PeerLink
 from antiphon.replication.messages import AnyMessage, Append
-from antiphon.wire.frames import Buffer, encode_message
+from antiphon.wire.frames import Buffer, encode_message, traced_frame
 
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk
@@ -157,6 +158,8 @@ class PeerNetwork:
             if message is not self._encoded[0]:  # one that goes to several followers is encoded once
                 is_feed = type(message) in FEEDS
                 frame = encode_replica_message(message) if is_feed else encode_message(0, message)
+                if tracing.outgoing is not None:
+                    frame = traced_frame(frame, tracing.outgoing)
                 self._encoded = (message, frame)
             peer.send_replica_message(message, self._encoded[1])
 

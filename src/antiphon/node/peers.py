@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from antiphon import system
+from antiphon import system, tracing
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -42,7 +42,7 @@ from antiphon.replication.messages import (
 )
 from antiphon.security.peer_key import Dialer
 from antiphon.transport.connection import Connection
-from antiphon.wire.frames import Buffer, Frame, encode_message
+from antiphon.wire.frames import Buffer, Frame, encode_message, trace_of
 
 RECONNECT_FIRST_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
@@ -318,7 +318,11 @@ class PeerLink:
             self._welcome(connection, body)
             return
         if isinstance(body, Message):
-            self._events.deliver(self.node_id, with_payload(body, frame.payload))
+            tracing.current = None if tracing.tracer is None else trace_of(frame.header, body)
+            try:
+                self._events.deliver(self.node_id, with_payload(body, frame.payload))
+            finally:
+                tracing.current = None
             return
         answered = self._pending.pop(request_id, None)
         if answered is not None:

@@ -37,6 +37,8 @@ class CommonActions:
     def _commit(self, action: Commit) -> None:
         """Apply; then answer clients and wake readers (S0.20, S1.20)."""
         state, high_watermark = self._state, action.high_watermark
+        traces = state.traces
+        spans = () if traces is None or state.table is None else traces.applying(high_watermark)
         if state.table is not None:
             began_s = system.monotonic_s()
             state.table.committed(high_watermark)
@@ -48,6 +50,8 @@ class CommonActions:
             transactions.committed(high_watermark)
         if state.observer is not None:
             self._steps.later(state.observer.committed, high_watermark)
+        if traces is not None:
+            traces.committed(high_watermark, spans)
 
     def _read_ready(self, action: ReadReady) -> None:
         self._steps.later(self._clients.read_ready, action)
@@ -62,6 +66,8 @@ class CommonActions:
 
     def send_clients_away(self) -> None:
         """The replica leads no more, or stopped."""
+        if self._state.traces is not None:
+            self._state.traces.give_up("the replica leads no more, or stopped")
         self._clients.fail_all(self._state.not_leader())
 
     def stopped(self, error: Exception, *, needs_leader: bool) -> None:

@@ -195,6 +195,8 @@ class ReplicaDriver:
         """Writes come back in order; the replica hears of the last of a group, once a turn."""
         writer, state = self.writer, self.state
         writer.is_told = True
+        if state.traces is not None:
+            state.traces.synced(writer)
         self.call(state.replica.persisted, writer.written_id)
         state.services.disk_progressed()
 

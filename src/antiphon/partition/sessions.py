@@ -25,7 +25,15 @@ from antiphon.errors import (
     StorageFailedError,
 )
 from antiphon.model.requests import Done
-from antiphon.model.sessions import CloseSession, KeepSession, OpenSession, SessionRequest
+from antiphon.model.sessions import (
+    CloseSession,
+    KeepSession,
+    ListSessions,
+    OpenSession,
+    SessionRequest,
+    SessionsReply,
+    SessionState,
+)
 from antiphon.partition import append_queue
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from antiphon.partition.table_shard import TableShard
 
 ENDS_AT_ONCE: Final = 128  # sessions that expire, in one turn
+KEYS_COUNTED_MAX: Final = 5_000  # that a list of sessions looks for in the store
 END_TIMEOUT_S: Final = 30.0
 SESSION_ID_MAX: Final = (1 << 63) - 1
 
@@ -121,6 +130,31 @@ class PartitionSessions:
         self._end(evaluator, session_id, END_TIMEOUT_S, None, _nobody_waits)
         self._state.services.metrics.sessions_expired += 1
         self._log.info("session_expired", session=session_id)
+
+    def told(self, request: ListSessions) -> SessionsReply:
+        """The open sessions that a list asks for. Raises what clients of sessions are told otherwise."""
+        table, evaluator = self._leading()
+        now_s, clock, left = self._state.services.now_s(), self._clock_of(evaluator), KEYS_COUNTED_MAX
+        ids = sorted(one for one in evaluator.sessions.by_id if one > request.after)
+        rows = []
+        for session_id in ids[: request.limit]:
+            session = evaluator.sessions.by_id[session_id]
+            keys = (
+                session.keys
+                if session.keys is not None or left <= 0
+                else table.state.session_keys(session_id)
+            )
+            left -= 0 if keys is session.keys or keys is None else len(keys) + 1
+            rows.append(
+                SessionState(
+                    session_id,
+                    session.timeout_ms,
+                    -1 if keys is None else len(keys),
+                    clock.age_ms(session, now_s),
+                    clock.left_ms(session_id, session, now_s),
+                )
+            )
+        return SessionsReply(tuple(rows), len(evaluator.sessions.by_id), len(ids) > len(rows))
 
     # -- for clients ---------------------------------------------------------------------------------------------
 

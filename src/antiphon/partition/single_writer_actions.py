@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from antiphon import tracing
 from antiphon.errors import StorageFailedError
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.driver import ReplicaDriver
@@ -34,6 +35,7 @@ from antiphon.replication.actions import (
     SendSnapshot,
     TruncateLog,
 )
+from antiphon.replication.messages import Append
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 from antiphon.replication.replica_state import Role
@@ -93,12 +95,17 @@ class SingleWriterActions:
 
     def take_batch(self, batch: bytearray, records: int) -> Event:
         """See ActionHandlers. What was appended is due to the followers."""
-        self._writer.append(self._replica.append_batch(records, batch))
+        action = self._replica.append_batch(records, batch)
+        self._writer.append(action)
+        if tracing.current:
+            self._state.follow(action, tracing.current, "leader")
         return self._send_appended
 
     def _append_log(self, action: AppendLog) -> None:
         self._writer.append(action)
         self._writer.flush()
+        if tracing.current:
+            self._state.follow(action, tracing.current, "follower")
 
     def _truncate_log(self, action: TruncateLog) -> None:
         self._log.warning("log_truncated", to=action.to_offset, log_end=self._files.log_end)
@@ -115,7 +122,15 @@ class SingleWriterActions:
     # -- other replicas ----------------------------------------------------------------------------------------
 
     def _send(self, action: Send) -> None:
-        self._services.send_message(action.to, action.message)
+        traces, message = self._state.traces, action.message
+        if traces is not None and type(message) is Append and message.entries:
+            tracing.outgoing = traces.parent_of(message.entries)
+            try:
+                self._services.send_message(action.to, message)
+            finally:
+                tracing.outgoing = None
+            return
+        self._services.send_message(action.to, message)
 
     def _read_entries(self, action: ReadEntries) -> None:
         self._steps.queue(self._entries_read, action)

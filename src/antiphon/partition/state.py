@@ -16,6 +16,7 @@ from antiphon.errors import (
 )
 from antiphon.partition.replica_view import ReplicaView
 from antiphon.partition.services import CommitObserver, PartitionServices
+from antiphon.partition.traces import ShardTraces
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
     from antiphon.partition.settings import PartitionSettings
     from antiphon.partition.table_shard import TableShard
+    from antiphon.replication.actions import AppendLog
 
 
 class WriterRules(Protocol):
@@ -49,6 +51,7 @@ class PartitionState:
         failed: why this replica has stopped for good; None while it works.
         closed: the node has closed it.
         high_watermark: first offset that clients have not been told is committed.
+        traces: spans of entries with a trace; None: there never was one.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class PartitionState:
         self.observer: CommitObserver | None = None
         self.failed: AntiphonError | None = None
         self.closed = False
+        self.traces: ShardTraces | None = None
         self.high_watermark = replica.high_watermark
         self._rules = rules
 
@@ -79,6 +83,13 @@ class PartitionState:
         self.default_isolation = settings.isolation
         if self.log.config != log:
             self.log.configure(log)
+
+    def follow(self, action: "AppendLog", parent: str, role: str) -> None:
+        """Entries were just staged for what a trace says: follow them."""
+        if action.entries:
+            if self.traces is None:
+                self.traces = ShardTraces(self.services.node_id, self.shard_id)
+            self.traces.appended(action, parent, role)
 
     @property
     def term(self) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from antiphon import tracing
 from antiphon.errors import AntiphonError
 from antiphon.native.listener import PEER_ROOM
 from antiphon.node import injected_faults, memory
@@ -62,12 +63,24 @@ async def _bounded_output(directory: Path) -> None:
         bound_output(directory)
 
 
+def _trace(node_id: int) -> None:
+    """Trace as the environment says. A node without what that takes serves all the same."""
+    try:
+        told = tracing.from_environment(f"antiphon-node-{node_id}")
+    except ImportError as error:
+        structlog.get_logger().warning("not_tracing", reason=str(error))
+    else:
+        if told:
+            structlog.get_logger().info("tracing", told=told)
+
+
 async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[bool], None] | None) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
+    _trace(config.node_id)
     server = Server(config, sockets, None if faults is None else HurtDisk(faults), faults)
     if faults is not None:
         loop.add_signal_handler(signal.SIGUSR1, faults.take)

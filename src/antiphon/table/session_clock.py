@@ -34,6 +34,15 @@ class SessionClock:
         """Has its time-out passed?"""
         return self._due_s.get(session_id, now_s + 1) <= now_s
 
+    def age_ms(self, session: OpenSession, now_s: float) -> int:
+        """How long it is known here to be open."""
+        return 0 if session.since_s is None else max(0, int((now_s - session.since_s) * 1000))
+
+    def left_ms(self, session_id: int, session: OpenSession, now_s: float) -> int:
+        """How long until it is due."""
+        due_s = self._due_s.get(session_id)
+        return session.timeout_ms if due_s is None else max(0, int((due_s - now_s) * 1000))
+
     def begin(self, sessions: OpenSessions, now_s: float) -> None:
         """Count the time-outs of all sessions from now on."""
         self._due_s.clear()
@@ -53,6 +62,8 @@ class SessionClock:
             session = sessions.by_id.get(session_id)
             if session is not None:
                 self.kept(session_id, session, now_s)
+                if session.since_s is None:
+                    session.since_s = now_s
                 if session_id not in self._queued:
                     self._queued.add(session_id)
                     heapq.heappush(self._heap, (self._due_s[session_id], session_id))

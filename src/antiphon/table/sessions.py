@@ -41,13 +41,17 @@ View = Callable[
 
 
 class OpenSession:
-    """One of them. `keys`: what was put under it, with version ids; None until somebody asks."""
+    """One of them. `keys`: what was put under it, with version ids; None until somebody asks.
 
-    __slots__ = ("keys", "size_bytes", "timeout_ms")
+    `since_s`: since when a clock has known it; None until then.
+    """
+
+    __slots__ = ("keys", "since_s", "size_bytes", "timeout_ms")
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
         self.keys: dict[bytes, int] | None = None
+        self.since_s: float | None = None
         self.size_bytes = 0
 
 

@@ -120,7 +120,15 @@ def simulated_mutants(root: Path) -> str:
     return table_of_mutants(measured_in((root / "docs" / "simulation.md").read_text(encoding="utf-8")))
 
 
+def http_api(_root: Path) -> str:
+    """The operations of the API over HTTP."""
+    from antiphon.http.api.routes import table
+
+    return "\n".join(table())
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
+    "api": http_api,
     "commit rules": lambda _: table_of_rules(),
     "lake formats": lake_formats,
     "lake targets": lake_targets,

@@ -176,6 +176,48 @@ def encode_message(request_id: int, body: Any, payload: Sequence[Buffer] = ()) -
     return [PREFIX.pack(length, len(header)) + header]
 
 
+# -- traces -------------------------------------------------------------------------------------------------------
+
+# A `traceparent` is one more element at the end of a message's body, which is an array: who does not know it reads past it.
+_TRACE: Final = b"\xd9\x37"  # msgpack: a text of 55 bytes
+_TRACE_BYTES: Final = 55
+
+
+def traced_frame(frame: list[Buffer], traceparent: str) -> list[Buffer]:
+    """A frame of `encode_message` whose message also says to which trace it belongs, if there is room for that."""
+    first = bytes(frame[0])
+    _, header_bytes = PREFIX.unpack_from(first)
+    header = first[PREFIX.size : PREFIX.size + header_bytes]
+    at = 1 + _INTEGERS.get(header[1], 1)
+    kind = header[at]
+    text = traceparent.encode()
+    if kind & 0xF0 != 0x90 or len(text) != _TRACE_BYTES or header_bytes > HEADER_BYTES_MAX - HEAD_BYTES * 2:
+        return frame
+    count = (kind & 0x0F) + 1
+    marker = bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
+    traced = header[:at] + marker + header[at + 1 :] + _TRACE + text
+    rest = [first[PREFIX.size + header_bytes :], *frame[1:]]
+    payload_bytes = sum(map(len, rest))
+    length = LENGTH_BYTES + len(traced) + payload_bytes
+    if length > FRAME_BYTES_MAX:
+        return frame
+    return [PREFIX.pack(length, len(traced)) + traced, *(part for part in rest if part)]
+
+
+def trace_of(header: Buffer, body: Any) -> str | None:
+    """The `traceparent` at the end of a message; None where it has none."""
+    if len(header) <= HEAD_BYTES or len(header) > HEADER_BYTES_MAX:
+        return None
+    end = bytes(header[-_TRACE_BYTES - len(_TRACE) :])
+    if not end.startswith(_TRACE):
+        return None
+    try:
+        _, fields, _ = _head_of(bytes(header[:HEAD_BYTES]))
+        return end[len(_TRACE) :].decode("ascii") if fields > len(type(body).__struct_fields__) + 1 else None
+    except (ProtocolViolationError, UnicodeDecodeError):
+        return None
+
+
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What `MessageDecoder.decode` raises."""
 

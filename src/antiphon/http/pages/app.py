@@ -12,7 +12,7 @@ from starlette.routing import Route
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.bridge import App
-from antiphon.http.pages import groups, overview, people, tables, topics
+from antiphon.http.pages import api_page, groups, overview, people, sessions, tables, topics
 from antiphon.http.pages.site import Look, Site
 
 POLICY: Final = (
@@ -41,8 +41,11 @@ PAGES: Final[dict[str, Page]] = {
     "/ui/groups/{name:path}": groups.group,
     "/ui/transactions": groups.transactions,
     "/ui/jobs": groups.jobs,
+    "/ui/sessions": sessions.sessions,
     "/ui/security": people.security,
     "/ui/nodes/{node:int}": people.node,
+    "/api": api_page.api,
+    "/api/": api_page.api,
 }
 
 

@@ -8,21 +8,26 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
+from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError, UnknownTopicError
 from antiphon.gateway.access import check
 from antiphon.gateway.interface import Gateway
-from antiphon.model.metadata import ABSENT_NODE
+from antiphon.model.access import Operation, Resource
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import ABSENT_NODE, Kind, TopicMeta
 from antiphon.model.requests import (
     Fetch,
     Fetched,
     GetStatus,
     ListOffset,
     OffsetReply,
+    ReplicaStatus,
+    StartScrub,
     StatusReply,
     TableGet,
     TableRows,
     TableScan,
 )
+from antiphon.model.sessions import ListSessions, SessionsReply
 from antiphon.security.authorizer import Rights
 
 ASK_S: Final = 3.0
@@ -60,6 +65,14 @@ class Asker:
             return self._gateway.status(body.shards)
         return await self._gateway.questions.ask(node_id, body, ASK_S)
 
+    async def scrub(self, node_id: int, body: StartScrub) -> None:
+        """Have a node read what is on its disk."""
+        check(self._gateway, self._rights, body)
+        if node_id == self._gateway.node_id:
+            self._gateway.start_scrub(body.shard_id)
+        else:
+            await self._gateway.questions.ask_bulk(node_id, body, ASK_S)
+
     async def each_node(self, body: Any) -> dict[int, Any]:
         """What each node says that is alive; of the others, and of those that do not answer, an AntiphonError."""
         check(self._gateway, self._rights, body)
@@ -82,6 +95,12 @@ class Asker:
         """How each node is that answers, and its replicas of these shards (of the first thousand)."""
         answers = await self.each_node(GetStatus(tuple(shards[:STATUS_SHARDS])))
         return {node: one for node, one in sorted(answers.items()) if isinstance(one, StatusReply)}
+
+    async def raw_piece(self, shard_id: int, offset: int, max_bytes: int) -> Piece:
+        """Batches from an offset on as the leader has them, also of transactions that are open or were aborted."""
+        body = Fetch(shard_id, offset, max_bytes, isolation="read_uncommitted")
+        check(self._gateway, self._rights, body)
+        return await self._read(self._leader(shard_id), body)
 
     async def log_piece(self, shard_id: int, offset: int, max_bytes: int) -> Piece:
         """Batches from an offset on that transactions have committed; from this node's replica where no leader answers."""
@@ -168,6 +187,17 @@ class Asker:
             raise UnavailableError(f"node {leader} answered with a {type(reply).__name__}")
         return reply
 
+    async def sessions(self, body: ListSessions) -> SessionsReply:
+        """The open sessions of a table's shard, as its leader tells."""
+        check(self._gateway, self._rights, body)
+        leader = self._leader(body.shard_id)
+        if leader == self._gateway.node_id:
+            return self._gateway.list_sessions(body)
+        reply, _ = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
+        if not isinstance(reply, SessionsReply):
+            raise UnavailableError(f"node {leader} answered with a {type(reply).__name__}")
+        return reply
+
     async def ends(self, shards: Collection[int]) -> dict[int, int]:
         """The high watermark of each of these shards, as its leader says; those of which no leader answers are missing."""
         by_leader: dict[int, list[int]] = {}
@@ -196,3 +226,53 @@ class Asker:
                 shard_id=shard_id,
             )
         return leader
+
+
+async def off_loop(work: Any, *args: Any) -> Any:
+    """What takes longer than a turn of the event loop should, on a thread."""
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+def leaders_of(statuses: dict[int, StatusReply]) -> dict[int, ReplicaStatus]:
+    """By shard the replica that leads it, or else the one that is furthest."""
+    found: dict[int, ReplicaStatus] = {}
+    for status in statuses.values():
+        for one in status.replicas:
+            best = found.get(one.shard_id)
+            rank = (one.role == "leader", one.term, one.log_end)
+            if best is None or rank > (best.role == "leader", best.term, best.log_end):
+                found[one.shard_id] = one
+    return found
+
+
+def topic_for(
+    gateway: Gateway, rights: Rights, name: str, operation: Operation = Operation.DESCRIBE
+) -> TopicMeta:
+    """A topic that somebody asks about. Who may not describe one is not told whether it is there."""
+    try:
+        topic = gateway.topic(name)
+    except UnknownTopicError:
+        rights.require(Operation.DESCRIBE, Resource.TOPIC, name)
+        raise
+    if is_internal(topic):
+        rights.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+    else:
+        resource = Resource.TABLE if topic.kind is Kind.TABLE else Resource.TOPIC
+        rights.require(operation, resource, topic.name)
+    return topic
+
+
+async def sizes_of(asker: Asker, rights: Rights, topics: Sequence[TopicMeta]) -> dict[str, tuple[int, int]]:
+    """Records and bytes by topic, where the client may look into replicas, for the first thousand shards."""
+    if not rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
+        return {}
+    shards = [shard.shard_id for topic in topics for shard in topic.shards]
+    by_shard = leaders_of(await asker.statuses(shards))
+    known = set(shards[:STATUS_SHARDS])
+    found = {}
+    for topic in topics:
+        some = [by_shard[one.shard_id] for one in topic.shards if one.shard_id in by_shard]
+        if some and all(one.shard_id in known for one in topic.shards):
+            count = sum(one.high_watermark - one.log_start for one in some)
+            found[topic.name] = (count, sum(one.size_bytes for one in some))
+    return found

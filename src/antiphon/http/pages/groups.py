@@ -3,86 +3,28 @@
 All of it stands in rows of internal tables, which any node can ask their leaders for. Each look is bounded.
 """
 
-import asyncio
-from collections import Counter
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-import msgspec
 from starlette.responses import Response
 
-from antiphon.errors import AntiphonError, UnknownTopicError
+from antiphon.errors import AntiphonError
+from antiphon.http.pages import own_rows
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
-from antiphon.model.internal import GROUPS_TABLE, JOBS_TABLE
-from antiphon.model.requests import TableScan
-from antiphon.model.rows import Row
 from antiphon.model.transactions import ListTransactions, TransactionsReply
-from antiphon.transactions.group_offsets import committed_of, place_of
 
-SCAN_ROWS: Final = 1_000
-SCANS_MAX: Final = 10  # of each shard, for one page
 GROUP_ROWS: Final = 200
 IDS: Final = 200
-JOB_PARTS: Final = b"part/"
-
-
-class Position(NamedTuple):
-    """A group's committed offset in a shard, and the shard's end; None where that is not known."""
-
-    topic: str
-    shard: int
-    offset: int
-    end: int | None
-    commit_ms: int
-    note: str
-
-    @property
-    def lag(self) -> int | None:
-        """Records between the two."""
-        return None if self.end is None else max(0, self.end - self.offset)
-
-
-async def _scan(site: Site, look: Look, table: str, prefix: bytes, *, values: bool) -> tuple[list[Row], bool]:
-    """Rows of an internal table whose keys begin so; and whether there are more than a page looks at."""
-    try:
-        shards = site.gateway.topic(table).shards
-    except UnknownTopicError:
-        return [], False
-
-    async def one(shard_id: int) -> tuple[list[Row], bool]:
-        found: list[Row] = []
-        start, end = prefix, prefix[:-1] + bytes((prefix[-1] + 1,)) if prefix else b""
-        for _ in range(SCANS_MAX):
-            body = TableScan(
-                shard_id, start, end, limit=SCAN_ROWS, include_value=values, consistency="leader"
-            )
-            reply = await look.asker.cluster_rows(body)
-            some = [row for row in reply.rows if row is not None]
-            found += some
-            if not reply.more or not some:
-                return found, False
-            start = some[-1].key + b"\x00"
-        return found, True
-
-    parts = await asyncio.gather(*(one(shard.shard_id) for shard in shards))
-    return [row for part, _ in parts for row in part], any(more for _, more in parts)
 
 
 async def groups(site: Site, look: Look) -> Response:
     """The list: each group that has committed offsets, with how many."""
-    rows, more = await _scan(site, look, GROUPS_TABLE, b"offset/", values=False)
-    counts: Counter[str] = Counter()
-    topics: dict[str, set[str]] = {}
-    for row in rows:
-        place = place_of(row.key)
-        if place is not None:
-            counts[place[0]] += 1
-            topics.setdefault(place[0], set()).add(place[1])
+    found, more = await own_rows.committed_by_group(site.gateway, look.asker)
     everything = look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
     wanted = look.text("q").lower()
     seen = [
-        (name, count, sorted(topics[name]))
-        for name, count in sorted(counts.items())
+        (name, count, topics)
+        for name, (count, topics) in found.items()
         if wanted in name.lower()
         and (everything or look.rights.sees(Operation.DESCRIBE, Resource.GROUP, name))
     ]
@@ -97,20 +39,9 @@ async def group(site: Site, look: Look) -> Response:
     name = str(look.request.path_params["name"])
     if not look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
         look.rights.require(Operation.DESCRIBE, Resource.GROUP, name)
-    escaped = name.replace("%", "%25").replace("/", "%2F")
-    rows, _ = await _scan(site, look, GROUPS_TABLE, f"offset/{escaped}/".encode(), values=True)
-    places = sorted((place[1], place[2], row) for row in rows if (place := place_of(row.key)) is not None)
+    places = await own_rows.places_of_group(site.gateway, look.asker, name)
     page = paged(places, look.whole("start", 0), GROUP_ROWS)
-    shards = {(topic, index): _shard_id(site, topic, index) for topic, index, _ in page.rows}
-    ends = await look.asker.ends([one for one in shards.values() if one is not None])
-    positions = []
-    for topic, index, row in page.rows:
-        committed = committed_of(row.value)
-        if committed is not None:
-            end = ends.get(shards[topic, index] or -1)
-            positions.append(
-                Position(topic, index, committed.offset, end, committed.commit_ms, committed.metadata)
-            )
+    positions = await own_rows.positions(site.gateway, look.asker, page.rows)
     lags = [one.lag for one in positions if one.lag is not None]
     return site.page(
         look,
@@ -121,14 +52,6 @@ async def group(site: Site, look: Look) -> Response:
         lag=sum(lags),
         most=max(lags, default=0),
     )
-
-
-def _shard_id(site: Site, topic: str, index: int) -> int | None:
-    try:
-        found = site.gateway.topic(topic)
-    except UnknownTopicError:
-        return None
-    return next((one.shard_id for one in found.shards if one.index == index), None)
 
 
 async def transactions(site: Site, look: Look) -> Response:
@@ -171,29 +94,8 @@ def _named(site: Site, shard_id: int) -> str:
 async def jobs(site: Site, look: Look) -> Response:
     """Jobs that can be started again: what they were told, how many parts are through, whether they ended."""
     look.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
-    rows, more = await _scan(site, look, JOBS_TABLE, b"", values=True)
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        name, _, what = row.key.partition(b"\x00")
-        one = found.setdefault(
-            name.decode("utf-8", "replace"), {"parts": 0, "plan": "", "end": "", "changed_ms": 0}
-        )
-        one["changed_ms"] = max(one["changed_ms"], row.version.modified_ms)
-        if what.startswith(JOB_PARTS):
-            one["parts"] += 1
-        elif what in {b"plan", b"end"}:
-            one[what.decode()] = _told(row.value)
+    found, more = await own_rows.jobs_told(site.gateway, look.asker)
     wanted = look.text("q").lower()
-    seen = [(name, one) for name, one in sorted(found.items()) if wanted in name.lower()]
+    seen = [(name, one) for name, one in found.items() if wanted in name.lower()]
     page = paged(seen, look.whole("start", 0))
     return site.page(look, "jobs.html", title="Jobs", page=page, more=more, is_filtered=bool(wanted))
-
-
-def _told(value: bytes | None) -> str:
-    """What a job wrote, as text of bounded length."""
-    for decode in (msgspec.json.decode, msgspec.msgpack.decode):
-        try:
-            return str(decode(value or b""))[:400]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-    return ""

@@ -7,25 +7,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from antiphon import system
+from antiphon.http.pages import health
+from antiphon.http.pages.health import PROBLEMS_SHOWN, every_shard
 from antiphon.http.pages.site import Look, Paged, Site
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, ShardStatus
 from antiphon.model.requests import ReplicaStatus, StatusReply
 
 MAP_ROWS: Final = 30
 EVENTS_SHOWN: Final = 60
-PROBLEMS_SHOWN: Final = 30
 BEHIND: Final = ((0, "even"), (100, "near"), (10_000, "behind"))  # entries that a replica lacks
-
-
-class Problem(NamedTuple):
-    """One line of what is wrong; `level` is bad, warn or mended."""
-
-    level: str
-    what: str
-    do: str
-    since_ms: int = 0
 
 
 class Cell(NamedTuple):
@@ -46,16 +38,16 @@ async def overview(site: Site, look: Look) -> Response:
     start = min(max(0, look.whole("start", 0)), max(0, found.total - 1))
     page = found._replace(start=start, rows=found.rows[start : start + MAP_ROWS])
     statuses = await look.asker.statuses([shard.shard_id for _, shard in page.rows])
-    problems = _problems(meta, statuses)
+    found_problems = health.problems(meta, statuses)
     shown_nodes = [node.node_id for node in meta.nodes]
     return site.page(
         look,
         "overview.html",
         title="Overview",
-        problems=problems[:PROBLEMS_SHOWN],
-        more_problems=max(0, len(problems) - PROBLEMS_SHOWN),
-        mended=_mended(statuses),
-        counts=_counts(meta),
+        problems=found_problems[:PROBLEMS_SHOWN],
+        more_problems=max(0, len(found_problems) - PROBLEMS_SHOWN),
+        mended=health.mended(statuses),
+        counts=health.counts(meta),
         statuses=statuses,
         node_rows=_node_rows(meta, statuses),
         page=page,
@@ -96,76 +88,10 @@ def _shards_found(meta: ClusterMeta, wanted: str, *, with_internal: bool) -> Pag
     return Paged(rows, 0, len(rows), MAP_ROWS)
 
 
-def _counts(meta: ClusterMeta) -> dict[str, int]:
-    shards = [shard for topic in meta.topics for shard in topic.shards]
-    return {
-        "nodes": len(meta.nodes),
-        "up": sum(node.alive for node in meta.nodes),
-        "topics": sum(topic.kind == "topic" and not is_internal(topic) for topic in meta.topics),
-        "tables": sum(topic.kind == "table" and not is_internal(topic) for topic in meta.topics),
-        "shards": len(shards),
-        "led": sum(shard.status is ShardStatus.ONLINE for shard in shards),
-        "thin": sum(len(shard.live) < len(shard.ensemble) for shard in shards),
-        "controller": meta.controller,
-        "version": meta.version,
-    }
-
-
-def _problems(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[Problem]:
-    found = []
-    for node in meta.nodes:
-        if not node.alive:
-            do = "start it again: antiphon node start; or drain and replace it (docs/membership.md)"
-            found.append(Problem("bad", f"Node {node.node_id} is down", do))
-        elif node.node_id not in statuses:
-            do = "look at its node.log; it is counted as alive, and this node does not reach it"
-            found.append(Problem("warn", f"Node {node.node_id} does not answer", do))
-    lost = [(topic, shard) for topic, shard in _all(meta) if shard.status is not ShardStatus.ONLINE]
-    for topic, shard in lost[:PROBLEMS_SHOWN]:
-        do = f"it needs a majority of nodes {', '.join(map(str, shard.ensemble))}: start those that are down"
-        found.append(Problem("bad", f"{topic.name}/{shard.index} has no leader ({shard.status})", do))
-    if len(lost) > PROBLEMS_SHOWN:
-        found.append(Problem("bad", f"{len(lost) - PROBLEMS_SHOWN} more shards have no leader", ""))
-    for node_id, status in statuses.items():
-        if status.metadata_unreadable:
-            what = f"Node {node_id} passed over {status.metadata_unreadable} entries of the cluster's own log"
-            found.append(Problem("warn", what, "its node.log says which (metadata_not_readable)"))
-        for one in status.findings:
-            if not one.mended_ms:
-                of = "" if one.shard_id < 0 else f", {name_of(meta, one.shard_id)}"
-                level = "bad" if one.level == "unhealthy" else "warn"
-                found.append(
-                    Problem(level, f"Node {node_id}{of}: {one.kind}: {one.what}", one.do, one.since_ms)
-                )
-    return sorted(found, key=lambda one: one.level != "bad")
-
-
-def _mended(statuses: dict[int, StatusReply]) -> list[Problem]:
-    found = [
-        Problem("mended", f"Node {node_id}: {one.kind}: {one.what}", "", one.mended_ms)
-        for node_id, status in statuses.items()
-        for one in status.findings
-        if one.mended_ms
-    ]
-    return sorted(found, key=lambda one: -one.since_ms)[:5]
-
-
-def _all(meta: ClusterMeta) -> list[tuple[TopicMeta, ShardMeta]]:
-    return [(topic, shard) for topic in meta.topics for shard in topic.shards]
-
-
-def name_of(meta: ClusterMeta, shard_id: int) -> str:
-    """A shard for people: `topic/index`; its number where it is not known."""
-    for topic, shard in _all(meta):
-        if shard.shard_id == shard_id:
-            return f"{topic.name}/{shard.index}"
-    return "__cluster" if shard_id == 0 else f"shard {shard_id}"
-
-
 def _node_rows(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[dict[str, Any]]:
     leads: dict[int, int] = {}
     holds: dict[int, int] = {}
-    for _, shard in _all(meta):
+    for _, shard in every_shard(meta):
         leads[shard.leader] = leads.get(shard.leader, 0) + 1
         for node_id in shard.everybody:
             holds[node_id] = holds.get(node_id, 0) + 1

@@ -5,7 +5,7 @@ from typing import Final
 from starlette.responses import Response
 
 from antiphon.errors import InvalidRequestError, UnavailableError
-from antiphon.http.pages.overview import name_of
+from antiphon.http.pages.health import name_of
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
 from antiphon.model.requests import GetStatus, StatusReply

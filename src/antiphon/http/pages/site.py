@@ -1,13 +1,14 @@
 """What all pages share: the templates, who looks, answers in HTML, errors that say what to do, what is paged."""
 
-import asyncio
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -31,6 +32,7 @@ STATUS_OF: Final = {
     "timed_out": 503,
     "overloaded": 503,
 }
+_CODE: Final = re.compile(r"`([^`]*)`")
 TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -95,6 +97,11 @@ def _static() -> dict[str, tuple[bytes, str]]:
     }
 
 
+def _ticks(text: str) -> Markup:
+    """Words of the program with what stands in back-ticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
+
+
 @functools.cache
 def _templates() -> Environment:
     """All templates, compiled, once in a process: that takes a quarter of a second, so it is done off the event loop."""
@@ -112,6 +119,8 @@ def _templates() -> Environment:
         "ago": words.ago,
         "moment": words.moment,
         "lasted": words.lasted,
+        "ticks": _ticks,
+        "seconds": words.seconds,
         "safe_text": words.safe,
     }
     for path in sorted((HERE / "templates").iterdir()):
@@ -155,8 +164,3 @@ class Site:
         """A page that says what went wrong and what to do."""
         status = STATUS_OF.get(error.code, 500)
         return self.page(look, "error.html", status, error=error, status=status, title="Not shown")
-
-
-async def off_loop(work: Any, *args: Any) -> Any:
-    """What takes longer than a turn of the event loop should, on a thread."""
-    return await asyncio.get_running_loop().run_in_executor(None, work, *args)

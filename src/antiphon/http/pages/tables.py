@@ -4,25 +4,23 @@ Keys are spread over the shards by their hash, so rows in order are merged from 
 shards than a page may ask are browsed shard by shard.
 """
 
-import asyncio
-import heapq
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
 from antiphon.errors import InvalidRequestError, WrongKindError
 from antiphon.http.pages import words
+from antiphon.http.pages.row_pages import SHARDS_MERGED, end_of, merged_rows
 from antiphon.http.pages.site import Look, Site
 from antiphon.http.pages.topics import find_topic
 from antiphon.model.access import Operation
 from antiphon.model.metadata import KeyRanges, Kind, ShardMeta, TopicMeta
-from antiphon.model.requests import TableGet, TableScan
+from antiphon.model.requests import TableGet
 
 if TYPE_CHECKING:
     from antiphon.model.rows import Row
 
 ROWS: Final = 50
-SHARDS_MERGED: Final = 16
 KEY_HEX_MAX: Final = 8_192
 
 
@@ -40,16 +38,7 @@ async def rows(site: Site, look: Look) -> Response:
     if prefix:
         place = KeyRanges(found.shards).shard_of(prefix)
         exact = (await look.asker.rows(TableGet(place.shard_id, (prefix,), consistency="leader"))).rows[0]
-    scans = [
-        TableScan(one.shard_id, start, _end(prefix), limit=ROWS + 1, consistency="leader") for one in some
-    ]
-    replies = await asyncio.gather(*(look.asker.rows(scan) for scan in scans))
-    merged = heapq.merge(
-        *([row for row in reply.rows if row is not None] for reply in replies), key=lambda row: row.key
-    )
-    kept = [row for _, row in zip(range(ROWS + 1), merged, strict=False)]
-    more = len(kept) > ROWS or any(reply.more for reply in replies)
-    kept = kept[:ROWS]
+    kept, more = await merged_rows(look.asker, [one.shard_id for one in some], start, end_of(prefix), ROWS)
     return site.page(
         look,
         "rows.html",
@@ -82,9 +71,3 @@ def _bytes(text: str) -> bytes:
         return bytes.fromhex(text[:KEY_HEX_MAX])
     except ValueError:
         return b""
-
-
-def _end(prefix: bytes) -> bytes:
-    """The first key that does not begin with this; empty: there is none."""
-    cut = prefix.rstrip(b"\xff")
-    return cut[:-1] + bytes((cut[-1] + 1,)) if cut else b""

@@ -1,47 +1,33 @@
 """Topics and tables: the list, one of them with its shards, and the browser for records."""
 
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse, Response
 
-from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
+from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
 from antiphon.http.access import may_see
 from antiphon.http.pages import words
-from antiphon.http.pages.asking import STATUS_SHARDS, Asker, Piece
-from antiphon.http.pages.site import Look, Site, off_loop, paged
+from antiphon.http.pages.asking import leaders_of, sizes_of, topic_for
+from antiphon.http.pages.log_pages import RECORDS, Found, read_records
+from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
-from antiphon.model.requests import ReplicaStatus, StatusReply
-from antiphon.records.aborted import without_aborted
-from antiphon.records.decode import BadBatch, Record, decode_what_can_be
+
+if TYPE_CHECKING:
+    from antiphon.model.requests import StatusReply
 
 SHARD_ROWS: Final = 100
-RECORDS: Final = 50  # of one page
 LOOKED_BACK: Final = 2_000  # offsets, where a text is looked for and no place is named
-PIECE_BYTES: Final = 256 * 1024
-PIECES_MAX: Final = 8  # that are read for one page
-UNPACKED_MAX: Final = 8 * 1024 * 1024  # of one batch
 WHOLE_BYTES: Final = 256 * 1024  # of a record that is shown alone
 SORTS: Final = ("name", "shards", "kind")
 
 
 def find_topic(site: Site, look: Look, operation: Operation = Operation.DESCRIBE) -> TopicMeta:
     """The topic that the path names. Who may not describe one is not told whether it is there."""
-    name = str(look.request.path_params["name"])
-    try:
-        topic = site.gateway.topic(name)
-    except UnknownTopicError:
-        look.rights.require(Operation.DESCRIBE, Resource.TOPIC, name)
-        raise
-    if is_internal(topic):
-        look.rights.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)
-    else:
-        resource = Resource.TABLE if topic.kind is Kind.TABLE else Resource.TOPIC
-        look.rights.require(operation, resource, topic.name)
-    return topic
+    return topic_for(site.gateway, look.rights, str(look.request.path_params["name"]), operation)
 
 
 async def topics(site: Site, look: Look) -> Response:
@@ -60,37 +46,8 @@ async def topics(site: Site, look: Look) -> Response:
         key=lambda one: (-len(one.shards), one.name) if look.text("sort") == "shards" else (0, one.name)
     )
     page = paged(rows, look.whole("start", 0))
-    shards = [shard.shard_id for topic in page.rows for shard in topic.shards]
-    sizes = await _sizes(look, page.rows, shards)
+    sizes = await sizes_of(look.asker, look.rights, page.rows)
     return site.page(look, "topics.html", title="Topics", page=page, sizes=sizes, is_filtered=bool(wanted))
-
-
-async def _sizes(look: Look, rows: Any, shards: list[int]) -> dict[str, tuple[int, int]]:
-    """Records and bytes by topic, where the client may look into replicas, for the first thousand shards."""
-    if not look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
-        return {}
-    statuses = await look.asker.statuses(shards)
-    by_shard = _leaders(statuses)
-    known = set(shards[:STATUS_SHARDS])
-    found = {}
-    for topic in rows:
-        some = [by_shard[one.shard_id] for one in topic.shards if one.shard_id in by_shard]
-        if some and all(one.shard_id in known for one in topic.shards):
-            count = sum(one.high_watermark - one.log_start for one in some)
-            found[topic.name] = (count, sum(one.size_bytes for one in some))
-    return found
-
-
-def _leaders(statuses: dict[int, StatusReply]) -> dict[int, ReplicaStatus]:
-    """By shard the replica that leads it, or else the one that is furthest."""
-    found: dict[int, ReplicaStatus] = {}
-    for status in statuses.values():
-        for one in status.replicas:
-            best = found.get(one.shard_id)
-            rank = (one.role == "leader", one.term, one.log_end)
-            if best is None or rank > (best.role == "leader", best.term, best.log_end):
-                found[one.shard_id] = one
-    return found
 
 
 async def topic(site: Site, look: Look) -> Response:
@@ -106,7 +63,7 @@ async def topic(site: Site, look: Look) -> Response:
         title=found.name,
         topic=found,
         page=page,
-        replicas=_leaders(statuses),
+        replicas=leaders_of(statuses),
         ends={
             (node, one.shard_id): one.log_end for node, status in statuses.items() for one in status.replicas
         },
@@ -121,16 +78,6 @@ def _may(look: Look, operation: Operation, found: TopicMeta) -> bool:
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
-
-
-class Found(NamedTuple):
-    """Records of one page. `next_offset`: where the next one begins; `seen`: how many were looked at."""
-
-    records: list[Record]
-    bad: list[BadBatch]
-    piece: Piece | None
-    next_offset: int
-    seen: int
 
 
 async def records(site: Site, look: Look) -> Response:
@@ -153,7 +100,7 @@ async def records(site: Site, look: Look) -> Response:
     start = 0
     try:
         start, end = await _start(look, shard.shard_id)
-        page = await _read(look.asker, shard.shard_id, start, end, look.text("q"))
+        page = await read_records(look.asker, shard.shard_id, start, end, look.text("q"))
     except AntiphonError as error:
         problem = error
     return site.page(
@@ -181,7 +128,7 @@ async def record(site: Site, look: Look) -> Response:
         raise InvalidRequestError(f"{found.name!r} has no shard {index}")
     how = look.text("as") if look.text("as") in words.FORMATS else "auto"
     try:
-        page = await _read(look.asker, shard.shard_id, offset, offset + 1, "")
+        page = await read_records(look.asker, shard.shard_id, offset, offset + 1, "")
     except OffsetOutOfRangeError:
         page = Found([], [], None, 0, 0)
     one = page.records[0] if page.records else None
@@ -222,45 +169,3 @@ async def _start(look: Look, shard_id: int) -> tuple[int, int]:
     if asked == "oldest":
         return first.log_start, end
     return min(max(look.whole("offset", first.log_start), first.log_start), end), end
-
-
-async def _read(asker: Asker, shard_id: int, start: int, end: int, wanted: str) -> Found:
-    """Records from `start` on, at most a page of them, out of a bounded number of pieces of the log."""
-    kept: list[Record] = []
-    bad: list[BadBatch] = []
-    piece: Piece | None = None
-    at, seen = start, 0
-    for _ in range(PIECES_MAX if wanted else 2):
-        if at >= end or len(kept) >= RECORDS:
-            break
-        piece = await asker.log_piece(shard_id, at, PIECE_BYTES)
-        some, worse, after = await off_loop(_decoded, piece, at)
-        if after <= at:
-            break
-        seen += len(some)
-        for one in some:
-            if len(kept) < RECORDS and one.offset < end and _matches(one, wanted):
-                kept.append(one)
-        bad += worse
-        at = kept[-1].offset + 1 if len(kept) >= RECORDS else after
-    return Found(kept, bad[:RECORDS], piece, at, seen)
-
-
-def _decoded(piece: Piece, start: int) -> tuple[list[Record], list[BadBatch], int]:
-    """Records of a piece from an offset on, what cannot be read, and where the piece ends."""
-    after = start
-    if not piece.batches:
-        return [], [], after
-    from antiphon.records.batch import iter_batches
-
-    for header, _ in iter_batches(piece.batches):
-        after = header.next_offset
-    some, bad = decode_what_can_be(without_aborted(piece.batches, piece.aborted), UNPACKED_MAX)
-    return [one for one in some if one.offset >= start], bad, after
-
-
-def _matches(one: Record, wanted: str) -> bool:
-    if not wanted:
-        return True
-    looked_for = wanted.encode()
-    return any(part is not None and looked_for in part for part in (one.key, one.value))

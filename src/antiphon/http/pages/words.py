@@ -41,6 +41,11 @@ def lasted(seconds: float) -> str:
     return f"{max(0, int(seconds // unit_s))}\N{NARROW NO-BREAK SPACE}{unit}"
 
 
+def seconds(value: float) -> str:
+    """A short duration, to a tenth of a second."""
+    return f"{value:.1f}\N{NARROW NO-BREAK SPACE}s"
+
+
 def ago(at_ms: int) -> str:
     """How long ago a time is."""
     return f"{lasted(system.wall_ms() / 1000 - at_ms / 1000)} ago"

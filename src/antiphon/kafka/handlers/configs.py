@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from antiphon.coordination.topic_settings import BOOLEAN, INT, LIST, STRING, TOPIC_SETTINGS, TopicSetting
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
@@ -20,17 +21,11 @@ from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import described as d
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.topic_config import (
-    BOOLEAN,
     BROKER_DEFAULTS,
-    INT,
-    LIST,
     SOURCE_BROKER,
     SOURCE_DEFAULT,
     SOURCE_TOPIC,
-    STRING,
-    TOPIC_SETTINGS,
     TopicDefaults,
-    TopicSetting,
 )
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from antiphon import tracing
 from antiphon.coordination.transactions import Producer
 from antiphon.errors import AntiphonError, InvalidRecordError, NotLeaderError
 from antiphon.gateway.interface import Gateway
@@ -33,6 +34,7 @@ from antiphon.kafka.produce_codec import (
     ProduceRequest,
     encode_produce,
 )
+from antiphon.kafka.traces import append_traced, trace_in
 from antiphon.kafka.transaction_codes import produce_code_of
 from antiphon.model.access import Operation
 from antiphon.model.internal import is_internal
@@ -160,6 +162,10 @@ class ProduceHandler:
         if asking is not None:
             work = self._append_part(asking, shard.shard_id, batch.records or b"", timeout_s)
             return asyncio.ensure_future(work)
+        trace = None if tracing.tracer is None else trace_in(batch.records or b"")
+        if trace is not None:
+            told = shard.shard_id, batch.records or b"", outside.expected_offset, timeout_s, trace
+            return asyncio.ensure_future(append_traced(self._gateway, *told))
         return asyncio.ensure_future(
             self._gateway.append(
                 shard.shard_id,

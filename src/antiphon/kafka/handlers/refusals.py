@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.topic_config import TOPIC_SETTINGS
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import TopicMeta
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import (
     LimitReachedError,
     NotReadyError,
@@ -35,7 +36,6 @@ from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.topic_config import (
     SOURCE_DEFAULT,
     SOURCE_TOPIC,
-    TOPIC_SETTINGS,
     TopicDefaults,
     name_problem,
 )

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from antiphon.http.listener import HttpListener
+from antiphon.http import listener as http_listener
+from antiphon.http.api import actions
+from antiphon.http.api import topics as api_topics
 from antiphon.kafka.fetch_sessions import FetchSession
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.handlers import fetch, produce
@@ -159,8 +161,20 @@ LISTENER_MUTANTS: Final = (
     ClusterMutant(
         "listener-page-fails",
         "a page of the HTTP listener fails",
-        (Edit(HttpListener, "_topics", "topic.profile", "topic.profil"),),
+        (Edit(http_listener, "topics_told", "topic.profile", "topic.profil"),),
         options={**CALM, **_LISTENERS, "http_clients": 1},
+    ),
+    ClusterMutant(
+        "listener-api-dry-run-acts",
+        "an action that is only to be planned is carried out",
+        (Edit(actions, "_carry_out", "if dry_run:", "if dry_run and not isinstance(request, CreateTopic):"),),
+        options={**CALM, **_LISTENERS, "api_clients": 1},
+    ),
+    ClusterMutant(
+        "listener-api-skips-an-item",
+        "the next piece of a list begins one item too late",
+        (Edit(api_topics, "page", "end = start + len(some)", "end = start + len(some) + (start == 0)"),),
+        options={**CALM, **_LISTENERS, "api_clients": 1},
     ),
     ClusterMutant(
         "listener-ready-when-joined",

@@ -9,10 +9,11 @@ import msgspec
 from antiphon.client import topic_reads
 from antiphon.client.watch import Watch
 from antiphon.errors import AntiphonError
+from antiphon.model import past
 from antiphon.model.requests import TableRows, TableScan
 from antiphon.partition.table_reads import Admit, TableReads
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, MOVES
+from antiphon.simulation.cluster.mutant_worlds import CALM, MOVES, SNAPSHOTS
 from antiphon.table.evaluator import TableEvaluator
 
 _SCAN: Final = TableReads.scan
@@ -46,6 +47,8 @@ def _scan_in_pieces(
 
     _SCAN(reads, msgspec.structs.replace(request, limit=1), go_on, admit)
 
+
+_PAST: Final[dict[str, Any]] = {"appenders": 0, "putters": 3, "past_readers": 2}
 
 _IN_PIECES: Final = ((TableReads, "scan", _scan_in_pieces),)
 
@@ -130,5 +133,23 @@ READ_MUTANTS: Final = (
             ),
         ),
         options={**_GROUPS, "fault_every_ms": 100, "slow_weight": 1},
+    ),
+    ClusterMutant(
+        "client-past-has-later-rows",
+        "a read as of an offset shows rows that were made after it",
+        (Edit(past, "_taken_back", "rows.pop(key, None)", "pass"),),
+        options={**CALM, **_PAST},
+    ),
+    ClusterMutant(
+        "client-past-keeps-what-was-handed-over",
+        "a read as of an offset shows keys that the shard had handed to another one by then",
+        (Edit(past, "_forward", "key_hash(key) <= last", "True"),),
+        options={**MOVES, **_PAST, "commands": "split"},
+    ),
+    ClusterMutant(
+        "client-past-takes-lost-for-absent",
+        "a read as of an offset says that a key was not there, where its past is gone from the log",
+        (Edit(past, "_taken_back", "if before is None and not _is_new(change):", "if False:"),),
+        options={**SNAPSHOTS, **_PAST},
     ),
 )

@@ -36,6 +36,7 @@ from pyspark.sql.datasource import (
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.job import Job, epoch_time, plan_of
 from antiphon.spark.rows import EXPECTED, check_columns
+from antiphon.spark.traced import planned, under
 from antiphon.spark.write.options import WriteOptions
 from antiphon.spark.write.task import Task, TaskResult, commit_results, write_rows
 
@@ -65,6 +66,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: Any, *, overwrite: bool) -> None:
         _check(options, schema, overwrite=overwrite)
         self.options = options
+        self.trace = planned(options.target.name)
         # What is staged is pinned by the manifest, so any time will do; otherwise a repeated epoch has to find the same.
         self.planned = epoch_time(options.checkpoint if options.protocol == "direct" else None)
 
@@ -76,12 +78,14 @@ class StreamSink(DataSourceStreamArrowWriter):
         if context is None or query_id is None or epoch is None:
             raise InvalidRequestError("a streaming write runs only within a streaming query")
         job = Job(query_id, int(epoch), context.partitionId())
-        return Written(write_rows(Task(self.options, job, self.planned), iterator))
+        with under("spark task", self.trace, epoch=job.epoch, partition=job.partition):
+            return Written(write_rows(Task(self.options, job, self.planned), iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Staged: make the epoch's rows part of the target. Direct: nothing is left to do."""
         if self.options.protocol == "staged":
-            commit_results(self.options, _results(messages), plan_of(self.options.checkpoint, batchId))
+            with under("spark commit", self.trace, epoch=batchId):
+                commit_results(self.options, _results(messages), plan_of(self.options.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing is undone: Spark also calls this after a commit that failed half way, and runs the same epoch again.
@@ -103,6 +107,7 @@ class BatchSink(DataSourceArrowWriter):
                 "records; protocol=staged does without"
             )
         self.options = options
+        self.trace = planned(options.target.name)
         self.txn_id = f"batch/{options.txn_id or uuid.uuid4().hex}"
         self.now_ms = time.time_ns() // 1_000_000
 
@@ -111,12 +116,14 @@ class BatchSink(DataSourceArrowWriter):
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         job = Job(self.txn_id, self.options.txn_version, partition)
-        return Written(write_rows(Task(self.options, job, self.now_ms), iterator))
+        with under("spark task", self.trace, epoch=job.epoch, partition=job.partition):
+            return Written(write_rows(Task(self.options, job, self.now_ms), iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Staged: make the rows part of the target. Direct: nothing is left to do."""
         if self.options.protocol == "staged":
-            commit_results(self.options, _results(messages), b"")
+            with under("spark commit", self.trace, epoch=self.options.txn_version):
+                commit_results(self.options, _results(messages), b"")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Direct: rows that were written stay; run the job again with the same txnId to complete it.

@@ -111,8 +111,13 @@ class _Page(asyncio.Protocol):
 
 async def get_page(host: str, page: str) -> bytes:
     """The whole answer; empty where the node went away. Raises OSError where it does not listen."""
+    return await send(host, f"GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+
+
+async def send(host: str, request: bytes) -> bytes:
+    """The whole answer to a request; see `get_page`."""
     transport, protocol = await asyncio.get_running_loop().create_connection(_Page, host, HTTP_PORT)
-    transport.write(f"GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    transport.write(request)
     try:
         await protocol.over
     finally:

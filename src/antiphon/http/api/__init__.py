@@ -1,0 +1,1 @@
+"""What the dashboard shows, and what operators decide, as JSON under `/api/`, with an OpenAPI document of it."""

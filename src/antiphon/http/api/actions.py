@@ -1,0 +1,162 @@
+"""What operators decide: each goes to the coordinator, as from any other client. A dry run says what that would decide."""
+
+import structlog
+
+from antiphon.errors import InvalidRequestError, TimedOutError
+from antiphon.gateway.access import check
+from antiphon.gateway.mutations import partitions_of
+from antiphon.http.api.answers import Outcome
+from antiphon.http.api.asked import (
+    Action,
+    DrainBody,
+    ElectBody,
+    MoveBody,
+    NewTopic,
+    NoBody,
+    OfNode,
+    OfShard,
+    OfTopic,
+    PlaceBody,
+    RebalanceBody,
+    ScrubBody,
+    SplitBody,
+    TopicChange,
+)
+from antiphon.http.api.call import Call
+from antiphon.http.api.logs import find_shard
+from antiphon.http.pages.asking import off_loop, topic_for
+from antiphon.model.internal import PREFIX
+from antiphon.model.metadata import Kind
+from antiphon.model.placement import PlaceReplicas
+from antiphon.model.requests import (
+    AdminRequest,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    DrainNode,
+    ElectLeader,
+    MoveReplica,
+    Rebalance,
+    RemoveNode,
+    SplitShard,
+    StartScrub,
+)
+
+DECIDED_S = 8.0  # a request is answered before its time is over
+GOES_ON = (SplitShard,)  # what is decided at once, and takes long
+
+
+async def create_topic(call: Call, asked: Action, body: NewTopic) -> Outcome:
+    """Make a topic or table; answered when each shard has a leader."""
+    _check_not_own(body.name)
+    request = CreateTopic(
+        body.name, Kind(body.kind), body.shards, body.replicas, profile=body.profile, config=body.config
+    )
+    return await _carry_out(call, request, dry_run=asked.dry_run)
+
+
+async def alter_topic(call: Call, asked: OfTopic, body: TopicChange) -> Outcome:
+    """Change settings, add shards to a topic, or change how many replicas each shard has."""
+    topic_for(call.gateway, call.rights, asked.topic)
+    request = AlterTopic(asked.topic, body.config, body.shards, body.replicas)
+    return await _carry_out(call, request, dry_run=asked.dry_run)
+
+
+async def delete_topic(call: Call, asked: OfTopic, _body: NoBody) -> Outcome:
+    """Delete a topic or table with its data."""
+    topic_for(call.gateway, call.rights, asked.topic)
+    _check_not_own(asked.topic)
+    return await _carry_out(call, DeleteTopic(asked.topic), dry_run=asked.dry_run)
+
+
+async def elect_leader(call: Call, asked: OfShard, body: ElectBody) -> Outcome:
+    """Elect the leader of a shard anew, or have a node lead it."""
+    return await _carry_out(call, ElectLeader(_shard_id(call, asked), body.node), dry_run=asked.dry_run)
+
+
+async def move_replica(call: Call, asked: OfShard, body: MoveBody) -> Outcome:
+    """Put a replica on another node; answered when it is decided, before the replica has moved."""
+    request = MoveReplica(_shard_id(call, asked), body.from_node, body.to_node)
+    return await _carry_out(call, request, dry_run=asked.dry_run)
+
+
+async def place_replicas(call: Call, asked: OfShard, body: PlaceBody) -> Outcome:
+    """Put a shard on these nodes; answered when it is decided."""
+    request = PlaceReplicas(_shard_id(call, asked), tuple(body.nodes))
+    return await _carry_out(call, request, dry_run=asked.dry_run)
+
+
+async def split_shard(call: Call, asked: OfShard, body: SplitBody) -> Outcome:
+    """Split a shard of a table in two; goes on by itself where it takes longer than an answer may."""
+    return await _carry_out(call, SplitShard(_shard_id(call, asked), body.at), dry_run=asked.dry_run)
+
+
+async def drain_node(call: Call, asked: OfNode, body: DrainBody) -> Outcome:
+    """Move everything that a node holds elsewhere, or take that back; answered when it is decided."""
+    return await _carry_out(call, DrainNode(asked.node, body.cancel), dry_run=asked.dry_run)
+
+
+async def remove_node(call: Call, asked: OfNode, _body: NoBody) -> Outcome:
+    """Forget a node that is drained and stopped."""
+    return await _carry_out(call, RemoveNode(asked.node), dry_run=asked.dry_run)
+
+
+async def rebalance(call: Call, asked: Action, body: RebalanceBody) -> Outcome:
+    """Spread replicas and leaderships evenly; answered when it is decided."""
+    return await _carry_out(call, Rebalance(body.leaders_only), dry_run=asked.dry_run)
+
+
+async def scrub_node(call: Call, asked: OfNode, body: ScrubBody) -> Outcome:
+    """Have a node read what is on its disk now. A dry run only asks whether you may."""
+    request = StartScrub(body.shard_id)
+    check(call.gateway, call.rights, request)
+    _tell(call, request, dry_run=asked.dry_run)
+    if not asked.dry_run:
+        await call.asker.scrub(asked.node, request)
+    return Outcome(done=not asked.dry_run, dry_run=asked.dry_run)
+
+
+def _shard_id(call: Call, asked: OfShard) -> int:
+    return find_shard(topic_for(call.gateway, call.rights, asked.topic), asked.shard).shard_id
+
+
+def _check_not_own(name: str) -> None:
+    if name.startswith(PREFIX):
+        raise InvalidRequestError(
+            f"{name!r} belongs to the cluster: topics and tables whose names begin with {PREFIX!r} are made and deleted by "
+            "its nodes and jobs only"
+        )
+
+
+async def _carry_out(call: Call, request: AdminRequest, *, dry_run: bool) -> Outcome:
+    check(call.gateway, call.rights, request)
+    _tell(call, request, dry_run=dry_run)
+    if dry_run:
+        plan = await off_loop(call.gateway.rehearse, call.gateway.metadata, request)
+        return Outcome(done=False, dry_run=True, plan=plan)
+    call.mutates(partitions_of(call.gateway, request))
+    try:
+        match request:
+            case CreateTopic():
+                await call.gateway.create_topic(request, DECIDED_S)
+            case AlterTopic():
+                await call.gateway.alter_topic(request, DECIDED_S)
+            case _:
+                await call.gateway.administer(request, DECIDED_S)
+    except TimedOutError:
+        if not isinstance(request, GOES_ON):
+            raise
+        return Outcome(done=False, dry_run=False)
+    return Outcome(done=True, dry_run=False)
+
+
+def _tell(call: Call, request: AdminRequest | StartScrub, *, dry_run: bool) -> None:
+    """Who wanted what: for those who ask afterwards."""
+    what = type(request).__name__
+    structlog.get_logger().info(
+        "http_action",
+        principal=str(call.rights.principal),
+        request=what,
+        what=repr(request)[:500],
+        dry_run=dry_run,
+    )

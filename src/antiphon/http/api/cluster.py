@@ -1,0 +1,196 @@
+"""The cluster, its nodes, what they found, what happened."""
+
+from antiphon.errors import UnavailableError
+from antiphon.http.api.answers import (
+    ClusterInfo,
+    CountersInfo,
+    EventInfo,
+    FindingInfo,
+    NodeInfo,
+    Page,
+    ScrubInfo,
+    Trouble,
+)
+from antiphon.http.api.asked import Filtered, Listed, ListEvents, Nothing, OneNode
+from antiphon.http.api.call import Call, page
+from antiphon.http.api.problems import AskedWronglyError
+from antiphon.http.pages import health
+from antiphon.model.access import Operation, Resource
+from antiphon.model.counters import LATENCY_BOUNDS_S
+from antiphon.model.findings import Finding
+from antiphon.model.metadata import ABSENT_NODE, NodeMeta
+from antiphon.model.requests import GetStatus, StatusReply
+
+
+async def get_cluster(call: Call, _asked: Nothing) -> ClusterInfo:
+    """The cluster at a glance: its health, what is wrong and what to do, how many there are of all."""
+    call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    meta = call.gateway.metadata
+    statuses = await call.asker.statuses([])
+    found = health.problems(meta, statuses)
+    bad = any(one.level == "bad" for one in found)
+    return ClusterInfo(
+        cluster_id=meta.cluster_id,
+        metadata_version=meta.version,
+        node=call.gateway.node_id,
+        controller=meta.controller,
+        voters=list(call.gateway.quorum_voters),
+        health="unhealthy" if bad else "degraded" if found else "healthy",
+        counts={
+            name: count
+            for name, count in health.counts(meta).items()
+            if name not in {"controller", "version"}
+        },
+        troubles=[_trouble(one) for one in found[: health.PROBLEMS_SHOWN]],
+        more_troubles=max(0, len(found) - health.PROBLEMS_SHOWN),
+        mended=[_trouble(one) for one in health.mended(statuses)],
+    )
+
+
+def _trouble(one: health.Problem) -> Trouble:
+    return Trouble(level=one.level, what=one.what, do=one.do, since_ms=one.since_ms)
+
+
+async def list_nodes(call: Call, asked: Listed) -> Page[NodeInfo]:
+    """The nodes, with what each tells of itself."""
+    call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    statuses = await call.asker.statuses([])
+    leads, holds = _carried(call)
+    return page(
+        call.gateway.metadata.nodes,
+        asked.start,
+        asked.limit,
+        lambda one: _node(call, one, statuses.get(one.node_id), leads, holds),
+    )
+
+
+async def get_node(call: Call, asked: OneNode) -> NodeInfo:
+    """One node."""
+    call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    known = {one.node_id: one for one in call.gateway.metadata.nodes}
+    if asked.node not in known:
+        raise AskedWronglyError(
+            f"there is no node {asked.node}: the cluster has {', '.join(map(str, sorted(known)))}",
+            status=404,
+            code="unknown_node",
+            parameter="node",
+            asked=str(asked.node),
+        )
+    status = None
+    try:
+        status = await call.asker.node(asked.node, GetStatus(()))
+    except UnavailableError:
+        status = None
+    return _node(call, known[asked.node], status, *_carried(call))
+
+
+def _carried(call: Call) -> tuple[dict[int, int], dict[int, int]]:
+    leads: dict[int, int] = {}
+    holds: dict[int, int] = {}
+    for _, shard in health.every_shard(call.gateway.metadata):
+        leads[shard.leader] = leads.get(shard.leader, 0) + 1
+        for node_id in shard.everybody:
+            holds[node_id] = holds.get(node_id, 0) + 1
+    return leads, holds
+
+
+def _node(
+    call: Call, node: NodeMeta, status: StatusReply | None, leads: dict[int, int], holds: dict[int, int]
+) -> NodeInfo:
+    return NodeInfo(
+        node=node.node_id,
+        is_alive=node.alive,
+        is_draining=node.draining,
+        answers=status is not None,
+        is_controller=node.node_id == call.gateway.metadata.controller,
+        is_voter=node.node_id in call.gateway.quorum_voters,
+        native=node.native,
+        kafka=node.kafka,
+        http=node.http,
+        rack=node.rack,
+        leads=leads.get(node.node_id, 0),
+        holds=holds.get(node.node_id, 0),
+        version=None if status is None else status.version,
+        uptime_ms=None if status is None else status.uptime_ms,
+        memory_bytes=None if status is None else status.rss_bytes,
+        counters=_counters(status),
+        scrub=_scrub(status),
+    )
+
+
+def _counters(status: StatusReply | None) -> CountersInfo | None:
+    found = None if status is None else status.counters
+    if found is None:
+        return None
+    return CountersInfo(
+        appends=found.appends,
+        append_records=found.append_records,
+        append_bytes=found.append_bytes,
+        fetches=found.fetches,
+        fetch_bytes=found.fetch_bytes,
+        table_ops=found.table_ops,
+        table_reads=found.table_reads,
+        elections=found.elections,
+        cpu_ms=found.cpu_ms,
+        descriptors=found.descriptors,
+        commit_counts=list(found.commit_counts),
+        disk_counts=list(found.disk_counts),
+        latency_bounds_s=list(LATENCY_BOUNDS_S),
+    )
+
+
+def _scrub(status: StatusReply | None) -> ScrubInfo | None:
+    found = None if status is None else status.scrub
+    if found is None:
+        return None
+    return ScrubInfo(
+        shard_id=None if found.shard_id == ABSENT_NODE else found.shard_id,
+        done_bytes=found.done_bytes,
+        total_bytes=found.total_bytes,
+        waiting=found.waiting,
+        completed_ms=found.completed_ms,
+        read_bytes=found.read_bytes,
+        errors=found.errors,
+        bytes_per_s=found.bytes_per_s,
+        interval_s=found.interval_s,
+    )
+
+
+async def list_findings(call: Call, asked: Filtered) -> Page[FindingInfo]:
+    """What nodes found to be wrong on their disks and in their replicas, by scrub, audit of each other, or use."""
+    call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    meta, statuses = call.gateway.metadata, await call.asker.statuses([])
+    wanted = asked.q.lower()
+    found = [
+        (node, one)
+        for node, status in statuses.items()
+        for one in status.findings
+        if wanted in f"{one.kind} {one.what}".lower()
+    ]
+
+    def tell(what: tuple[int, Finding]) -> FindingInfo:
+        node, one = what
+        return FindingInfo(
+            node=node,
+            kind=one.kind,
+            shard=None if one.shard_id < 0 else health.name_of(meta, one.shard_id),
+            level=one.level,
+            what=one.what,
+            do=one.do,
+            since_ms=one.since_ms,
+            mended_ms=one.mended_ms,
+        )
+
+    return page(found, asked.start, asked.limit, tell, is_partial=len(statuses) < len(meta.nodes))
+
+
+async def list_events(call: Call, asked: ListEvents) -> Page[EventInfo]:
+    """What happened lately, as this node heard of it: elections, fail-overs, nodes, topics; the newest first."""
+    call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    found = [one for one in reversed(call.gateway.events) if not asked.kind or one.kind == asked.kind]
+    return page(
+        found,
+        0,
+        asked.limit,
+        lambda one: EventInfo(at_ms=one.at_ms, kind=str(one.kind), subject=one.subject, what=one.what),
+    )

@@ -1,0 +1,84 @@
+"""Traces over Kafka's protocol: a producer that traces says so in a header of its records, and a node goes by the first one.
+
+Nothing is put into records here, and compressed batches are not unpacked for it.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from antiphon import tracing
+from antiphon.errors import AntiphonError
+from antiphon.gateway.interface import Gateway
+from antiphon.model.results import AppendResult
+from antiphon.records.batch import HEADER_BYTES, Buffer, read_header
+from antiphon.records.varint import take_varint
+
+NAME: Final = tracing.TRACEPARENT.encode()
+HEADERS_MAX: Final = 20  # that are looked at
+TEXT_BYTES: Final = 55
+
+
+def trace_in(records: Buffer) -> str | None:
+    """The `traceparent` among the headers of the first record of a batch, if that is not compressed."""
+    try:
+        if read_header(records).codec:
+            return None
+        view = memoryview(records)
+        _, at = take_varint(view, HEADER_BYTES)
+        at += 1  # attributes
+        for _ in range(2):  # timestamp and offset
+            _, at = take_varint(view, at)
+        for _ in range(2):  # key and value
+            size, at = take_varint(view, at)
+            at += size
+        count, at = take_varint(view, at)
+        for _ in range(min(count, HEADERS_MAX)):
+            size, at = take_varint(view, at)
+            name, at = bytes(view[at : at + min(size, len(NAME) + 1)]), at + size
+            size, at = take_varint(view, at)
+            if name == NAME and size == TEXT_BYTES and at + size <= len(view):
+                return bytes(view[at : at + size]).decode("ascii")
+            at += size
+    except (IndexError, UnicodeDecodeError, AntiphonError):
+        return None
+    return None
+
+
+async def append_traced(
+    gateway: Gateway,
+    shard_id: int,
+    records: Buffer,
+    expected_offset: int | None,
+    timeout_s: float,
+    trace: str,
+) -> AppendResult:
+    """`Gateway.append` under a trace."""
+    tracer = tracing.tracer
+    span = (
+        None
+        if tracer is None
+        else tracer.within("Produce", trace, serves=True, node=gateway.node_id, shard=shard_id)
+    )
+    answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any) -> None:
+        if answer.done():
+            return
+        if isinstance(result, AntiphonError):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+    problem = "failed"
+    tracing.current = None if span is None else span.traceparent
+    try:
+        gateway.submit_append(shard_id, records, expected_offset, timeout_s, done)
+    finally:
+        tracing.current = None
+    try:
+        found = await answer
+        problem = ""
+    finally:
+        if span is not None:
+            span.end(problem)
+    return found
