@@ -22,6 +22,11 @@ from antiphon.model.metadata import ABSENT_NODE, NodeMeta
 from antiphon.model.requests import GetStatus, StatusReply
 
 
+def _voters(call: Call) -> tuple[int, ...]:
+    recorded = call.gateway.metadata.voters
+    return () if recorded is None else recorded.ensemble
+
+
 async def get_cluster(call: Call, _asked: Nothing) -> ClusterInfo:
     """The cluster at a glance: its health, what is wrong and what to do, how many there are of all."""
     call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
@@ -34,7 +39,7 @@ async def get_cluster(call: Call, _asked: Nothing) -> ClusterInfo:
         metadata_version=meta.version,
         node=call.gateway.node_id,
         controller=meta.controller,
-        voters=list(call.gateway.quorum_voters),
+        voters=list(_voters(call)),
         health="unhealthy" if bad else "degraded" if found else "healthy",
         counts={
             name: count
@@ -103,7 +108,7 @@ def _node(
         is_draining=node.draining,
         answers=status is not None,
         is_controller=node.node_id == call.gateway.metadata.controller,
-        is_voter=node.node_id in call.gateway.quorum_voters,
+        is_voter=node.node_id in _voters(call),
         native=node.native,
         kafka=node.kafka,
         http=node.http,
