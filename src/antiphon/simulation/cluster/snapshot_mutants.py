@@ -147,6 +147,7 @@ _OPENED: Final = (
         ),
         options=_SLOW_AND_FLUSHED,
         quick=True,
+        first_seed=45,
     ),
 )
 
