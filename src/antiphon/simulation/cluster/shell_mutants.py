@@ -71,6 +71,7 @@ _METADATA: Final = (
         (Edit(MetadataView, "apply", "delta.version < self.version or ", ""),),
         options={**TROUBLE, "fault_every_ms": 200, "operator_weight": 20, "operations_per_s": 100},
         quick=True,
+        first_seed=15,
     ),
 )
 
