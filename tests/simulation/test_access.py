@@ -33,7 +33,7 @@ def _words(result: ClusterResult) -> str:
 
 @pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
 def test_rights_are_kept_while_they_change(profile: str) -> None:
-    result = run_cluster(draw_options(8, profile, **WORLD))
+    result = run_cluster(draw_options(10, profile, **WORLD))
     assert result.failure is None, _words(result)
     for outcome in ("access-passed", "access-denied", "access-changes", "logins", "floods"):
         assert result.operations[outcome] > 3, (outcome, result.operations)

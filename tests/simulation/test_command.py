@@ -133,7 +133,7 @@ def test_mutants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     few = {name: CLUSTER_MUTANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
     few["hasty-transfer"] = ALL_MUTANTS["hasty-transfer"]
     monkeypatch.setattr(simulate_runs, "mutants", lambda: few)
-    result = call("--catch", "--seeds", "3", "--jobs", "1", "--json")
+    result = call("--catch", "--seeds", "5", "--jobs", "1", "--json")
     found = json.loads(result.stdout)
     assert [one["plant"] for one in found["plants"]] == list(few)
     assert all(one["seeds"] and one["invariant"] for one in found["plants"])

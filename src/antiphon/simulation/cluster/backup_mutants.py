@@ -35,6 +35,7 @@ BACKUP_MUTANTS: Final = (
         (Edit(LocalBackups, "hold", "if lease_s > 0:", "if lease_s < 0:"),),
         options={**CALM, **_WORK},
         quick=True,
+        first_seed=12,
     ),
     ClusterMutant(
         "cut-of-topics-only",

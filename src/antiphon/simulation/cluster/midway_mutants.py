@@ -36,7 +36,7 @@ MIDWAY_MUTANTS: Final = (
         profile="raft",
         options=_KILLS,
         quick=True,
-        first_seed=6,
+        first_seed=17,
     ),
     ClusterMutant(
         "node-believes-data",

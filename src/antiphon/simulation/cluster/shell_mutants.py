@@ -68,9 +68,10 @@ _METADATA: Final = (
     ClusterMutant(
         "node-takes-older-metadata",
         "a node takes metadata that is older than what it knows",
-        (Edit(MetadataView, "apply", "or delta.version < self.version", ""),),
+        (Edit(MetadataView, "apply", "delta.version < self.version or ", ""),),
         options={**TROUBLE, "fault_every_ms": 200, "operator_weight": 20, "operations_per_s": 100},
         quick=True,
+        first_seed=15,
     ),
 )
 

@@ -147,7 +147,7 @@ _OPENED: Final = (
         ),
         options=_SLOW_AND_FLUSHED,
         quick=True,
-        first_seed=4,
+        first_seed=45,
     ),
 )
 
