@@ -106,6 +106,7 @@ async def test_values_are_as_the_codec_of_a_handle_has_them(cluster: FailingNode
         with pytest.raises(InvalidRequestError, match="the value is no dict"):
             await t.put(table, c, {"n": object()})
     assert (await table.get(c)).value == {"n": 2}
+    assert len(await journal(db)) == 1
     assert [record.value async for record in topic.read(0, 0, isolation="committed")] == [{"n": 3}]
 
 

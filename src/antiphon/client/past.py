@@ -29,7 +29,7 @@ class _Shard:
         self._timeout_s = timeout_s
 
     async def _meta(self) -> tuple[TopicMeta, ShardMeta]:
-        topic = await self._core.meta()
+        topic = await self._core.described_by()
         return topic, next(one for one in topic.shards if one.shard_id == self._shard_id)
 
     async def bounds(self) -> Bounds:
@@ -72,7 +72,7 @@ def _check_single_writer(topic: TopicMeta) -> None:
 
 async def row_as_of(core: TableCore, key: bytes, as_of: AsOf, timeout_s: float) -> Row | None:
     """The row of a key as of an offset of its shard, or None. See `AsyncTable.find`."""
-    topic = await core.meta()
+    topic = await core.described_by()
     _check_single_writer(topic)
     shard = KeyRanges(topic.shards).shard_of(key)
     offset = as_of if isinstance(as_of, int) else as_of.get(shard.index)
@@ -94,7 +94,7 @@ async def rows_of_table_as_of(
     core: TableCore, start: bytes, end: bytes, as_of: AsOf, timeout_s: float
 ) -> list[Row]:
     """Rows with start <= key < end in the order of keys, as of offsets. See `AsyncTable.scan`."""
-    topic = await core.meta()
+    topic = await core.described_by()
     _check_single_writer(topic)
     wanted = Wanted(lambda key: key >= start and (not end or key < end))
     offsets = _by_shard(topic, as_of)

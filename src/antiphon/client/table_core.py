@@ -58,10 +58,6 @@ class TableCore(Handle):
         """The connections to the nodes."""
         return self._cluster
 
-    async def meta(self) -> TopicMeta:
-        """The newest metadata of the table. Raises UnknownTopicError, WrongKindError."""
-        return await self._resolved()
-
     @property
     def is_known(self) -> bool:
         """Are the table's shards known?"""
