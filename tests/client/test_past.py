@@ -43,7 +43,7 @@ async def at(table: Any, as_of: Any, **bounds: Any) -> dict[bytes, bytes | None]
 
 async def trim(cluster: FailingNodes, table: Any, before: int) -> None:
     await table
-    shard = (await table.core.meta()).shards[0]
+    shard = (await table.core.described_by()).shards[0]
     host = await cluster.nodes.leader(shard.shard_id)
     await cluster.nodes.nodes[host.services.node_id].gateway.trim(shard.shard_id, before, 10.0)
 
@@ -116,8 +116,8 @@ async def test_offsets_of_a_table_that_was_split_are_one_moment_or_are_refused(
     before = (await table.offsets())[1]
     await db.split_shard(T, 0)
     await db.metadata()
-    ranges = KeyRanges((await table.core.meta()).shards)
-    assert len((await table.core.meta()).shards) == 2
+    ranges = KeyRanges((await table.core.described_by()).shards)
+    assert len((await table.core.described_by()).shards) == 2
     split = {index: (await table.offsets(index))[1] for index in (0, 1)}
     for _ in range(20):
         for key in told[-1]:
