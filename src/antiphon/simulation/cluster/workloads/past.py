@@ -80,7 +80,7 @@ class PastWorkload(Workload):
         await db.close()
 
     async def _read(self, table: Any, asked: Mapping[int, tuple[int, int]], draw: Any) -> None:
-        shards = {shard.index: shard.shard_id for shard in (await table.core.meta()).shards}
+        shards = {shard.index: shard.shard_id for shard in (await table.core.described_by()).shards}
         offsets = {index: offset for index, (offset, _) in asked.items()}
         by_id = {shards[index]: offset for index, offset in offsets.items()}
         try:
