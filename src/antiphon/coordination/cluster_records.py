@@ -20,13 +20,14 @@ from antiphon.model.metadata import ABSENT_NODE, NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.quotas import Quota
 
 FORMAT: Final = (
-    4  # of records: new kinds, and fields or values that an older version cannot read, need another
+    5  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
 COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
 CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a part of the metadata
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
+ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in logs and stores of tables
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"

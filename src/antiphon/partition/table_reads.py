@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError, StorageFailedError
+from antiphon.model.attributes import IndexFind, IndexRow, IndexRows, IndexScan
 from antiphon.model.metadata import HASH_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, TableGet, TableRows, TableScan
 from antiphon.model.rows import Row
@@ -13,6 +14,7 @@ from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.table.evaluator import ABSENT
+from antiphon.table.index_reads import find_by_index, scan_index
 from antiphon.table.prepared import PreparedTransactions, locked_error
 from antiphon.table.ranges import covers, wrong_shard
 from antiphon.table.state import EQUAL, FLOOR, LOWER
@@ -51,7 +53,8 @@ class TableReads:
             store = table.state
             if request.comparison == EQUAL:
                 owned = store.owned
-                if (owned.first or owned.last != HASH_MAX) and not all(map(owned.holds, request.keys)):
+                is_part = (owned.first or owned.last != HASH_MAX) and not request.placed
+                if is_part and not all(map(owned.holds, request.keys)):
                     raise wrong_shard(self._state.shard_id, owned)
                 rows = store.get_many(request.keys, include_value=request.include_value)
             else:
@@ -91,6 +94,43 @@ class TableReads:
 
         try:
             self._consistently(request.consistency, self._guarded(read, admit), done)
+        except StorageFailedError as error:
+            raise self._driver.stopped_by(error) from error
+
+    # -- by an index ----------------------------------------------------------------------------------------------
+
+    def by_index(self, request: IndexFind | IndexScan, done: Done, admit: Admit | None = None) -> None:
+        """Carry out a read by an index; `done` gets IndexRows or an error."""
+        table = self._state.require_table()
+
+        def read() -> None:
+            store, rows, more = table.state, [], False
+            if isinstance(request, IndexFind):
+                found = find_by_index(
+                    store,
+                    request.index,
+                    request.secondary,
+                    request.comparison,
+                    include_value=request.include_value,
+                )
+                rows = [] if found is None else [found]
+            else:
+                if not covers(store.owned, request.hashes):
+                    raise wrong_shard(self._state.shard_id, store.owned)
+                bounds = (request.start, request.end)
+                rows, more = scan_index(
+                    store,
+                    request.index,
+                    bounds,
+                    request.after,
+                    request.limit,
+                    include_value=request.include_value,
+                )
+            store.transactions.check_keys([row.key for _, row in rows])
+            done(IndexRows(tuple(IndexRow(*one) for one in rows), more))
+
+        try:
+            self._consistently(LINEARIZABLE, self._guarded(read, admit), done)
         except StorageFailedError as error:
             raise self._driver.stopped_by(error) from error
 

@@ -18,9 +18,10 @@ from antiphon.errors import StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import VERSION, effects_of
+from antiphon.table.effects import USER, VERSION_ID
 from antiphon.table.merge import Cell, ConflictRule, unpack_id
 from antiphon.table.meta import FORMAT, META, META_KEY
-from antiphon.table.state import USER, VERSION_ID, TableState, open_state
+from antiphon.table.state import TableState, open_state
 from antiphon.table.store import Store, StoreEngine
 
 TOMBSTONE: Final = b"\x10"

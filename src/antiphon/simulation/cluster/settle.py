@@ -186,8 +186,8 @@ def _rows(host: "Partition") -> Iterator[Any]:
 
 def _check_table(cluster: "SimulatedCluster", machine: "Machine", host: "Partition") -> None:
     """The store holds what the log comes to."""
-    owned = host.state.require_table().state.owned
-    wanted = {key: row for key, row in folded(cluster, host.shard_id).items() if owned.holds(key)}
+    state = host.state.require_table().state
+    wanted = {key: row for key, row in folded(cluster, host.shard_id).items() if state.holds(key, row[1])}
     found = {row.key: row.value for row in _rows(host)}
     require(
         found == {key: value for key, (value, _) in wanted.items()},
