@@ -446,7 +446,8 @@ class TableGet(Body, frozen=True, array_like=True, tag=True):
     consistency: str = "linearizable"
     comparison: int = 0
     include_value: bool = True
-    placed: bool = False  # as for `TableWrite`
+    placed: bool = False  # as for `TableWrite`, as are the hashes, which count then
+    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
 
 
 class TableRows(Body, frozen=True, array_like=True, tag=True):

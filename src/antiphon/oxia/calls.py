@@ -1,6 +1,7 @@
 """The methods of Oxia's service, and of gRPC's health service: one handler each, for a call."""
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon import system
@@ -11,12 +12,13 @@ from antiphon.errors import (
     SessionNotFoundError,
     UnauthenticatedError,
     UnknownTopicError,
+    WrongShardError,
 )
 from antiphon.gateway.quotas import WAIT_S_MAX, Use, payer_of
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import KeyRanges, Kind, TopicMeta
-from antiphon.model.requests import OPS_MAX, TableWritten
+from antiphon.model.requests import OPS_MAX, Delete, TableWritten
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
 from antiphon.oxia import messages as m
 from antiphon.oxia.call import Call, Carrier, Handler
@@ -31,7 +33,7 @@ from antiphon.oxia.status import (
     UNAUTHENTICATED,
     CallFailedError,
 )
-from antiphon.oxia.writes import TOGETHER_OPS, Planned, Writes, answered, plan, takes_alone
+from antiphon.oxia.writes import TOGETHER_OPS, Planned, Writes, answered, found_nothing, plan, takes_alone
 from antiphon.security.authenticator import FAILED_DELAY_S
 from antiphon.security.authorization import log_in
 from antiphon.security.authorizer import Rights
@@ -48,6 +50,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 NAMESPACE: Final = "default"
 SESSION_MIN_MS, SESSION_MAX_MS = 2_000, 300_000
 CLIENT_ID: Final = "oxia"  # of quotas
+SPLIT_TRIES: Final = 10  # of a read, while a shard is being split
 LOOK_S: Final = 1.0  # between two looks at metadata that no change of was told
 READY_S: Final = 20.0  # that a call waits at a node that was just started
 
@@ -198,7 +201,15 @@ class OxiaCalls:
                 INVALID_ARGUMENT, f"a request has {OPS_MAX} operations at most, not {len(planned.ops)}"
             )
         written: TableWritten = await self._writes.carry_out(place, planned.ops, rights, deadline_s)
-        return written.results
+        results = list(written.results)
+        for at, op in enumerate(planned.ops):
+            if isinstance(op, Delete) and found_nothing(results[at]):
+                other = place.elsewhere(op.key)
+                if other is not None:  # where others have put it, or a split has taken it
+                    there = place_in(self._gateway, other.shard_id, b"")
+                    again = await self._writes.carry_out(there, [op], rights, deadline_s)
+                    results[at] = again.results[0]
+        return results
 
     async def write_stream(self, call: Call) -> None:
         """Carry out requests in their order, and answer them in it. What came meanwhile goes out together."""
@@ -239,11 +250,23 @@ class OxiaCalls:
         """Read keys."""
         rights = await self._rights(call)
         request = await call.request(m.ReadRequest)
-        place = await self._place(call, request.shard)
-        gets = list(request.gets)
-        async for message in self._reads.gets(place, gets, rights, call.deadline_s):
-            await self._pays(rights, Use.FETCH, len(message))
-            await call.send(message)
+        gets, told = list(request.gets), False
+        for _ in range(SPLIT_TRIES):
+            place = await self._place(call, request.shard)
+            version = self._gateway.metadata_version
+            try:
+                async for message in self._reads.gets(place, gets, rights, call.deadline_s):
+                    await self._pays(rights, Use.FETCH, len(message))
+                    told = True
+                    await call.send(message)
+            except WrongShardError:
+                if told:
+                    raise
+                await self._gateway.wait_metadata(version, LOOK_S)  # the shard has just been split
+            else:
+                break
+        else:
+            raise NotReadyError("the table's shards are changing; ask again")
         call.dealt_with()
 
     async def list_keys(self, call: Call) -> None:
@@ -350,6 +373,10 @@ class OxiaCalls:
         place = await self._place(call, request.shard)
         if request.session_id <= 0:
             raise SessionNotFoundError(f"session {request.session_id} is not open: no session has such an id")
+        for other in place.others:  # a split took rows of the session there, and its client does not know
+            with suppress(SessionNotFoundError):
+                shard = self._gateway.shard(other)[1]
+                await self._shards.ask(kind(other, request.session_id, shard.hashes), rights, call.deadline_s)
         body = kind(place.shard.shard_id, request.session_id, place.hashes)
         await self._shards.ask(body, rights, call.deadline_s)
         call.post(m.Empty())

@@ -81,7 +81,7 @@ class Feeds:
         """The highest key of a sequence that there is."""
         at = last_before(prefix)
         while True:
-            body = TableGet(shard_id, (at,), comparison=LOWER, include_value=False, placed=True)
+            body = TableGet(shard_id, (at,), comparison=LOWER, include_value=False)
             reply: TableRows = reply_as(TableRows, await self._shards.ask(body, rights))
             row = reply.rows[0]
             if row is None or not row.key.startswith(prefix + b"-"):

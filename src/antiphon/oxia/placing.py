@@ -63,9 +63,18 @@ class Place:
 
     def elsewhere(self, key: bytes) -> ShardMeta | None:
         """The shard in which others have put a key that the client looks for here; None: here."""
-        if self._ranges is None or self.holds(key_hash(key)) or not self.holds(self.client_hash(key)):
+        if self._ranges is None or self.holds(key_hash(key)):
             return None
-        return self._ranges.shard_of(key)
+        # After a split the client may ask here only because it has not heard of it.
+        is_asked_for_here = self.holds(self.client_hash(key)) or bool(self.hashes)
+        return self._ranges.shard_of(key) if is_asked_for_here else None
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Shards that may have taken over from this one what its clients do not know of: all others, after a split."""
+        if not self.hashes:
+            return ()
+        return tuple(one.shard_id for one in self.topic.shards if one.shard_id != self.shard.shard_id)
 
 
 def place_in(gateway: "Gateway", shard_id: int, agent: bytes) -> Place:

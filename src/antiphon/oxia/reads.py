@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
+from antiphon.model.metadata import ShardMeta
 from antiphon.model.requests import TableGet, TableRows, TableScan
 from antiphon.model.rows import Row
 from antiphon.oxia.messages import GetRequest, GetResponse, RangeRequest, Status, Version
@@ -65,30 +66,31 @@ class Reads:
         if first.secondary_index_name is not None:
             return [await self._by_index(place, one, rights, deadline_s) for one in wanted]
         keys = tuple(one.key for one in wanted)
-        rows = await self._rows(place.shard.shard_id, keys, first, rights, deadline_s)
+        rows = await self._rows(place.shard, keys, first, rights, deadline_s)
         found = []
         for one, row in zip(wanted, rows, strict=True):
             if row is None and first.comparison_type == EQUAL:
                 other = place.elsewhere(one.key)
                 if other is not None:
-                    (row,) = await self._rows(other.shard_id, (one.key,), first, rights, deadline_s)
+                    (row,) = await self._rows(other, (one.key,), first, rights, deadline_s)
             found.append(_response(row, one))
         return found
 
     async def _rows(
         self,
-        shard_id: int,
+        shard: ShardMeta,
         keys: tuple[bytes, ...],
         like: GetRequest,
         rights: "Rights",
         deadline_s: float | None,
     ) -> tuple[Row[Any] | None, ...]:
         body = TableGet(
-            shard_id,
+            shard.shard_id,
             keys,
             comparison=like.comparison_type,
             include_value=like.include_value,
             placed=True,
+            hashes=shard.hashes,
         )
         reply: TableRows = reply_as(TableRows, await self._shards.ask(body, rights, deadline_s))
         return reply.rows

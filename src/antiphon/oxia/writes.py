@@ -21,7 +21,16 @@ from antiphon.errors import (
     UnavailableError,
 )
 from antiphon.model.attributes import PutAttributed
-from antiphon.model.requests import Delete, DeleteRange, OpResult, Put, TableOp, TableWrite, TableWritten
+from antiphon.model.requests import (
+    Delete,
+    DeleteRange,
+    OpResult,
+    OpStatus,
+    Put,
+    TableOp,
+    TableWrite,
+    TableWritten,
+)
 from antiphon.model.sessions import PutEphemeral
 from antiphon.oxia.messages import PutRequest, WriteRequest
 from antiphon.oxia.placing import NOWHERE
@@ -200,6 +209,12 @@ def _put_response(put: PutRequest, result: OpResult) -> bytes | bytearray:
     if result.key is not None:
         put_sized(out, 0x1A, result.key)
     return out
+
+
+def found_nothing(result: OpResult) -> bool:
+    """Was the key not there that was to be removed?"""
+    is_refused = result.status == OpStatus.UNEXPECTED_VERSION and result.version is None
+    return result.status == OpStatus.KEY_NOT_FOUND or is_refused
 
 
 def takes_alone(error: AntiphonError) -> bool:

@@ -15,8 +15,9 @@ from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.table.evaluator import ABSENT
 from antiphon.table.index_reads import find_by_index, scan_index
+from antiphon.table.places import place_of_row
 from antiphon.table.prepared import PreparedTransactions, locked_error
-from antiphon.table.ranges import covers, wrong_shard
+from antiphon.table.ranges import OwnedRange, covers, wrong_shard
 from antiphon.table.state import EQUAL, FLOOR, LOWER
 
 if TYPE_CHECKING:
@@ -53,11 +54,19 @@ class TableReads:
             store = table.state
             if request.comparison == EQUAL:
                 owned = store.owned
-                is_part = (owned.first or owned.last != HASH_MAX) and not request.placed
-                if is_part and not all(map(owned.holds, request.keys)):
+                is_part = owned.first > 0 or owned.last != HASH_MAX
+                if request.placed:
+                    elsewhere = not covers(owned, request.hashes)
+                else:
+                    elsewhere = is_part and not all(map(owned.holds, request.keys))
+                if elsewhere:
                     raise wrong_shard(self._state.shard_id, owned)
                 rows = store.get_many(request.keys, include_value=request.include_value)
+                if request.placed and owned.purging:
+                    rows = [None if row is None or _is_stray(owned, row) else row for row in rows]
             else:
+                if request.placed and not covers(store.owned, request.hashes):
+                    raise wrong_shard(self._state.shard_id, store.owned)
                 rows = store.find_many(request.keys, request.comparison, include_value=request.include_value)
             if store.transactions.locked and request.consistency != LOCAL:
                 _check_unlocked(store.transactions, request, rows)
@@ -206,6 +215,11 @@ class TableReads:
             raise InvalidRequestError(
                 f"consistency is one of {', '.join(CONSISTENCIES)}, not {consistency!r}"
             )
+
+
+def _is_stray(owned: OwnedRange, row: Row) -> bool:
+    """Is it a row that a split took away, and that is still in the store?"""
+    return not owned.first <= place_of_row(row) <= owned.last
 
 
 def _check_unlocked(prepared: PreparedTransactions, request: TableGet, rows: Sequence[Row | None]) -> None:

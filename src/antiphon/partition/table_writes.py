@@ -1,6 +1,6 @@
 """Writes to a table's shard, judged by its leader: only their effects go to the log."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from antiphon.errors import (
 )
 from antiphon.log.producer_state import JOB_ID_MIN, Duplicate
 from antiphon.model.attributes import PutAttributed
-from antiphon.model.requests import Put, TableWrite, TableWritten
+from antiphon.model.requests import Put, TableOp, TableWrite, TableWritten
 from antiphon.model.sender import Sender
 from antiphon.model.sessions import PutEphemeral
 from antiphon.partition.append_queue import Done
@@ -95,7 +95,7 @@ class TableWrites:
             self._begin_long(self._checked(request, evaluator, done), request, done)
             return
         owned = evaluator.owned
-        if not owned.is_whole and not check_ops(owned, request.ops, request.hashes, placed=request.placed):
+        if not owned.is_whole and not self._may_be_here(evaluator, request, request.ops):
             self._not_here(request, evaluator, done)
             return
         evaluation = evaluator.at_once(request.ops, now_ms, atomic=request.atomic)
@@ -105,6 +105,11 @@ class TableWrites:
             append_effects(self._driver, self._clients, request, evaluation, evaluator.appended, done)
         else:
             self._without_effect(request, evaluation, done)
+
+    def _may_be_here(self, evaluator: TableEvaluator, request: TableWrite, ops: Sequence[TableOp]) -> bool:
+        """`check_ops` of some of a request's operations."""
+        strays = request.placed and evaluator.has_strays
+        return check_ops(evaluator.owned, ops, request.hashes, placed=request.placed, strays=strays)
 
     def _begin_long(self, steps: Generator[Any, None, None], request: TableWrite, done: Done) -> None:
         self._long.carry_out(steps, size_of_write(request), request.timeout_ms / 1000, done)
@@ -137,7 +142,7 @@ class TableWrites:
         """The steps of a large request."""
         owned, ops, piece = evaluator.owned, request.ops, self._state.services.turn.pieces.operations
         for at in range(0, 0 if owned.is_whole else len(ops), piece):
-            if not check_ops(owned, ops[at : at + piece], request.hashes, placed=request.placed):
+            if not self._may_be_here(evaluator, request, ops[at : at + piece]):
                 self._not_here(request, evaluator, done)
                 return
             yield

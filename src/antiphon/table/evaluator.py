@@ -411,6 +411,8 @@ class TableEvaluator(AttributedPuts):
         next_version_id = max(self._next_version_id, inherited)
         self._append(base_offset, Pending(base_offset + 1, [], {}, next_version_id, (entry, base_offset)))
         self.owned = advance(self.owned, entry, base_offset)
+        if self.owned.purging:  # what is known of rows that have gone would outlive them
+            self._settled, self._settled_before = {}, {}
         for session in entry.sessions if isinstance(entry, Inherit) else ():
             self.sessions.changed(SessionChange(*session))
 
@@ -422,6 +424,12 @@ class TableEvaluator(AttributedPuts):
         self._appended_end = pending.end
         self._overlay.update(pending.changed)
         self._pending.append(pending)
+
+    @property
+    def has_strays(self) -> bool:
+        """May rows be in the store that a split took away?"""
+        stored = self.state.owned
+        return self.owned.purging and (stored.purging or stored.last != self.owned.last)
 
     @property
     def appended_end(self) -> int:
