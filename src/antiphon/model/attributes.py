@@ -35,7 +35,7 @@ class IndexRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An entry of an index with the row that it leads to."""
 
     secondary: bytes
-    row: Row[bytes]
+    row: Row
 
 
 class IndexFind(Body, frozen=True, array_like=True, tag=True):

@@ -30,13 +30,13 @@ class Guards(NamedTuple):
     quotas: "Quotas"
 
 
-def clients_tls(config: "NodeConfig", metrics: "NodeMetrics") -> "ServerTls | None":
+def clients_tls(config: "NodeConfig", metrics: "NodeMetrics", protocol: str = "") -> "ServerTls | None":
     """The TLS of the listeners for clients; None where they speak without. Raises InvalidRequestError."""
     if not config.security.tls.on:
         return None
     from antiphon.security.tls import ServerTls
 
-    return ServerTls(config.security.tls, config.dir, "tls", metrics)
+    return ServerTls(config.security.tls, config.dir, "tls", metrics, protocol)
 
 
 def _told(config: "NodeConfig", port: int) -> str:

@@ -154,7 +154,7 @@ class Server:
                 node.gateway,
                 config,
                 self._sockets.get("oxia"),
-                tls,
+                clients_tls(config, node.metrics, "h2"),
                 self.memory.pools["oxia"],
                 Guards(self.authenticator, self.quotas),
             )

@@ -6,11 +6,11 @@ from antiphon.node import split_copy
 from antiphon.oxia import calls
 from antiphon.oxia.calls import OxiaCalls
 from antiphon.oxia.writes import Writes
-from antiphon.partition import table_reads
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, MOVES, RESETS
 from antiphon.table import attributed, indexes
 from antiphon.table.attributed import Sequences
+from antiphon.table.evaluator import TableEvaluator
 
 _WORK: Final[dict[str, Any]] = {
     "appenders": 0,
@@ -28,17 +28,17 @@ OXIA_MUTANTS: Final = (
         options={**RESETS, **_WORK, "fault_ms": 6_000},
     ),
     ClusterMutant(
-        "oxia-gives-moved-rows",
-        "a shard gives rows that a split has taken away, as long as they are in its store",
+        "oxia-removes-moved-rows",
+        "a shard removes rows that a split has taken away, as long as they are in its store, and says so",
         (
             Edit(
-                table_reads,
-                "_is_stray",
-                "return not owned.first <= place_of_row(row) <= owned.last",
-                "return False",
+                TableEvaluator,
+                "has_strays",
+                "self.owned.purging and (stored.purging or stored.last != self.owned.last)",
+                "stored is None",
             ),
         ),
-        options=_SPLITS,
+        options={**MOVES, **_WORK, "conditional_ppm": 300_000},
     ),
     ClusterMutant(
         "oxia-removes-where-it-was-asked",
