@@ -44,7 +44,8 @@ async def write(at: OxiaClient, shard_id: int, **parts: Any) -> m.WriteResponse:
 async def get(at: OxiaClient, shard_id: int, key: bytes, **how: Any) -> m.GetResponse:
     wanted = m.GetRequest(key=key, include_value=True, **how)
     found = await at.call("Read", m.ReadRequest(shard=shard_id, gets=[wanted]), m.ReadResponse)
-    return found.gets[0]
+    one: m.GetResponse = found.gets[0]
+    return one
 
 
 async def keys(
@@ -187,7 +188,7 @@ async def test_a_split_takes_rows_by_their_place() -> None:
         await eventually(lambda: len(shards_of(nodes)) == 2)
         await split
         child = next(one for one in shards_of(nodes) if one != parent)
-        await eventually(lambda: not nodes.nodes[0].hosts[parent].table.state.owned.purging)
+        await eventually(lambda: not nodes.nodes[0].hosts[parent].state.require_table().state.owned.purging)
         for part in parts:
             home, other = (child, parent) if key_hash(part) >> 31 else (parent, child)
             row = b"row of " + part + b"-%020d" % 1

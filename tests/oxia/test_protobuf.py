@@ -1,5 +1,7 @@
 """Oxia's messages as bytes: as another codec has them, and what is refused."""
 
+from typing import Any
+
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
@@ -31,7 +33,7 @@ MESSAGES = [kind for kind in vars(m).values() if isinstance(kind, type) and issu
 KINDS = sorted((kind for kind in MESSAGES if kind is not Message), key=lambda kind: kind.__name__)
 
 
-def _others() -> dict[str, type]:
+def _others() -> dict[str, Any]:
     """The same messages by Google's library."""
     file = descriptor_pb2.FileDescriptorProto(name="oxia.proto", package="t", syntax="proto3")
     for kind in KINDS:

@@ -39,12 +39,14 @@ OXIA_MUTANTS: Final = (
             ),
         ),
         options={**MOVES, **_WORK, "conditional_ppm": 300_000},
+        first_seed=8,
     ),
     ClusterMutant(
         "oxia-removes-where-it-was-asked",
         "a removal is answered by the shard that the client names, though a split has taken the key",
         (Edit(OxiaCalls, "_written", "found_nothing(results[at])", "False"),),
         options=_SPLITS,
+        first_seed=5,
     ),
     ClusterMutant(
         "oxia-notifications-begin-late",
@@ -58,6 +60,7 @@ OXIA_MUTANTS: Final = (
             ),
         ),
         options={**CALM, **_WORK, "fault_ms": 5_000},
+        first_seed=2,
     ),
     ClusterMutant(
         "oxia-notifications-lose-repeats",
@@ -78,6 +81,7 @@ OXIA_MUTANTS: Final = (
             ),
         ),
         options={**CALM, **_WORK, "operations_per_s": 0, "delay_us": (5_000, 20_000)},
+        first_seed=5,
     ),
     ClusterMutant(
         "oxia-indexes-keep-what-was",
@@ -90,6 +94,7 @@ OXIA_MUTANTS: Final = (
         "a split takes rows by the hashes of their keys, also those that stand elsewhere by their place",
         (Edit(split_copy, "_within", "if not places:", "if True:"),),
         options=_SPLITS,
+        first_seed=3,
     ),
     ClusterMutant(
         "oxia-identity-is-lost",
