@@ -69,7 +69,8 @@ def method(channel: grpc.Channel, name: str, kind: type[Message], *, streams: st
 def put(channel: grpc.Channel, shard: int, key: bytes, value: bytes = b"", **call: Any) -> m.PutResponse:
     write = method(channel, "Write", m.WriteResponse)
     request = m.WriteRequest(shard=shard, puts=[m.PutRequest(key=key, value=value)])
-    return write(request, timeout=10, **call).puts[0]
+    found: m.PutResponse = write(request, timeout=10, **call).puts[0]
+    return found
 
 
 def test_messages_larger_than_any_window_go_both_ways(served: Served) -> None:
@@ -131,8 +132,8 @@ def test_what_the_client_gives_up_ends_here(served: Served) -> None:
 def test_compressed_messages_are_refused_in_words(served: Served) -> None:
     with grpc.insecure_channel(served.address) as channel, pytest.raises(grpc.RpcError) as error:
         put(channel, served.shard, b"k", b"x" * 5_000, compression=grpc.Compression.Gzip)
-    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
-    assert "compressed" in error.value.details()  # type: ignore[attr-defined]
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "compressed" in error.value.details()
 
 
 def test_what_is_no_grpc_is_closed(served: Served) -> None:
@@ -178,7 +179,7 @@ def test_who_may_do_what(tmp_path: Path) -> None:
                     put(channel, made.shard, b"k", metadata=metadata)
                     codes.append(grpc.StatusCode.OK)
                 except grpc.RpcError as error:
-                    codes.append(error.code())  # type: ignore[attr-defined]
+                    codes.append(error.code())
         assert codes == [
             grpc.StatusCode.UNAUTHENTICATED,
             grpc.StatusCode.UNAUTHENTICATED,

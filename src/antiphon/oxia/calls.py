@@ -52,6 +52,7 @@ SESSION_MIN_MS, SESSION_MAX_MS = 2_000, 300_000
 CLIENT_ID: Final = "oxia"  # of quotas
 SPLIT_TRIES: Final = 10  # of a read, while a shard is being split
 LOOK_S: Final = 1.0  # between two looks at metadata that no change of was told
+NEWS_S: Final = 2.0  # that a client waits whose namespace nobody has heard of
 READY_S: Final = 20.0  # that a call waits at a node that was just started
 
 
@@ -155,6 +156,7 @@ class OxiaCalls:
         await self._ready()
         name = request.namespace or NAMESPACE
         authority = call.headers.get(b":authority", b"").decode("latin-1")
+        await self._heard_of(name)
         told: bytes | None = None
         while call.is_open:
             version = self._gateway.metadata_version
@@ -163,6 +165,18 @@ class OxiaCalls:
                 told = found
                 await call.send(found)
             await self._gateway.wait_metadata(version, LOOK_S)
+
+    async def _heard_of(self, name: str) -> None:
+        """Return when this node knows the table, or has waited for news of it: it may have been made a moment ago."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + NEWS_S
+        while (left_s := until_s - loop.time()) > 0:
+            try:
+                self._gateway.topic(name)
+            except UnknownTopicError:
+                await self._gateway.wait_metadata(self._gateway.metadata_version, left_s)
+            else:
+                return
 
     def _table(self, name: str, rights: Rights) -> TopicMeta:
         try:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BACKLOG: Final = 256
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
+ENDLESS: Final = ("GetShardAssignments", "WriteStream", "GetNotifications", "GetSequenceUpdates", "Watch")
 GOODBYE_S: Final = 0.1  # that calls have to hear that the node stops
 
 
@@ -143,6 +144,8 @@ class OxiaListener:
         if found is None:
             return None
         name, handler = found
+        if name in ENDLESS:
+            return handler
 
         async def timed(call: "Call") -> None:
             began_s = system.monotonic_s()

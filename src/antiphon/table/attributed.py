@@ -29,6 +29,7 @@ from antiphon.records.changes import (
 from antiphon.records.sequences import NUMBER_MAX, Numbers, key_of, last_before, numbers_in
 from antiphon.table.evaluation import NO_SESSION, Evaluation
 from antiphon.table.prepared_writes import PreparedWrites
+from antiphon.table.ranges import OwnedRange
 from antiphon.table.sessions import OpenSessions, put_owned
 from antiphon.table.state import LOWER, TableState
 
@@ -166,12 +167,19 @@ class AttributedPuts(PreparedWrites):
     """
 
     sessions: OpenSessions
+    owned: OwnedRange
     _appended_end: int
 
     def __init__(self, state: TableState) -> None:
         super().__init__(state)
         self._sequences = Sequences(state)
         self.has_indexes = state.has_indexes
+
+    @property
+    def has_strays(self) -> bool:
+        """May rows be in the store that a split took away?"""
+        stored = self.state.owned
+        return self.owned.purging and (stored.purging or stored.last != self.owned.last)
 
     @abstractmethod
     def _view(

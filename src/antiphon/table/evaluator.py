@@ -426,12 +426,6 @@ class TableEvaluator(AttributedPuts):
         self._pending.append(pending)
 
     @property
-    def has_strays(self) -> bool:
-        """May rows be in the store that a split took away?"""
-        stored = self.state.owned
-        return self.owned.purging and (stored.purging or stored.last != self.owned.last)
-
-    @property
     def appended_end(self) -> int:
         """Everything that was evaluated is committed when the log is committed up to here."""
         return self._appended_end

@@ -10,7 +10,6 @@ from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, MOVES, RESETS
 from antiphon.table import attributed, indexes
 from antiphon.table.attributed import Sequences
-from antiphon.table.evaluator import TableEvaluator
 
 _WORK: Final[dict[str, Any]] = {
     "appenders": 0,
@@ -32,7 +31,7 @@ OXIA_MUTANTS: Final = (
         "a shard removes rows that a split has taken away, as long as they are in its store, and says so",
         (
             Edit(
-                TableEvaluator,
+                attributed.AttributedPuts,
                 "has_strays",
                 "self.owned.purging and (stored.purging or stored.last != self.owned.last)",
                 "stored is None",
