@@ -258,9 +258,10 @@ class Http2:
         self._block = None
         try:
             headers = self._decoder.decode(bytes(block), raw=True)
-        except (HPACKError, ValueError, IndexError) as error:
+        except (HPACKError, ValueError, IndexError):
             raise self._failed(
-                f.COMPRESSION_ERROR, f"headers that cannot be read, or too many: {error}"
+                f.COMPRESSION_ERROR,
+                f"headers that cannot be read, or more than {HEADER_BLOCK_BYTES} bytes of them",
             ) from None
         ended = bool(flags & f.END_STREAM)
         stream = self._streams.get(stream_id)
