@@ -220,7 +220,7 @@ class OxiaCalls:
             if isinstance(op, Delete) and found_nothing(results[at]):
                 other = place.elsewhere(op.key)
                 if other is not None:  # where others have put it, or a split has taken it
-                    there = place_in(self._gateway, other.shard_id, b"")
+                    there = place.at(other)  # as of the same metadata: should it have gone on, it is refused
                     again = await self._writes.carry_out(there, [op], rights, deadline_s)
                     results[at] = again.results[0]
         return results

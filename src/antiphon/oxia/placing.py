@@ -29,6 +29,10 @@ class Place:
         self._ranges = KeyRanges(topic.shards) if len(topic.shards) > 1 else None
         self._range = (0, HASH_MAX) if self._ranges is None else self._ranges.range_of(shard)
 
+    def at(self, shard: ShardMeta) -> "Place":
+        """Another shard of the same table, as of the same metadata."""
+        return Place(self.topic, shard, is_python=self._is_python)
+
     @property
     def hashes(self) -> tuple[int, ...]:
         """What is to be in the shard, where the table was ever split."""

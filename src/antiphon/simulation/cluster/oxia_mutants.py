@@ -48,6 +48,20 @@ OXIA_MUTANTS: Final = (
         first_seed=5,
     ),
     ClusterMutant(
+        "oxia-goes-on-by-other-metadata",
+        "a key is removed in the shard that had it by older metadata, by the range that this one has by newer",
+        (
+            Edit(
+                OxiaCalls,
+                "_written",
+                "place.at(other)",
+                'place_in(self._gateway, other.shard_id, b"")',
+            ),
+        ),
+        options={**_SPLITS, "operations_per_s": 0},
+        first_seed=2,
+    ),
+    ClusterMutant(
         "oxia-notifications-begin-late",
         "a client that goes on behind an offset misses what comes next",
         (
@@ -92,8 +106,8 @@ OXIA_MUTANTS: Final = (
         "oxia-splits-go-by-keys",
         "a split takes rows by the hashes of their keys, also those that stand elsewhere by their place",
         (Edit(split_copy, "_within", "if not places:", "if True:"),),
-        options=_SPLITS,
-        first_seed=3,
+        options={**_SPLITS, "operations_per_s": 600},
+        first_seed=10,
     ),
     ClusterMutant(
         "oxia-identity-is-lost",
