@@ -155,9 +155,8 @@ class TableState:
         change: SessionChange | None = None,
     ) -> None:
         if end > self.applied_offset:
-            self.apply_effects(
-                effects, end, max(self.next_version_id, newest_id(effects) + 1), entries, change
-            )
+            newest = max(self.next_version_id, newest_id(effects) + 1)
+            self.apply_effects(effects, end, newest, entries, change)
 
     def apply_effects(
         self,
