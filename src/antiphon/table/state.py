@@ -39,7 +39,6 @@ from antiphon.records.changes import (
     Effect,
     VersionTuple,
     effects_in,
-    has_attributes,
     stored_row,
     stored_version,
 )
@@ -218,10 +217,10 @@ class TableState:
 
     def _add(self, batch: Batch, effects: list[Effect]) -> None:
         """Add effects, and what they change of the indexes."""
-        add_effects(batch, effects)
-        if self.format == PLAIN_FORMAT and any(has_attributes(version) for _, _, version in effects):
+        attributed = add_effects(batch, effects)
+        if attributed:
             self.format = FORMAT  # versions that know no attributes do not read it from now on
-        if self.has_indexes or (self.format == FORMAT and indexes.is_indexed(effects)):
+        if self.has_indexes or (attributed and indexes.is_indexed(effects)):
             self.has_indexes = True
             indexes.add_changes(self._store, batch, effects)
 
