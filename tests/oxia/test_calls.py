@@ -359,18 +359,33 @@ async def test_streams_of_writes_are_answered_in_order() -> None:
         )
         for number in range(50):
             puts = [m.PutRequest(key=b"k", value=b"%d" % number)] * (1 + number % 3)
-            if number == 20:  # what is refused as a whole is refused alone
-                puts = [m.PutRequest(key=b"s", value=b"", partition_key=b"p", sequence_key_delta=[1])]
             connection.say(stream_id, m.WriteRequest(puts=puts), last=number == 49)
         counts = []
         while (data := await stream.next(10)) is not None:
             counts.append(len(decode(m.WriteResponse, data).puts))
-        assert counts == [1 if number == 20 else 1 + number % 3 for number in range(50)]
+        assert counts == [1 + number % 3 for number in range(50)]
         assert (await get(client(1), shard_id, b"k")).value == b"49"
         stream_id, stream = connection.begin(SERVICES[0] + "WriteStream", {"namespace": "t"})
         connection.say(stream_id, m.WriteRequest(), last=True)
         with pytest.raises(CallError, match="shard-id"):
             await stream.next(5)
+
+
+@in_virtual_time
+async def test_what_is_refused_as_a_whole_ends_its_stream_and_takes_nothing_before_it_along() -> None:
+    async with nodes_with(count=1) as nodes:
+        (shard_id,) = shards_of(nodes)
+        connection = await client(0).connection()
+        stream_id, stream = connection.begin(SERVICES[0] + "WriteStream", {"shard-id": str(shard_id)})
+        for number in range(20):
+            wrong = m.PutRequest(key=b"s", value=b"", partition_key=b"p", sequence_key_delta=[0])
+            put = wrong if number == 10 else m.PutRequest(key=b"k", value=b"%d" % number)
+            connection.say(stream_id, m.WriteRequest(puts=[put]), last=number == 19)
+        for _ in range(10):
+            assert await stream.next(10) is not None
+        with pytest.raises(CallError, match="above 0"):
+            await stream.next(10)
+        assert (await get(client(0), shard_id, b"k")).value == b"9"
 
 
 NOT_FOUND, INVALID = status.NOT_FOUND, status.INVALID_ARGUMENT

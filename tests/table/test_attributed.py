@@ -196,7 +196,14 @@ def test_what_is_refused_changes_nothing(leader: Leader, op: PutAttributed, why:
 
 def test_numbers_of_keys() -> None:
     assert numbers_in(b"s-" + b"0" * 19 + b"7", b"s") == (7,)
-    for key in (b"s", b"s-7", b"s-" + b"x" * 20, b"s-" + b"1" * 20 + b"-", b"t-" + b"1" * 20):
+    for key in (
+        b"s",
+        b"s-7",
+        b"s-" + b"x" * 20,
+        b"s-" + b"1" * 20 + b"-",
+        b"t-" + b"1" * 20,
+        b"s" + b"x" * 21 + b"-" + b"1" * 20,
+    ):
         assert numbers_in(key, b"s") is None
 
 
