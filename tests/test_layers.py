@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "kafka": {"transactions", "gateway", "coordination", "security", "records", "model"},
     "http": {"transactions", "gateway", "coordination", "security", "records", "model"},
+    "oxia": {"gateway", "security", "records", "model"},
     "archive": {"records", "model"},
     "client": {"archive", "security", "records", "model", "wire"},
     "recipes": {"client"},
@@ -79,6 +80,7 @@ ALLOWED: dict[str, set[str]] = {
         "kafka",
         "transactions",
         "http",
+        "oxia",
         "gateway",
         "spark",
         "spark.staging",
@@ -106,6 +108,7 @@ ALLOWED: dict[str, set[str]] = {
         "kafka",
         "transactions",
         "http",
+        "oxia",
     },
     "tools": {
         "security",

@@ -48,7 +48,9 @@ PAGE = " ".join((Path(__file__).parent.parent / "docs" / "limits.md").read_text(
 def test_the_figures_are_those_in_the_code() -> None:
     limits = Limits()
     assert f"| `memory` | {limits.memory >> 20} MiB |" in PAGE
-    parts = ", ".join(str(getattr(limits, f"{name}_memory") >> 20) for name in ("kafka", "native", "http"))
+    parts = ", ".join(
+        str(getattr(limits, f"{name}_memory") >> 20) for name in ("kafka", "native", "http", "oxia")
+    )
     assert f"| {parts} MiB |" in PAGE
     assert f"| `connection_memory` | {limits.connection_memory >> 20} MiB |" in PAGE
     assert f"hold {FLOOR_BYTES >> 10} KiB in any case" in PAGE

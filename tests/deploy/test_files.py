@@ -216,7 +216,9 @@ def test_labels_names_and_ports_belong_together() -> None:
     assert headless["spec"]["clusterIP"] == "None"
     assert headless["spec"]["publishNotReadyAddresses"] is True
     ports = {one["name"]: one["containerPort"] for one in container()["ports"]}
-    assert ports == {name: getattr(config.ports, name) for name in ("native", "kafka", "http", "peer")}
+    assert ports == {
+        name: getattr(config.ports, name) for name in ("native", "kafka", "oxia", "http", "peer")
+    }
     for service in (headless, of_kind("Service", "antiphon-bootstrap")):
         assert all(one["port"] == ports[one["targetPort"]] for one in service["spec"]["ports"])
     founders = [f"{stateful['metadata']['name']}-{n}.{headless['metadata']['name']}" for n in range(3)]

@@ -110,7 +110,7 @@ class Pods:
 
 def _free_ports() -> dict[int, int]:
     found, open_ones = {}, []
-    for port in (7400, 9092, 8080, 7500):
+    for port in (7400, 9092, 6648, 8080, 7500):
         listener = socket.socket()
         open_ones.append(listener)
         bind_free(listener, "")

@@ -33,6 +33,9 @@ TARGETS: Final = {
     "peer-messages": "nodes:PeerMessages",
     "http": "nodes:Http",
     "http-login": "nodes:HttpLogin",
+    "oxia-messages": "oxia:OxiaMessages",
+    "oxia-frames": "oxia:OxiaFrames",
+    "oxia": "oxia:Oxia",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.short_run import MARKS, finds_nothing, in_modules
 
 pytestmark = MARKS
-NAMES = in_modules("messages", "batches", "archived", "secrets")
+NAMES = in_modules("messages", "batches", "archived", "secrets", "oxia")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.interop.broker import COMMAND, PROPERTIES
-from tests.interop.suite import Outcome, source_of
+from tests.interop.suite import Outcome, outcome_of, source_of
 from tests.peers.servers.peer import UnavailableError
 
 VERSION: Final = "3.0.12"
@@ -145,14 +145,4 @@ class KafkaPython:
             return [Outcome(f"all of {names[0]}", "failed", f"it did not end within {RUN_S:.0f} s")]
         if not told.is_file():
             return [Outcome(f"all of {names[0]}", "failed", "it did not begin")]
-        return [_outcome(case) for case in ET.parse(told).getroot().iter("testcase")]
-
-
-def _outcome(case: ET.Element) -> Outcome:
-    name = case.get("name", "")
-    for kind in ("failure", "error"):
-        if (found := case.find(kind)) is not None:
-            return Outcome(name, "failed", found.get("message", "")[:300])
-    if (found := case.find("skipped")) is not None:
-        return Outcome(name, "skipped", found.get("message", "")[:300])
-    return Outcome(name, "passed")
+        return [outcome_of(case) for case in ET.parse(told).getroot().iter("testcase")]

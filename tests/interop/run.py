@@ -19,10 +19,11 @@ from typing import Any, Final
 from antiphon.tools.local_cluster import LocalCluster
 from tests.interop.java_tools import JavaTools
 from tests.interop.kafka_python import KafkaPython
+from tests.interop.oxia_python import OxiaPython
 from tests.interop.suite import Outcome, Suite, folder
 from tests.peers.servers.peer import UnavailableError
 
-SUITES: Final[tuple[Suite, ...]] = (KafkaPython(), JavaTools())
+SUITES: Final[tuple[Suite, ...]] = (KafkaPython(), JavaTools(), OxiaPython())
 PARTITIONS: Final = 4  # of a topic that is made on demand, as the suites expect of Kafka
 NODES: Final = 3
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tarfile
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -68,3 +69,14 @@ def source_of(package: str, version: str, sha256: str, where: Path) -> Path:
     (part / name).rename(unpacked)
     shutil.rmtree(part)
     return unpacked
+
+
+def outcome_of(case: ET.Element) -> Outcome:
+    """What became of a test by its element of a JUnit file."""
+    name = case.get("name", "")
+    for kind in ("failure", "error"):
+        if (found := case.find(kind)) is not None:
+            return Outcome(name, "failed", found.get("message", "")[:300])
+    if (found := case.find("skipped")) is not None:
+        return Outcome(name, "skipped", found.get("message", "")[:300])
+    return Outcome(name, "passed")

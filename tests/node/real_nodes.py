@@ -33,6 +33,7 @@ class Nodes:
         *,
         kafka: bool = False,
         http: bool = False,
+        oxia: bool = False,
         security: Security | None = None,
         racks: tuple[str, ...] = (),
     ) -> None:
@@ -41,6 +42,7 @@ class Nodes:
         self.dial = dial
         self.kafka = kafka  # is there a listener for Kafka's clients, on any free port?
         self.http = http
+        self.oxia = oxia
         self.racks = racks or ("",) * count
         self.security = Security() if security is None else security
         self.servers: dict[int, Server] = {}
@@ -67,7 +69,7 @@ class Nodes:
             ports=Ports(
                 self._ports[node_id],
                 0 if self.kafka else -1,
-                -1,
+                0 if self.oxia else -1,
                 0 if self.http else -1,
                 self._peer_ports[node_id],
             ),

@@ -323,8 +323,8 @@ def test_changes_tell_what_happened(leader: Leader) -> None:
         (b"k", None, ChangeKind.DELETED, 2, 9),
         (b"j", b"", ChangeKind.CREATED, 3, 9),
     ]
-    assert changes[0][4:] == (1, 1, 5, 5, None)
-    assert changes[1][4:] == (1, 1, 5, 5, None)  # of the row that was removed
+    assert changes[0][4:] == (1, 1, 5, 5, None, None)
+    assert changes[1][4:] == (1, 1, 5, 5, None, None)  # of the row that was removed
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put, TableOp
 from antiphon.model.rows import Row
+from antiphon.records.attributes import Attributes
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.table.merge import (
@@ -297,3 +299,10 @@ def test_what_is_appended_and_not_committed_is_seen_by_the_next_request(tmp_path
     one.commit()
     assert one.values() == {b"l": b"2"}
     assert one.judge.overlay_keys == 0
+
+
+def test_rows_have_no_attributes_here(tmp_path: Path) -> None:
+    replica = Writer(tmp_path / "a", 1)
+    with pytest.raises(InvalidRequestError, match="writers=multi"):
+        replica.write(PutAttributed(b"k", b"v", Attributes("me")), now_ms=1)
+    assert replica.log == []

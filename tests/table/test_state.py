@@ -273,7 +273,7 @@ def test_checkpoint_is_a_store_of_its_own(tmp_path: Path) -> None:
 def test_open_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     for meta, error in (
-        (struct.pack(">iqq", 2, 0, 0), NewerFormatError),
+        (struct.pack(">iqq", 3, 0, 0), NewerFormatError),
         (b"\x00\x00\x00\x01", StorageFailedError),
         (struct.pack(">iqq", 0, 0, 0), StorageFailedError),
     ):

@@ -251,13 +251,15 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
                 "pid": pid,
                 "dir": node.dir,
                 "kafka": node.kafka,
+                "oxia": node.oxia,
                 "native": node.native,
                 "http": node.http,
             }
         )
     else:
         typer.echo(
-            f"Node {node.id} is up (pid {pid}): kafka {node.kafka}, native {node.native}, http {node.http}\n"
+            f"Node {node.id} is up (pid {pid}): kafka {node.kafka}, oxia {node.oxia}, native {node.native}, http "
+            f"{node.http}\n"
             "It holds nothing yet: `antiphon rebalance` gives it its share"
         )
     sys.stdout.flush()

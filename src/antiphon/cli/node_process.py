@@ -25,6 +25,8 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
     ]
     told = "" if cluster.host_told == cluster.host else cluster.host_told
     ports = Ports(native=_port(node.native), kafka=_port(node.kafka), oxia=-1, http=_port(node.http))
+    if node.oxia:
+        ports.oxia = _port(node.oxia)
     if cluster.peer_key:
         ports.peer = _port(node.peer)
     if (directory / "node.toml").exists():

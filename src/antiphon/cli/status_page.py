@@ -65,6 +65,7 @@ def summarise(cluster: ClusterMeta, answers: dict[int, StatusReply | None]) -> d
                 "uptime_s": None if answer is None else answer.uptime_ms // 1000,
                 "native": node.native,
                 "kafka": node.kafka,
+                "oxia": node.oxia,
                 "http": node.http,
             }
         )
@@ -125,7 +126,7 @@ def render(found: dict[str, Any]) -> None:
         f"Cluster {found['cluster_id'][:8]} is {word}: {found['topics']} topics, {found['tables']} tables, "
         f"{found['shards']} shards; node {found['controller']} coordinates\n"
     )
-    names = ("id", "status", "leads", "replicas", "memory_mb", "uptime_s", "native", "kafka", "http")
+    names = ("id", "status", "leads", "replicas", "memory_mb", "uptime_s", "native", "kafka", "oxia", "http")
     rows = [[node[name] for name in names] for node in found["nodes"]]
     print_table([name.upper() for name in names], rows, as_json=False)
     if found["metadata_unreadable"]:

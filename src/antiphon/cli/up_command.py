@@ -44,7 +44,7 @@ def up(
     native_port: Annotated[int | None, typer.Option(help="Native port of node 0, likewise. [7400]")] = None,
     http_port: Annotated[int | None, typer.Option(help="HTTP port of node 0, likewise. [8080]")] = None,
     oxia_port: Annotated[
-        int | None, typer.Option(help="Taken so that scripts may name it; this version has no Oxia listener.")
+        int | None, typer.Option(help="Port for Oxia's clients of node 0, likewise. [6648]")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on and to advertise.")] = "127.0.0.1",
     secure: Annotated[
@@ -69,8 +69,6 @@ def up(
 ) -> None:
     """Start a cluster on this machine, one process a node. The same --dir again is the same cluster with its data."""
     started_at = time.monotonic()
-    if oxia_port:
-        typer.echo("antiphon: this version has no Oxia listener; --oxia-port is not used", err=True)
     if insecure and secure:
         usage("--secure and --insecure exclude each other")
     directory = directory.absolute()
@@ -81,6 +79,7 @@ def up(
         "kafka": _base(kafka_port, 9092, fresh),
         "native": _base(native_port, 7400, fresh),
         "http": _base(http_port, 8080, fresh),
+        "oxia": _base(oxia_port, 6648, fresh),
     }
     bases["peer"] = _peer_base(bases["native"])
     asked = note_signals()  # from the first fork on nothing may end this process without its nodes
@@ -225,7 +224,7 @@ def _announce(
             "cluster_id": cluster.cluster_id,
             "dir": str(directory),
             "kafka": first.kafka,
-            "oxia": None,
+            "oxia": first.oxia or None,
             "native": first.native,
             "http": first.http,
             "nodes": [node_json(node, pids.get(node.id)) for node in cluster.nodes],
@@ -240,10 +239,10 @@ def _announce(
     )
     scheme = "https" if cluster.secure else "http"
     rows = [
-        (node.id, pids.get(node.id), node.kafka, node.native, f"{scheme}://{node.http}/status")
+        (node.id, pids.get(node.id), node.kafka, node.oxia, node.native, f"{scheme}://{node.http}/status")
         for node in cluster.nodes
     ]
-    print_table(("NODE", "PID", "KAFKA", "NATIVE", "HTTP"), rows, as_json=False)
+    print_table(("NODE", "PID", "KAFKA", "OXIA", "NATIVE", "HTTP"), rows, as_json=False)
     if cluster.secure:
         typer.echo(as_text(directory, cluster))
         if cluster.host_told in EVERYWHERE:

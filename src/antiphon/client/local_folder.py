@@ -18,7 +18,7 @@ DEFAULT_DIR: Final = Path("antiphon-data")
 """Where `antiphon up` makes a cluster, and where clients and commands look for one: in the working directory."""
 FORMAT: Final = 1
 CLUSTER_FILE: Final = "cluster.json"
-LISTENERS: Final = ("native", "kafka", "http")
+LISTENERS: Final = ("native", "kafka", "http", "oxia")
 PEER_LISTENER: Final = "peer"  # for other nodes, where they share a key
 EVERYWHERE: Final = ("0.0.0.0", "")  # noqa: S104 - compared
 # Of a cluster that is made with --secure: whom its clients trust, and who they may log in as.

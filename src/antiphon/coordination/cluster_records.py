@@ -29,6 +29,7 @@ COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a c
 CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a part of the metadata
 VOTERS_FORMAT: Final = 5  # a version that does not read these would count the votes of former voters
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
+ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in logs and stores of tables
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"

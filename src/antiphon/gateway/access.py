@@ -13,6 +13,7 @@ import msgspec
 from antiphon.errors import UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.access import Operation, Resource
+from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
@@ -128,9 +129,13 @@ def _ranges(body: TableWrite | TableGet | TableScan) -> Iterator[tuple[bytes, by
 
 
 def _own_rows(
-    gateway: Gateway, rights: Rights, operation: Operation, name: str, body: TableWrite | TableGet | TableScan
+    gateway: Gateway,
+    rights: Rights,
+    operation: Operation,
+    name: str,
+    body: TableWrite | TableGet | TableScan | IndexFind | IndexScan,
 ) -> None:
-    if isinstance(body, TableGet) and body.comparison:
+    if isinstance(body, IndexFind | IndexScan) or (isinstance(body, TableGet) and body.comparison):
         rights.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)  # it finds other keys than it names
         return
     for first, end in _ranges(body):
@@ -311,6 +316,8 @@ ACCESS: Final[dict[type, Check]] = {
     TableWrite: _table(Operation.WRITE),
     TableGet: _table(Operation.READ),
     TableScan: _table(Operation.READ),
+    IndexFind: _table(Operation.READ),
+    IndexScan: _table(Operation.READ),
     ReadKeys: _shard(Operation.READ),
     CheckReads: _shard(Operation.READ),
     PrepareWrite: _prepare,

@@ -19,6 +19,7 @@ from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done
 from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
+from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.events import Event
 from antiphon.model.findings import AuditNote
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
@@ -51,6 +52,8 @@ ShardRequest = (
     | TableWrite
     | TableGet
     | TableScan
+    | IndexFind
+    | IndexScan
     | PrepareWrite
     | ReadKeys
     | CheckReads
@@ -316,7 +319,7 @@ class Gateway(Protocol):
         ...
 
     def submit_table_read(
-        self, request: TableGet | TableScan, done: Done, admit: Admit | None = None
+        self, request: TableGet | TableScan | IndexFind | IndexScan, done: Done, admit: Admit | None = None
     ) -> None:
         """See `table_get`, `table_scan`; errors that are known at once are raised. `admit` says when the rows are read."""
         ...

@@ -53,9 +53,14 @@ class Listeners:
     def __init__(self) -> None:
         self.kafka = RequestTimes()
         self.native = RequestTimes()
+        self.oxia = RequestTimes()
 
     def __iter__(self) -> Iterator[tuple[str, str, Histogram]]:
         """Listener, request, durations; in order."""
-        for listener, times in (("kafka", self.kafka), ("native", self.native)):
+        for listener, times in (
+            ("kafka", self.kafka),
+            ("native", self.native),
+            ("oxia", self.oxia),
+        ):
             for name in sorted(times):
                 yield listener, name, times[name]

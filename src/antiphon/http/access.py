@@ -5,15 +5,13 @@ describe. Each page of the dashboard looks at what it shows. The others show the
 cluster.
 """
 
-import base64
-import binascii
 from typing import Final
 
 from antiphon.errors import NotReadyError, UnauthenticatedError
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind, TopicMeta
-from antiphon.security.authenticator import OAUTHBEARER, PLAIN
+from antiphon.security.authorization import log_in
 from antiphon.security.authorizer import Rights
 from antiphon.security.session import Session
 
@@ -44,7 +42,7 @@ def refused(session: Session, path: str, authorization: bytes) -> Reply | None:
         return None
     try:
         if authorization:
-            _log_in(session, authorization)
+            log_in(session, authorization)
         if not session.is_open:
             return UNAUTHORIZED, _TEXT, b"say who you are\n"
         asks_itself = path in {TOPICS_PAGE, "/"} or path.startswith((DASHBOARD, API))
@@ -64,22 +62,3 @@ def may_see(rights: Rights, topic: TopicMeta) -> bool:
         return rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
     resource = Resource.TABLE if topic.kind is Kind.TABLE else Resource.TOPIC
     return rights.sees(Operation.DESCRIBE, resource, topic.name)
-
-
-def _log_in(session: Session, authorization: bytes) -> None:
-    if not session.mechanisms:
-        return  # nobody asks, or a password would be read on the way: then it is not looked at
-    scheme, _, rest = authorization.partition(b" ")
-    rest = rest.strip()
-    if scheme.lower() == b"basic":
-        try:
-            user, _, password = base64.b64decode(rest, validate=True).partition(b":")
-        except binascii.Error:
-            raise UnauthenticatedError("authentication failed") from None
-        session.begin(PLAIN)
-        session.step(b"\0" + user + b"\0" + password)
-    elif scheme.lower() == b"bearer":
-        session.begin(OAUTHBEARER)
-        session.step(b"n,,\x01auth=Bearer " + rest + b"\x01\x01")
-    else:
-        raise UnauthenticatedError("Basic and Bearer are taken")

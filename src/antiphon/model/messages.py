@@ -1,5 +1,6 @@
 """All messages of the native protocol, as its decoders know them."""
 
+from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.backup import BackupReply, BackupRequest
 from antiphon.model.requests import (
     AccessReply,
@@ -40,10 +41,10 @@ from antiphon.model.transactions import TransactionReply, TransactionRequest
 Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
-    | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions
+    | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions | IndexFind | IndexScan
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
     | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply | TableTransactionReply
-    | BackupReply | SessionsReply
+    | BackupReply | SessionsReply | IndexRows
 )  # fmt: skip

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.model.access import ACLS_MAX, Acl, Credential
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.body import Body
 from antiphon.model.counters import Counters
 from antiphon.model.findings import OF_NODE, AuditNote, Finding, ScrubStatus
@@ -403,7 +404,7 @@ class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3, forbi
     expected_version: int
 
 
-TableOp = Put | Delete | DeleteRange | Check | PutEphemeral
+TableOp = Put | Delete | DeleteRange | Check | PutEphemeral | PutAttributed
 
 
 class TableWrite(Body, frozen=True, array_like=True, tag=True):
@@ -428,6 +429,7 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     bulk: bool = False
     after: int = -1
     internal: bool = False
+    placed: bool = False  # the sender has found the shard otherwise than by the keys
 
 
 class OpStatus:
@@ -445,6 +447,7 @@ class OpResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     status: int
     version: Version | None = None
+    key: bytes | None = None  # that the shard made, of a sequence
 
 
 class TableWritten(Body, frozen=True, array_like=True, tag=True):
@@ -465,6 +468,8 @@ class TableGet(Body, frozen=True, array_like=True, tag=True):
     consistency: str = "linearizable"
     comparison: int = 0
     include_value: bool = True
+    placed: bool = False  # as for `TableWrite`, as are the hashes, which count then
+    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
 
 
 class TableRows(Body, frozen=True, array_like=True, tag=True):

@@ -27,6 +27,7 @@ class Row(msgspec.Struct, Generic[ValueT_co], frozen=True, array_like=True, gc=F
     value: ValueT_co
     version: Version
     session_id: int | None = None
+    attributes: bytes | None = None  # packed (`records.attributes`)
 
     def display(self) -> dict[str, Any]:
         """Its fields, as people see them: of the version its id."""

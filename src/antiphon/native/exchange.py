@@ -27,6 +27,7 @@ from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.gateway.quotas import FREE, Mute, Payer, Place, payer_of
 from antiphon.gateway.turns import COUNTED_BYTES
+from antiphon.model.attributes import IndexScan
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
 from antiphon.model.table_transactions import ReadKeys
@@ -445,7 +446,7 @@ def expected_bytes(body: Any) -> int:
             return min(ROW_BYTES * len(body.keys), GET_BYTES) if body.include_value else FORWARDED_BYTES
         case ReadKeys():
             return min(ROW_BYTES * len(body.keys), GET_BYTES)
-        case TableScan():
+        case TableScan() | IndexScan():
             return SCAN_BYTES if body.include_value else FORWARDED_BYTES
     return 0
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from antiphon.coordination.transactions import Producer
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession, SessionRequest
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
@@ -39,7 +40,9 @@ def table_get(exchange: Exchange, request_id: int, body: TableGet, _payload: mem
         raise
 
 
-def table_scan(exchange: Exchange, request_id: int, body: TableScan, _payload: memoryview) -> None:
+def table_scan(
+    exchange: Exchange, request_id: int, body: TableScan | IndexFind | IndexScan, _payload: memoryview
+) -> None:
     """Read a range of keys."""
     done = exchange.begin(request_id)
     try:
@@ -129,6 +132,8 @@ TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None
     TableWrite: table_write,
     TableGet: table_get,
     TableScan: table_scan,
+    IndexFind: table_scan,
+    IndexScan: table_scan,
     OpenSession: session,
     KeepSession: session,
     CloseSession: session,

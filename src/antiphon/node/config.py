@@ -96,6 +96,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     kafka_memory: PositiveBytes = 96 * 1024 * 1024  # of that, at most for each listener
     native_memory: PositiveBytes = 96 * 1024 * 1024
     http_memory: PositiveBytes = 16 * 1024 * 1024
+    oxia_memory: PositiveBytes = 96 * 1024 * 1024
     connection_memory: PositiveBytes = 32 * 1024 * 1024  # and for one connection, or one larger request
     disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = (
         8 * 1024 * 1024

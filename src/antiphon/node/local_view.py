@@ -4,13 +4,18 @@ Where replicas vote, the coordinator only hears who leads. A replica that follow
 metadata's is ahead of it, and for good where no coordinator is in reach: then clients are told what it knows.
 """
 
+from typing import Final
+
 import msgspec
 
-from antiphon.coordination.cluster_records import PREPARED_FORMAT
+from antiphon.coordination.cluster_records import ATTRIBUTES_FORMAT, PREPARED_FORMAT
 from antiphon.errors import AntiphonError, InvalidRequestError, NotReadyError
 from antiphon.model.cluster import MetadataDelta, MetadataView, ShardChange
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta, ShardStatus, SplitPhase
 from antiphon.node.events import Events
+from antiphon.partition.services import Wanted
+
+FORMAT_OF: Final = {Wanted.PREPARES: PREPARED_FORMAT, Wanted.ATTRIBUTES: ATTRIBUTES_FORMAT}
 
 
 class LocalView(MetadataView):
@@ -82,16 +87,19 @@ class LocalView(MetadataView):
         self._recorded[shard.shard_id] = shard
         return msgspec.structs.replace(shard, term=term, leader=leader, status=ShardStatus.ONLINE)
 
-    def refusal_of_prepares(self, shard_id: int) -> AntiphonError | None:
+    def refusal_of(self, shard_id: int, wanted: Wanted) -> AntiphonError | None:
         """See PartitionServices."""
         found = self.recorded(shard_id)
         members = () if found is None else found.everybody
-        old = [one for one in members if one not in self.nodes or self.nodes[one].reads < PREPARED_FORMAT]
+        reads = FORMAT_OF[wanted]
+        old = [one for one in members if one not in self.nodes or self.nodes[one].reads < reads]
         if old:
             return InvalidRequestError(
-                f"shard {shard_id} has replicas on nodes whose version knows no transactions over tables: "
-                f"{', '.join(map(str, old))}; upgrade them first, and begin the transaction again"
+                f"shard {shard_id} has replicas on nodes whose version knows no {wanted} in tables: "
+                f"{', '.join(map(str, old))}; upgrade them first, and begin again"
             )
+        if wanted is not Wanted.PREPARES:
+            return None
         splits = (change.shard.split for change in self.joining.values())
         if any(one and one.parent == shard_id and one.phase is not SplitPhase.COPY for one in splits):
             return NotReadyError(

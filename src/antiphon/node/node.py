@@ -58,7 +58,7 @@ from antiphon.node.timers import Chore, Timers
 from antiphon.node.trimming import Trimming
 from antiphon.node.turn import Turn
 from antiphon.partition.partition import Partition
-from antiphon.partition.services import SnapshotSource, Ticking, Waiting
+from antiphon.partition.services import SnapshotSource, Ticking, Waiting, Wanted
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.messages import (
     AnyMessage,
@@ -467,9 +467,9 @@ class Node:
         """See PartitionServices."""
         return shard_id in self.agent.view.joining
 
-    def refusal_of_prepares(self, shard_id: int) -> AntiphonError | None:
+    def refusal_of(self, shard_id: int, wanted: Wanted) -> AntiphonError | None:
         """See PartitionServices."""
-        return self.view.refusal_of_prepares(shard_id)
+        return self.view.refusal_of(shard_id, wanted)
 
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""

@@ -23,6 +23,7 @@ from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.interface import NodeQuestions, Rehearse, ShardRequest
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
+from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.internal import write_problem
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
@@ -422,12 +423,14 @@ class NodeGateway:
             host.table_writes.write(request, done, sender)
 
     def submit_table_read(
-        self, request: TableGet | TableScan, done: Done, admit: Admit | None = None
+        self, request: TableGet | TableScan | IndexFind | IndexScan, done: Done, admit: Admit | None = None
     ) -> None:
         """See Gateway."""
         reads = self.replicas.host(request.shard_id).table_reads
         if isinstance(request, TableGet):
             reads.get(request, done, admit)
+        elif isinstance(request, IndexFind | IndexScan):
+            reads.by_index(request, done, admit)
         else:
             reads.scan(request, done, admit)
 

@@ -18,7 +18,7 @@ Nothing of this is remembered outside the child's log: a new leader scans again,
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,11 +32,13 @@ from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import tell_judge
 from antiphon.records.batch import BatchHeader, Buffer, iter_batches
 from antiphon.records.builder import build_batch
-from antiphon.records.changes import VERSION, VERSION_HEADER, owned_version, session_in
+from antiphon.records.changes import VERSION, VERSION_HEADER, version_for_store
 from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Freeze, Inherit, SplitEntry, build_split_entry
 from antiphon.table.copying import CopiedRow, differences, newer, records_of
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.meta import PLAIN_FORMAT
+from antiphon.table.places import place_of
 from antiphon.table.prepared import Prepare, PreparedTransactions
 from antiphon.table.prepared_rows import change_in
 
@@ -174,14 +176,14 @@ class SplitCopy:
     async def _follow(self, meta: ShardMeta, parent: "Partition", end: int) -> None:
         """Take over what the parent's log says from the position on, a piece of it."""
         batches = await parent.reads.read_in_thread(self._position, PAGE_BYTES, end, at_least_one=True)
-        low, high = meta.hashes
+        has_places = parent.state.require_table().state.format > PLAIN_FORMAT
         changes: list[CopiedRow] = []
         position = self._position
         for piece in batches:
             for header, batch in iter_batches(piece):
                 position = header.next_offset
                 found = self._ended(header, batch) if header.is_transactional else _changes(header, batch)
-                changes += [change for change in found if low <= key_hash(change.key) <= high]
+                changes += _within(found, meta.hashes, places=has_places)
         keys = list(dict.fromkeys(change.key for change in changes))
         with _reading(self._host):
             versions = self._table().state.versions(keys)
@@ -254,11 +256,25 @@ def _changes(header: BatchHeader, batch: Buffer) -> Iterator[CopiedRow]:
             yield _copied(record.key or b"", version, record)
 
 
+def _within(found: Iterable[CopiedRow], hashes: tuple[int, ...], *, places: bool) -> Iterator[CopiedRow]:
+    """The changes that are about these hashes. Where rows have `places`, a key may have had another one before: then any
+    change of it that is not about these hashes removes it here.
+    """
+    low, high = hashes
+    for change in found:
+        if not places:
+            if low <= key_hash(change.key) <= high:
+                yield change
+        elif change.value is None or low <= place_of(change.key, change.version) <= high:
+            yield change
+        else:
+            yield change._replace(value=None)
+
+
 def _copied(key: bytes, version: bytes, record: "Record") -> CopiedRow:
     """A change of the parent's log. The end of a session is not copied as such: the child removes its rows one by one."""
-    session_id = session_in(record.headers)
-    if session_id is not None and record.value is not None:
-        version = owned_version(version, session_id)
+    if record.value is not None:
+        version = version_for_store(version, record.headers)
     return CopiedRow(key, version, record.value, record.timestamp_ms)
 
 

@@ -1,6 +1,7 @@
 """What a partition needs of its node, and what follows a partition inside the node."""
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from antiphon.errors import AntiphonError
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from antiphon.partition.table_shard import TableShard
     from antiphon.records.entry_id import EntryId, TermIndex
     from antiphon.replication.members import Members
+
+
+class Wanted(StrEnum):
+    """What not every version of a node can read in a table's log."""
+
+    PREPARES = "prepares"  # of transactions
+    ATTRIBUTES = "attributes"  # of rows
 
 
 class Pieces(Protocol):
@@ -233,9 +241,9 @@ class PartitionServices(Protocol):
         """Is the shard being split off another one, and not part of its table yet?"""
         ...
 
-    def refusal_of_prepares(self, shard_id: int) -> AntiphonError | None:
-        """Why a table's shard may not take what transactions prepare now, if so: it is about to hand keys over to a shard
-        that is being split off, or a node with a replica would take what is prepared for rows.
+    def refusal_of(self, shard_id: int, wanted: Wanted) -> AntiphonError | None:
+        """Why a table's shard may not take this now, if so: a node with a replica would misread it, or, of what transactions
+        prepare, the shard is about to hand keys over to one that is being split off.
         """
         ...
 

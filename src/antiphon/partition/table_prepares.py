@@ -25,6 +25,7 @@ from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.mode import MANY_WRITERS
 from antiphon.partition.reads import PartitionReads
+from antiphon.partition.services import Wanted
 from antiphon.partition.table_reads import joins
 from antiphon.partition.table_writes import answer_of, append_effects, producer_header, refuse_elsewhere
 from antiphon.records.batch import TRANSACTIONAL_BIT
@@ -99,7 +100,7 @@ class TablePrepares:
         done: Done,
     ) -> None:
         state, owned, timeout_s = self._state, evaluator.owned, request.timeout_ms / 1000
-        refusal = state.services.refusal_of_prepares(state.shard_id)
+        refusal = state.services.refusal_of(state.shard_id, Wanted.PREPARES)
         if refusal is not None:
             raise refusal
         if owned.is_frozen:

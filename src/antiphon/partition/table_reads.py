@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError, StorageFailedError
+from antiphon.model.attributes import IndexFind, IndexRow, IndexRows, IndexScan
 from antiphon.model.metadata import HASH_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, TableGet, TableRows, TableScan
 from antiphon.model.rows import Row
@@ -13,8 +14,10 @@ from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.table.evaluator import ABSENT
+from antiphon.table.index_reads import find_by_index, scan_index
+from antiphon.table.places import place_of_row
 from antiphon.table.prepared import PreparedTransactions, locked_error
-from antiphon.table.ranges import covers, wrong_shard
+from antiphon.table.ranges import OwnedRange, covers, wrong_shard
 from antiphon.table.state import EQUAL, FLOOR, LOWER
 
 if TYPE_CHECKING:
@@ -51,10 +54,19 @@ class TableReads:
             store = table.state
             if request.comparison == EQUAL:
                 owned = store.owned
-                if (owned.first or owned.last != HASH_MAX) and not all(map(owned.holds, request.keys)):
+                is_part = owned.first > 0 or owned.last != HASH_MAX
+                if request.placed:
+                    elsewhere = not covers(owned, request.hashes)
+                else:
+                    elsewhere = is_part and not all(map(owned.holds, request.keys))
+                if elsewhere:
                     raise wrong_shard(self._state.shard_id, owned)
                 rows = store.get_many(request.keys, include_value=request.include_value)
+                if request.placed and owned.purging:
+                    rows = [None if row is None or _is_stray(owned, row) else row for row in rows]
             else:
+                if request.placed and not covers(store.owned, request.hashes):
+                    raise wrong_shard(self._state.shard_id, store.owned)
                 rows = store.find_many(request.keys, request.comparison, include_value=request.include_value)
             if store.transactions.locked and request.consistency != LOCAL:
                 _check_unlocked(store.transactions, request, rows)
@@ -91,6 +103,43 @@ class TableReads:
 
         try:
             self._consistently(request.consistency, self._guarded(read, admit), done)
+        except StorageFailedError as error:
+            raise self._driver.stopped_by(error) from error
+
+    # -- by an index ----------------------------------------------------------------------------------------------
+
+    def by_index(self, request: IndexFind | IndexScan, done: Done, admit: Admit | None = None) -> None:
+        """Carry out a read by an index; `done` gets IndexRows or an error."""
+        table = self._state.require_table()
+
+        def read() -> None:
+            store, rows, more = table.state, [], False
+            if isinstance(request, IndexFind):
+                found = find_by_index(
+                    store,
+                    request.index,
+                    request.secondary,
+                    request.comparison,
+                    include_value=request.include_value,
+                )
+                rows = [] if found is None else [found]
+            else:
+                if not covers(store.owned, request.hashes):
+                    raise wrong_shard(self._state.shard_id, store.owned)
+                bounds = (request.start, request.end)
+                rows, more = scan_index(
+                    store,
+                    request.index,
+                    bounds,
+                    request.after,
+                    request.limit,
+                    include_value=request.include_value,
+                )
+            store.transactions.check_keys([row.key for _, row in rows])
+            done(IndexRows(tuple(IndexRow(*one) for one in rows), more))
+
+        try:
+            self._consistently(LINEARIZABLE, self._guarded(read, admit), done)
         except StorageFailedError as error:
             raise self._driver.stopped_by(error) from error
 
@@ -166,6 +215,11 @@ class TableReads:
             raise InvalidRequestError(
                 f"consistency is one of {', '.join(CONSISTENCIES)}, not {consistency!r}"
             )
+
+
+def _is_stray(owned: OwnedRange, row: Row) -> bool:
+    """Is it a row that a split took away, and that is still in the store?"""
+    return not owned.first <= place_of_row(row) <= owned.last
 
 
 def _check_unlocked(prepared: PreparedTransactions, request: TableGet, rows: Sequence[Row | None]) -> None:

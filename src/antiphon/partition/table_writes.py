@@ -1,6 +1,6 @@
 """Writes to a table's shard, judged by its leader: only their effects go to the log."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,8 @@ from antiphon.errors import (
     StorageFailedError,
 )
 from antiphon.log.producer_state import JOB_ID_MIN, Duplicate
-from antiphon.model.requests import Put, TableWrite, TableWritten
+from antiphon.model.attributes import PutAttributed
+from antiphon.model.requests import Put, TableOp, TableWrite, TableWritten
 from antiphon.model.sender import Sender
 from antiphon.model.sessions import PutEphemeral
 from antiphon.partition.append_queue import Done
@@ -21,6 +22,7 @@ from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.long_writes import LongWrites, within
 from antiphon.partition.reads import PartitionReads
+from antiphon.partition.services import Wanted
 from antiphon.partition.state import PartitionState
 from antiphon.partition.table_reads import joins
 from antiphon.partition.table_shard import TableShard
@@ -93,7 +95,7 @@ class TableWrites:
             self._begin_long(self._checked(request, evaluator, done), request, done)
             return
         owned = evaluator.owned
-        if not owned.is_whole and not check_ops(owned, request.ops, request.hashes):
+        if not owned.is_whole and not self._may_be_here(evaluator, request, request.ops):
             self._not_here(request, evaluator, done)
             return
         evaluation = evaluator.at_once(request.ops, now_ms, atomic=request.atomic)
@@ -103,6 +105,11 @@ class TableWrites:
             append_effects(self._driver, self._clients, request, evaluation, evaluator.appended, done)
         else:
             self._without_effect(request, evaluation, done)
+
+    def _may_be_here(self, evaluator: TableEvaluator, request: TableWrite, ops: Sequence[TableOp]) -> bool:
+        """`check_ops` of some of a request's operations."""
+        strays = request.placed and evaluator.has_strays
+        return check_ops(evaluator.owned, ops, request.hashes, placed=request.placed, strays=strays)
 
     def _begin_long(self, steps: Generator[Any, None, None], request: TableWrite, done: Done) -> None:
         self._long.carry_out(steps, size_of_write(request), request.timeout_ms / 1000, done)
@@ -135,7 +142,7 @@ class TableWrites:
         """The steps of a large request."""
         owned, ops, piece = evaluator.owned, request.ops, self._state.services.turn.pieces.operations
         for at in range(0, 0 if owned.is_whole else len(ops), piece):
-            if not check_ops(owned, ops[at : at + piece], request.hashes):
+            if not self._may_be_here(evaluator, request, ops[at : at + piece]):
                 self._not_here(request, evaluator, done)
                 return
             yield
@@ -219,6 +226,10 @@ def append_effects(
     `batch`: of the effects, stamped for the log's end, if it is there.
     """
     state = driver.state
+    if evaluation.attributed:
+        refusal = state.services.refusal_of(state.shard_id, Wanted.ATTRIBUTES)
+        if refusal is not None:
+            raise refusal
     base = state.log.terms.log_end
     if batch is None:
         batch = build_batch(
@@ -265,7 +276,10 @@ def _check_inherited(table: TableShard, header: BatchHeader) -> None:
 
 def size_of_write(request: TableWrite) -> int:
     """About how many bytes a TableWrite keeps while it waits."""
-    return sum(OP_BYTES + (len(op.value) if isinstance(op, Put | PutEphemeral) else 0) for op in request.ops)
+    return sum(
+        OP_BYTES + (len(op.value) if isinstance(op, Put | PutEphemeral | PutAttributed) else 0)
+        for op in request.ops
+    )
 
 
 def producer_header(

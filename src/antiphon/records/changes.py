@@ -13,6 +13,9 @@ Two more headers let a node rebuild the answer when the same request is sent aga
 
 The header `e`, right after `v`, names the session (big-endian int64) that the row belongs to. A tombstone has it where the
 row is removed because its session ends: such tombstones are a batch of their own, one for each of the session's rows.
+
+The header `x`, right after those, has the row's attributes (`records.attributes`). `q`, without a value, says that the shard
+made the key: it continues a sequence.
 """
 
 import struct
@@ -31,6 +34,9 @@ VERSION_HEADER = "v"
 INDEX_HEADER = "i"
 OUTCOMES_HEADER = "s"
 SESSION_HEADER = "e"
+ATTRIBUTES_HEADER = "x"
+SEQUENCE_HEADER = "q"
+LENGTH = struct.Struct(">I")
 TABLE_PRODUCER_BIT = 1 << 61  # producer ids of table writers: their sequences rise, but may skip
 
 VersionTuple = tuple[int, int, int, int]
@@ -52,7 +58,8 @@ class Change(NamedTuple):
     """One effect. From `version_id` on the fields are of the new row, or of the removed one where `value` is None.
 
     `offset` is its place in the shard's log; `timestamp_ms` is when the leader took the request, in ms since 1970.
-    `session_id` is the session that the row belongs to, or whose end removed it; None without one.
+    `session_id` is the session that the row belongs to, or whose end removed it; None without one. `attributes` are the
+    row's, packed; None without any.
     """
 
     key: bytes
@@ -64,6 +71,7 @@ class Change(NamedTuple):
     created_ms: int
     modified_ms: int
     session_id: int | None = None
+    attributes: bytes | None = None
 
     @property
     def kind(self) -> ChangeKind:
@@ -75,7 +83,9 @@ class Change(NamedTuple):
 
 Effect = tuple[bytes, bytes | None, bytes]
 """One effect on its way to a store: the user's key, the new value (None: removed), and the version as `VERSION` packs it,
-or as `owned_version` does where a session has to do with it."""
+or as `owned_version` and `attributed_version` do where a session has to do with it, or the row has attributes."""
+
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 def owned_version(packed: bytes, session_id: int) -> bytes:
@@ -87,14 +97,57 @@ def owned_version(packed: bytes, session_id: int) -> bytes:
     return VERSION.pack(version_id, ~modifications, created_ms, modified_ms) + SESSION.pack(session_id)
 
 
+def attributed_version(version: bytes, attributes: bytes) -> bytes:
+    """A version as `VERSION` or `owned_version` packs it, as stores keep it of a row with attributes.
+
+    The time of creation becomes its complement, which is negative as in no other row. The attributes follow with their
+    length, behind the session.
+    """
+    created_ms = SESSION.unpack_from(version, 16)[0]
+    flagged = version[:16] + SESSION.pack(~created_ms) + version[24:]
+    return flagged + LENGTH.pack(len(attributes)) + attributes
+
+
+def stored_row(stored: Buffer) -> tuple[VersionTuple, int | None, bytes | None, int]:
+    """The version at the beginning of a row as stores keep it, its session, its attributes, and where the value begins."""
+    version_id, modifications, created_ms, modified_ms = VERSION.unpack_from(stored)
+    at = VERSION.size
+    session_id: int | None = None
+    attributes: bytes | None = None
+    if modifications < 0:
+        modifications = ~modifications
+        session_id = SESSION.unpack_from(stored, at)[0]
+        at += SESSION.size
+    if created_ms < 0:
+        created_ms = ~created_ms
+        size = LENGTH.unpack_from(stored, at)[0]
+        at += LENGTH.size
+        attributes = bytes(stored[at : at + size])
+        at += size
+    return (version_id, modifications, created_ms, modified_ms), session_id, attributes, at
+
+
 def stored_version(stored: Buffer) -> tuple[VersionTuple, int | None, int]:
     """The version at the beginning of a row as stores keep it, its session, and where the value begins."""
     version: VersionTuple = VERSION.unpack_from(stored)
-    if version[1] >= 0:
+    if version[1] >= 0 <= version[2]:
         return version, None, VERSION.size
-    session_id: int = SESSION.unpack_from(stored, VERSION.size)[0]
-    plain = (version[0], ~version[1], version[2], version[3])
-    return plain, session_id, VERSION.size + SESSION.size
+    found, session_id, _, at = stored_row(stored)
+    return found, session_id, at
+
+
+def has_attributes(version: bytes) -> bool:
+    """Has a row attributes whose version stores keep like this?"""
+    return version[16] >= 0x80
+
+
+def version_for_store(packed: bytes, headers: Headers) -> bytes:
+    """The version in a record's headers as stores keep it, with what the headers say of session and attributes."""
+    session_id = session_in(headers)
+    if session_id is not None:
+        packed = owned_version(packed, session_id)
+    attributes = attributes_in(headers)
+    return packed if attributes is None else attributed_version(packed, attributes)
 
 
 def effects_of(batch: Buffer) -> list[Effect]:
@@ -114,8 +167,8 @@ def effects_in(header: BatchHeader, batch: Buffer) -> list[Effect]:
         for name, packed in headers:
             if name == VERSION_HEADER:
                 if packed is not None and len(packed) == size:
-                    if len(headers) > 1 and (session_id := session_in(headers)) is not None:
-                        packed = owned_version(packed, session_id)
+                    if len(headers) > 1:
+                        packed = version_for_store(packed, headers)
                     effects.append((record.key or b"", record.value, packed))
                 break
     return effects
@@ -128,6 +181,14 @@ def session_in(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
         return None
     session_id: int = SESSION.unpack(packed)[0]
     return session_id
+
+
+def attributes_in(headers: Headers) -> bytes | None:
+    """The attributes that a record's headers have: right after the version, and the session where there is one."""
+    for name, packed in headers[1:3]:
+        if name == ATTRIBUTES_HEADER:
+            return packed
+    return None
 
 
 def decode_changes(batches: Iterable[Buffer], start: int = 0) -> Iterator[Change]:
@@ -150,6 +211,7 @@ def decode_changes(batches: Iterable[Buffer], start: int = 0) -> Iterator[Change
                             record.timestamp_ms,
                             *version,
                             session_in(record.headers),
+                            attributes_in(record.headers),
                         )
                     break
 

@@ -118,12 +118,15 @@ class ServerTls(_Watched):
         directory: the node's.
         name: of the listener's setting, for the log, such as `tls`.
         counters: where handshakes are counted.
+        protocol: that clients have to name in the handshake (ALPN), where one is.
 
     Raises InvalidRequestError when the files cannot be used.
     """
 
-    def __init__(self, tls: Tls, directory: Path, name: str, counters: HandshakeCount) -> None:
-        super().__init__(tls, directory, name, lambda: server_context(tls, directory, name))
+    def __init__(
+        self, tls: Tls, directory: Path, name: str, counters: HandshakeCount, protocol: str = ""
+    ) -> None:
+        super().__init__(tls, directory, name, lambda: server_context(tls, directory, name, protocol))
         self._counters = counters
         self._told_s = -TELL_EVERY_S
         self._made_s = system.monotonic_s()
@@ -175,7 +178,7 @@ def why_failed(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def server_context(tls: Tls, directory: Path, name: str = "tls") -> ssl.SSLContext:
+def server_context(tls: Tls, directory: Path, name: str = "tls", protocol: str = "") -> ssl.SSLContext:
     """A context for handshakes that others begin; raises InvalidRequestError saying which file is not good."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
@@ -186,6 +189,8 @@ def server_context(tls: Tls, directory: Path, name: str = "tls") -> ssl.SSLConte
     if tls.client_auth != "none":
         _load_authority(context, directory / tls.authority, where)
         context.verify_mode = _VERIFY[tls.client_auth]
+    if protocol:
+        context.set_alpn_protocols([protocol])
     return context
 
 

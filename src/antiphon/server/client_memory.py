@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def memory_for_clients(limits: Limits, turns: Turns | None = None) -> Budget:
-    """The budget with a pool for each listener: `kafka`, `native`, `http`. `turns`: of the node."""
+    """The budget with a pool for each listener: `kafka`, `native`, `http`, `oxia`. `turns`: of the node."""
     budget = Budget(limits.memory, turns)
     budget.pool("kafka", limits.kafka_memory, limits.connection_memory)
     budget.pool("native", limits.native_memory, limits.connection_memory)
     budget.pool("http", limits.http_memory, limits.http_memory)
+    budget.pool("oxia", limits.oxia_memory, limits.connection_memory)
     return budget
 
 

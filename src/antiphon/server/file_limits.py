@@ -22,6 +22,7 @@ class Shares(NamedTuple):
     native: int
     kafka: int
     http: int
+    oxia: int
     peers: int
 
 
@@ -47,4 +48,5 @@ def connection_shares(descriptors: int | None = None) -> Shares:
     peers = min(PEERS_MAX, max(8, descriptors // 32))
     left = descriptors - open_files_for(descriptors) - min(STORES, descriptors // 4)
     left -= 2 * peers + OWN  # this node connects to as many others as connect to it
-    return Shares(max(16, left // 2), max(8, left * 3 // 8), max(4, left // 8), peers)
+    eighth = left // 8
+    return Shares(max(16, left - 5 * eighth), max(8, 3 * eighth), max(4, eighth), max(4, eighth), peers)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from antiphon.node.config import NodeConfig
     from antiphon.node.injected_faults import InjectedFaults
     from antiphon.node.metrics import NodeMetrics
+    from antiphon.oxia.listener import OxiaListener
     from antiphon.security.authenticator import Authenticator
     from antiphon.security.tls import ServerTls
     from antiphon.transactions.service import TransactionService
@@ -29,13 +30,13 @@ class Guards(NamedTuple):
     quotas: "Quotas"
 
 
-def clients_tls(config: "NodeConfig", metrics: "NodeMetrics") -> "ServerTls | None":
+def clients_tls(config: "NodeConfig", metrics: "NodeMetrics", protocol: str = "") -> "ServerTls | None":
     """The TLS of the listeners for clients; None where they speak without. Raises InvalidRequestError."""
     if not config.security.tls.on:
         return None
     from antiphon.security.tls import ServerTls
 
-    return ServerTls(config.security.tls, config.dir, "tls", metrics)
+    return ServerTls(config.security.tls, config.dir, "tls", metrics, protocol)
 
 
 def _told(config: "NodeConfig", port: int) -> str:
@@ -70,6 +71,34 @@ async def start_http(
     made.addresses.most = config.limits.of_address(min(CONNECTIONS_MAX, most.connections))
     made.authenticator, made.quotas = guards
     port = await made.start(config.listen_host, config.ports.http, sock, tls)
+    return made, _told(config, port)
+
+
+async def start_oxia(
+    gateway: "Gateway",
+    config: "NodeConfig",
+    sock: socket.socket | None,
+    tls: "ServerTls | None",
+    pool: "Pool",
+    guards: Guards,
+) -> tuple["OxiaListener", str]:
+    """Listen for Oxia's clients; returns the listener and its address."""
+    from antiphon.oxia.listener import OxiaListener, OxiaListenerConfig
+
+    told = OxiaListenerConfig()
+    most = places(connection_shares().oxia, tls=tls is not None)
+    connections = min(told.connections_max, most.connections)
+    made = OxiaListener(
+        gateway,
+        pool,
+        told._replace(
+            connections_max=connections,
+            handshakes_max=most.handshakes,
+            address_connections_max=config.limits.of_address(connections),
+        ),
+    )
+    made.authenticator, made.quotas = guards
+    port = await made.start(config.listen_host, config.ports.oxia, sock, tls)
     return made, _told(config, port)
 
 

@@ -51,6 +51,7 @@ def warm_up() -> None:
         "antiphon.server.server",
         "antiphon.kafka.listener",
         "antiphon.http.listener",
+        "antiphon.oxia.listener",
         "antiphon.table.state",
         "antiphon.spark.staging.housekeeper",
     ):

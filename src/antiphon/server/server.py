@@ -22,7 +22,7 @@ from antiphon.server.client_memory import (
 )
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
-from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka
+from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import settings_of, shared_secret
 from antiphon.transactions.coordinator import TransactionConfig
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from antiphon.native.listener import NativeListener
     from antiphon.node.config import NodeConfig
     from antiphon.node.injected_faults import InjectedFaults
+    from antiphon.oxia.listener import OxiaListener
     from antiphon.table.store import StoreEngine
 
 Sockets = dict[str, socket.socket]
-"""Sockets that listen already, by listener: `native`, `kafka`, `http`, `peer`."""
+"""Sockets that listen already, by listener: `native`, `kafka`, `http`, `oxia`, `peer`."""
 
 
 class Server:
@@ -61,7 +62,7 @@ class Server:
         memory: what clients hold of the node's memory.
         quotas: what they have used of what they may.
         transactions: this node's part in transactions, whichever listeners it has.
-        native, kafka, http: its listeners; the last two are None where the config wants none, and before `start()`.
+        native, kafka, http, oxia: its listeners; the last three are None where the config wants none, and before `start()`.
         peers: its listener for other nodes, where they prove that they are nodes.
     """
 
@@ -99,6 +100,7 @@ class Server:
             native.request_times = node.metrics.request_times.native
         self.kafka: KafkaListener | None = None
         self.http: HttpListener | None = None
+        self.oxia: OxiaListener | None = None
         self._config = config
         self._faults = faults
         self._sockets = dict(sockets or {})
@@ -147,6 +149,16 @@ class Server:
                 self.memory.pools["http"],
                 Guards(self.authenticator, self.quotas),
             )
+        if ports.oxia >= 0:
+            self.oxia, addresses["oxia"] = await start_oxia(
+                node.gateway,
+                config,
+                self._sockets.get("oxia"),
+                clients_tls(config, node.metrics, "h2"),
+                self.memory.pools["oxia"],
+                Guards(self.authenticator, self.quotas),
+            )
+            self.oxia.request_times = node.metrics.request_times.oxia
         self._show_connections()
         node.join(addresses)
         if config.security.authentication and config.security.first_user:
@@ -161,7 +173,10 @@ class Server:
         for name, native in zip(("native", "peer"), self._natives, strict=False):
             sessions, limit = native.sessions, native.limits.connections
             add_connection_gauges(gauges, name, partial(len, sessions), limit)
-        kafka, http = self.kafka, self.http
+        kafka, http, oxia = self.kafka, self.http, self.oxia
+        if oxia is not None:
+            connections = oxia.open_connections
+            add_connection_gauges(gauges, "oxia", partial(len, connections), oxia.config.connections_max)
         if kafka is not None:
             add_connection_gauges(gauges, "kafka", lambda: kafka.connections, kafka.connections_max)
         if http is not None:
@@ -182,7 +197,7 @@ class Server:
         natives = self._natives
         for native in natives:
             native.close()
-        for listener in (self.kafka, self.http):
+        for listener in (self.kafka, self.http, self.oxia):
             if listener is not None:
                 await listener.stop()
         await self.transactions.stop()

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from antiphon.records.changes import (
+    ATTRIBUTES_HEADER,
     SESSION,
     SESSION_HEADER,
     VERSION,
     VERSION_HEADER,
-    stored_version,
+    stored_row,
 )
 from antiphon.table.evaluation import RecordInput
 
@@ -75,8 +76,10 @@ def records_of(rows: Iterable[CopiedRow]) -> list[RecordInput]:
 def _headers(row: CopiedRow) -> list[tuple[str, bytes | None]]:
     if len(row.version) == VERSION.size:
         return [(VERSION_HEADER, row.version)]
-    version, session_id, _ = stored_version(row.version)
+    version, session_id, attributes, _ = stored_row(row.version)
     headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*version))]
     if session_id is not None and row.value is not None:
         headers.append((SESSION_HEADER, SESSION.pack(session_id)))
+    if attributes is not None and row.value is not None:
+        headers.append((ATTRIBUTES_HEADER, attributes))
     return headers

@@ -11,9 +11,8 @@ from antiphon.records.changes import (
     Effect,
     Outcome,
     VersionTuple,
-    owned_version,
     pack_outcomes,
-    session_in,
+    version_for_store,
 )
 from antiphon.records.split_entries import SplitEntry
 from antiphon.table.prepared import TransactionChange
@@ -45,19 +44,26 @@ class Evaluation:
         owned: rows that are put under sessions: (session, key, version id).
         session: that it ends, if that is what this is.
         removed: keys that it removes; None where it removes none.
+        attributed: does it put rows with attributes?
+        indexed: do indexes lead to any of them?
+        sequences: the last numbers that it gives of each sequence, and the keys that it has `made` so.
     """
 
     __slots__ = (
+        "attributed",
         "changed",
         "generation",
+        "indexed",
         "known",
         "looked_at",
+        "made",
         "next_version_id",
         "owned",
         "prepared",
         "records",
         "removed",
         "results",
+        "sequences",
         "session",
         "wait_for",
     )
@@ -75,6 +81,9 @@ class Evaluation:
         self.owned: list[tuple[int, bytes, int]] | None = None
         self.session: SessionChange | None = None
         self.removed: list[bytes] | None = None
+        self.attributed = self.indexed = False
+        self.sequences: dict[bytes, tuple[int, ...]] | None = None
+        self.made: list[bytes] = []
 
     def removes(self, key: bytes) -> None:
         """Note that it removes a key."""
@@ -94,6 +103,7 @@ class Pending(NamedTuple):
     prepared: Batch | None = None
     session: SessionChange | None = None
     transaction: TransactionChange | None = None
+    alone: bool = False  # `records` say more than versions: it is applied by itself
 
 
 def too_many(ops: Sequence[TableOp]) -> InvalidRequestError:
@@ -115,9 +125,9 @@ def effects_in(records: Iterable[RecordInput]) -> list[Effect]:
     """Effects as a store takes them."""
     effects = []
     for key, value, headers, _ in records:
-        version, session_id = headers[0][1] or b"", session_in(headers)
-        if session_id is not None:
-            version = owned_version(version, session_id)
+        version = headers[0][1] or b""
+        if len(headers) > 1:
+            version = version_for_store(version, headers)
         effects.append((key, value, version))
     return effects
 

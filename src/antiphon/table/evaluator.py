@@ -40,6 +40,7 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError, OverloadedError
 from antiphon.invariants import unreachable
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.requests import OPS_MAX, Check, Delete, DeleteRange, OpResult, OpStatus, Put, TableOp
 from antiphon.model.rows import Version
 from antiphon.model.sessions import PutEphemeral
@@ -49,11 +50,13 @@ from antiphon.records.changes import (
     VERSION,
     VERSION_HEADER,
     VersionTuple,
+    has_attributes,
 )
 from antiphon.records.split_entries import Inherit, SplitEntry
+from antiphon.table.attributed import AttributedPuts
+from antiphon.table.effects import add_effects
 from antiphon.table.evaluation import (
     DONE,
-    NO_SESSION,
     NOT_CARRIED_OUT,
     NOT_FOUND,
     Evaluation,
@@ -65,11 +68,11 @@ from antiphon.table.evaluation import (
     note_outcomes,
     too_many,
 )
-from antiphon.table.prepared_writes import PreparedWrites
+from antiphon.table.indexes import is_indexed
 from antiphon.table.ranges import advance
 from antiphon.table.session_rows import SessionChange
-from antiphon.table.sessions import OpenSessions, put_owned
-from antiphon.table.state import TableState, add_effects
+from antiphon.table.sessions import OpenSessions
+from antiphon.table.state import TableState
 from antiphon.table.store import Batch
 
 ABSENT: Final = -1
@@ -81,7 +84,7 @@ AT_ONCE: Final = 1 << 30  # a piece that holds every request
 _GONE: Final = object()
 
 
-class TableEvaluator(PreparedWrites):
+class TableEvaluator(AttributedPuts):
     """Evaluates operations for one table shard in one term of leadership; see the module docstring."""
 
     def __init__(self, state: TableState) -> None:
@@ -180,6 +183,8 @@ class TableEvaluator(PreparedWrites):
             self._check(to, view, op)
         elif isinstance(op, PutEphemeral):
             self._put_ephemeral(to, view, at, op, now_ms)
+        elif isinstance(op, PutAttributed):
+            self._put_attributed(to, view, at, op, now_ms)
         else:
             unreachable(f"{type(op).__name__} is judged elsewhere")
 
@@ -291,24 +296,6 @@ class TableEvaluator(PreparedWrites):
             to.results.append(DONE)
             self._looked_at(to, op.key)
 
-    def _put_ephemeral(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        index: int,
-        op: PutEphemeral,
-        now_ms: int,
-    ) -> None:
-        current, expected = view[op.key], op.expected_version
-        if not self.sessions.may_own(op.session_id, op.key, to.owned or ()):
-            to.results.append(NO_SESSION)
-            to.wait_for = self._appended_end
-        elif expected is not None and expected != (ABSENT if current is None else current[0]):
-            self._refuse(to, op.key, expected, current)
-        else:
-            version = put_owned(to, op, index, current, now_ms)
-            view[op.key] = to.changed[op.key] = version
-
     def ending(self, session_id: int, now_ms: int) -> Evaluation:
         """The end of an open session: the removal of its rows. Without any, no effects: its end is an entry then."""
         to = Evaluation(self._generation, self._next_version_id)
@@ -357,8 +344,11 @@ class TableEvaluator(PreparedWrites):
             unreachable(f"the log grows: {self._appended_end} is appended, then {base_offset}")
         end = base_offset + len(evaluation.records)
         prepared, changed = evaluation.prepared, evaluation.changed
+        alone = evaluation.attributed or (self.has_indexes and evaluation.owned is not None)
         if evaluation.owned is not None or evaluation.session is not None:
-            prepared = self._of_sessions(evaluation)
+            prepared = self._of_sessions(evaluation, alone=alone)
+        if alone:
+            self.note_attributed(evaluation, end)
         records = evaluation.records if prepared is None else []
         self._generation += 1
         self._next_version_id = evaluation.next_version_id
@@ -366,17 +356,16 @@ class TableEvaluator(PreparedWrites):
         if evaluation.removed is not None:
             self.removals.note(evaluation.removed, end)
         self._overlay.update(changed)
-        self._pending.append(
-            Pending(end, records, changed, evaluation.next_version_id, None, prepared, evaluation.session)
-        )
+        newest, session = evaluation.next_version_id, evaluation.session
+        self._pending.append(Pending(end, records, changed, newest, None, prepared, session, None, alone))
 
-    def _of_sessions(self, evaluation: Evaluation) -> Batch | None:
+    def _of_sessions(self, evaluation: Evaluation, *, alone: bool) -> Batch | None:
         """Note what an evaluation does to sessions; returns what the store is to take, unless it is the end of one."""
         if evaluation.session is not None:
             self.sessions.changed(evaluation.session)
             return None
         self.sessions.own(evaluation.owned or ())
-        if evaluation.prepared is None:
+        if evaluation.prepared is None and not alone:
             finished(self.preparing(evaluation, AT_ONCE))
         return evaluation.prepared
 
@@ -387,6 +376,8 @@ class TableEvaluator(PreparedWrites):
 
     def preparing(self, evaluation: Evaluation, piece: int) -> Steps[None]:
         """Make what the store is to take of an evaluation, which is not appended yet, in steps of `piece` effects."""
+        if self.has_indexes or evaluation.attributed:
+            return  # what the indexes lose is known when it is applied only
         records = evaluation.records
         batch = self.state.batch()
         for at in range(0, len(records), piece):
@@ -404,9 +395,14 @@ class TableEvaluator(PreparedWrites):
             changed[key] = None if value is None else version
             newest = max(newest, version[0])
         next_version_id = max(self._next_version_id, newest + 1)
+        effects, end = effects_in(records), base_offset + len(records)
+        alone = any(has_attributes(version) for _, _, version in effects)
+        self.has_indexes = self.has_indexes or (alone and is_indexed(effects))
+        if alone or self.has_indexes:
+            self._append(base_offset, Pending(end, records, changed, next_version_id, alone=True))
+            return
         prepared = self.state.batch()
-        add_effects(prepared, effects_in(records))
-        end = base_offset + len(records)
+        add_effects(prepared, effects)
         self._append(base_offset, Pending(end, [], changed, next_version_id, None, prepared))
 
     def appended_entry(self, entry: SplitEntry, base_offset: int) -> None:
@@ -415,6 +411,8 @@ class TableEvaluator(PreparedWrites):
         next_version_id = max(self._next_version_id, inherited)
         self._append(base_offset, Pending(base_offset + 1, [], {}, next_version_id, (entry, base_offset)))
         self.owned = advance(self.owned, entry, base_offset)
+        if self.owned.purging:  # what is known of rows that have gone would outlive them
+            self._settled, self._settled_before = {}, {}
         for session in entry.sessions if isinstance(entry, Inherit) else ():
             self.sessions.changed(SessionChange(*session))
 
@@ -445,7 +443,7 @@ class TableEvaluator(PreparedWrites):
             done: list[Pending] = []  # what is applied together: all up to one that is applied by itself
             while pending and pending[0].end <= high_watermark:
                 first = pending[0]
-                if first.prepared is not None or first.session is not None or first.transaction is not None:
+                if first.alone or first.prepared is not None or first.session or first.transaction:
                     break
                 done.append(pending.popleft())
             large = pending.popleft() if pending and pending[0].end <= high_watermark else None

@@ -13,6 +13,8 @@ versions and do not rise. Times come from a clock that never falls behind any ch
 
 from collections.abc import Sequence
 
+from antiphon.errors import InvalidRequestError
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.requests import TableOp
 from antiphon.records.changes import INDEX, INDEX_HEADER, VERSION, VERSION_HEADER, VersionTuple
 from antiphon.table.evaluation import Evaluation
@@ -66,6 +68,18 @@ class MergingEvaluator(TableEvaluator):
     ) -> int:
         to.next_version_id = self._base_id + start
         return super()._puts(to, view, start, ops, now_ms, start + 1)
+
+    def _put_attributed(
+        self,
+        to: Evaluation,  # noqa: ARG002 - as of all puts
+        view: dict[bytes, VersionTuple | None],  # noqa: ARG002
+        index: int,  # noqa: ARG002
+        op: PutAttributed,  # noqa: ARG002
+        now_ms: int,  # noqa: ARG002
+    ) -> None:
+        raise InvalidRequestError(
+            "rows of a table with writers=multi have no attributes: no identity, partition key, index or sequence"
+        )
 
     def _remove(
         self,

@@ -18,9 +18,10 @@ from antiphon.errors import StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer, iter_batches
 from antiphon.records.changes import VERSION, effects_of
+from antiphon.table.effects import USER, VERSION_ID
 from antiphon.table.merge import Cell, ConflictRule, unpack_id
-from antiphon.table.meta import FORMAT, META, META_KEY
-from antiphon.table.state import USER, VERSION_ID, TableState, open_state
+from antiphon.table.meta import META, META_KEY, PLAIN_FORMAT
+from antiphon.table.state import TableState, open_state
 from antiphon.table.store import Store, StoreEngine
 
 TOMBSTONE: Final = b"\x10"
@@ -99,7 +100,7 @@ class MergedState(TableState):
             else:
                 batch.put(USER + key, VERSION.pack(*cell.version) + cell.value)
                 batch.delete(TOMBSTONE + key)
-        batch.put(META_KEY, META.pack(FORMAT, end, 0))
+        batch.put(META_KEY, META.pack(PLAIN_FORMAT, end, 0))
         batch.put(CLOCK_KEY, _CLOCK.pack(clock_ms))
         self._store.write(batch)
         self.applied_offset, self.clock_ms, self.foreign_ms = end, clock_ms, foreign_ms

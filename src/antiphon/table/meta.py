@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from antiphon.errors import NewerFormatError, StorageFailedError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+PLAIN_FORMAT: Final = 1  # without rows that have attributes
 META: Final = struct.Struct(">iqq")  # format, applied offset (exclusive), next version id
 META_KEY: Final = b"\x00"
 
@@ -19,7 +20,7 @@ def check_format(path: str, meta: Any) -> None:
             found=found,
             supported=FORMAT,
         )
-    if found != FORMAT or len(meta) != META.size:
+    if found < PLAIN_FORMAT or len(meta) != META.size:
         raise StorageFailedError(
             f"table store {path} has a meta record of {len(meta)} bytes and format {found}"
         )

@@ -8,6 +8,7 @@ from antiphon.records.changes import (
     INDEX,
     INDEX_HEADER,
     OUTCOMES_HEADER,
+    SEQUENCE_HEADER,
     VERSION,
     VERSION_HEADER,
     Outcome,
@@ -33,7 +34,11 @@ def results_from_batch(batch: Buffer) -> TableWritten:
         if place == 0 and (told := headers.get(OUTCOMES_HEADER)) is not None:
             outcomes = unpack_outcomes(told)
         index = place if index_bytes is None else INDEX.unpack(index_bytes)[0]
-        written[index] = DONE if record.value is None else OpResult(0, Version(*VERSION.unpack(packed)))
+        if record.value is None:
+            written[index] = DONE
+        else:
+            made = record.key if SEQUENCE_HEADER in headers else None
+            written[index] = OpResult(0, Version(*VERSION.unpack(packed)), made)
     if outcomes is None:
         return TableWritten(tuple(written[index] for index in sorted(written)), header.base_offset)
     results = []

@@ -6,6 +6,7 @@ from typing import Final
 
 from antiphon.errors import InvalidRequestError
 from antiphon.invariants import unreachable
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.requests import DeleteRange, Put, TableOp
 from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import VersionTuple
@@ -49,8 +50,8 @@ class RangeRemovals(ABC):
             unreachable("only a range is looked through")
         known = to.known
         if known is None:
-            named = (other.key for other in ops if isinstance(other, Put | PutEphemeral))
-            known = to.known = KnownKeys([*self._overlay, *named])
+            named = (other.key for other in ops if isinstance(other, Put | PutEphemeral | PutAttributed))
+            known = to.known = KnownKeys([*self._overlay, *named, *to.made])
             while known.sort(piece):
                 yield to.records
         start: bytes | None = op.start

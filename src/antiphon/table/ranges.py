@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import NotReadyError, WrongShardError
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.metadata import HASH_MAX, key_hash
-from antiphon.model.requests import DeleteRange, TableOp
+from antiphon.model.requests import Delete, DeleteRange, TableOp
 from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw
 
 NOT_FROZEN: Final = -1
@@ -75,11 +76,20 @@ def advance(owned: OwnedRange, entry: SplitEntry, offset: int) -> OwnedRange:
             return OwnedRange(first, last)
 
 
-def check_ops(owned: OwnedRange, ops: Sequence[TableOp], hashes: Sequence[int]) -> bool:
+def check_ops(
+    owned: OwnedRange,
+    ops: Sequence[TableOp],
+    hashes: Sequence[int],
+    *,
+    placed: bool = False,
+    strays: bool = False,
+) -> bool:
     """May these operations be evaluated here? False is final (`WrongShardError` once that is committed).
 
     `hashes` is the range that the sender expects in this shard; empty if it knows of no split of the table. Raises
-    NotReadyError while keys are frozen.
+    NotReadyError while keys are frozen. With `placed` the sender has found the shard otherwise than by the keys of what
+    there may be: then a removal is taken by the range alone. While rows that a split took away are still in the store
+    (`strays`), nothing is said of keys that may be among them.
     """
     frozen = owned.frozen_from if owned.is_frozen else HASH_MAX + 1
     for op in ops:
@@ -89,9 +99,20 @@ def check_ops(owned: OwnedRange, ops: Sequence[TableOp], hashes: Sequence[int]) 
             if (hashes[1] if hashes else owned.last) >= frozen:
                 raise _frozen(owned)
             continue
-        place = key_hash(op.key)
+        if placed and isinstance(op, Delete):
+            if not covers(owned, hashes):
+                return False
+            if owned.is_frozen:
+                raise _frozen(owned)
+            if strays and not owned.holds(op.key):
+                raise _straying(owned)
+            continue
+        own = op.attributes.place if isinstance(op, PutAttributed) else -1
+        place = own if own >= 0 else key_hash(op.key)
         if not owned.first <= place <= owned.last:
             return False
+        if own >= 0 and strays and not owned.holds(op.key):
+            raise _straying(owned)
         if place >= frozen:
             raise _frozen(owned)
     return True
@@ -112,6 +133,13 @@ def wrong_shard(shard_id: int, owned: OwnedRange) -> WrongShardError:
         f"shard {shard_id} holds keys with hashes {owned.first} to {owned.last}, and was asked for others: it was split; "
         "nothing was carried out, ask for the table's metadata",
         shard_id=shard_id,
+    )
+
+
+def _straying(owned: OwnedRange) -> NotReadyError:
+    return NotReadyError(
+        f"keys with hashes beyond {owned.first} to {owned.last} have moved to another shard and are about to be removed "
+        "here; retry"
     )
 
 

@@ -46,7 +46,8 @@ def end_in(effects: list[Effect]) -> SessionChange | None:
 
 def link(batch: Batch, key: bytes, version: bytes) -> None:
     """Note that a row with a version as `owned_version` makes it belongs to the session."""
-    batch.put(LINK + version[VERSION.size :] + key, version[: NUMBER.size])
+    session = version[VERSION.size : VERSION.size + SESSION.size]
+    batch.put(LINK + session + key, version[: NUMBER.size])
 
 
 def apply_change(store: Store, batch: Batch, change: SessionChange) -> None:

@@ -13,7 +13,7 @@ the log has caught up.
 Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes
 of `records.changes.VERSION` and then the value. If the shard was ever split, 0x00 "range" holds its part of the table
 (`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs. Sessions and what belongs to them: `table.session_rows`;
-prepared transactions: `table.prepared_rows`.
+prepared transactions: `table.prepared_rows`; secondary indexes: `table.indexes`.
 
 Keys that a split moved away are invisible at once (scans leave them out). `purge` removes them from the store in
 pieces, whenever there is time. Replicas need not agree on when that happens.
@@ -25,7 +25,6 @@ replica must then stop, because a read that continues would return less than the
 """
 
 import contextlib
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
@@ -33,14 +32,22 @@ import msgspec
 
 from antiphon.errors import FrameTooLargeError, InvalidRequestError, StorageFailedError
 from antiphon.invariants import unreachable
-from antiphon.model.metadata import key_hash
 from antiphon.model.rows import Row, Version
 from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Buffer, iter_batches
-from antiphon.records.changes import VERSION, Effect, VersionTuple, effects_in, stored_version
+from antiphon.records.changes import (
+    VERSION,
+    Effect,
+    VersionTuple,
+    effects_in,
+    stored_row,
+    stored_version,
+)
 from antiphon.records.session_entries import session_entry_of
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
-from antiphon.table import prepared_rows, session_rows
-from antiphon.table.meta import FORMAT, META, META_KEY, check_format
+from antiphon.table import indexes, prepared_rows, session_rows
+from antiphon.table.effects import USER, USER_END, VERSION_ID, add_effects, newest_id
+from antiphon.table.meta import FORMAT, META, META_KEY, PLAIN_FORMAT, check_format
+from antiphon.table.places import place_of
 from antiphon.table.prepared import Prepare, TransactionChange
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
 from antiphon.table.session_rows import SessionChange
@@ -48,9 +55,6 @@ from antiphon.table.store import Batch, Store, StoreEngine
 
 RANGE_KEY: Final = b"\x00range"
 JOBS_KEY: Final = b"\x00jobs"
-USER: Final = b"\x01"
-USER_END: Final = b"\x02"
-VERSION_ID: Final = struct.Struct(">q")
 
 GET_KEYS: Final = (16, 512)  # that are read from the store at once: at first, and where rows are small
 SMALL_ROW_BYTES: Final = 4096
@@ -68,20 +72,21 @@ class TableState:
     """Rows of one table shard as of `applied_offset` (exclusive). `open_state` makes one."""
 
     def __init__(self, store: Store, path: str) -> None:
-        self._store = store
+        self.store = self._store = store
         self._path = path
         meta = store.get(META_KEY)
         if meta is None:
-            self.applied_offset, self.next_version_id = 0, 0
+            self.format, self.applied_offset, self.next_version_id = PLAIN_FORMAT, 0, 0
         else:
             check_format(path, meta)
-            _, self.applied_offset, self.next_version_id = META.unpack(meta)
+            self.format, self.applied_offset, self.next_version_id = META.unpack(meta)
         self.durable_offset = self.applied_offset
         stored = store.get(RANGE_KEY)
         self.owned: OwnedRange = WHOLE if stored is None else _range.decode(stored)
         self._purge_from = USER  # how far `purge` has looked
         self.jobs: bytes = store.get(JOBS_KEY) or b""
         self.transactions = prepared_rows.read_prepared(store)  # that are prepared
+        self.has_indexes = indexes.has_entries(store)
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +143,7 @@ class TableState:
         if change is None:
             self.apply_effects([], end, self.next_version_id)
             return
-        newest = _newest(change.effects) if isinstance(change, Prepare) else -1
+        newest = newest_id(change.effects) if isinstance(change, Prepare) else -1
         self.apply_transaction(change, end, max(self.next_version_id, newest + 1))
 
     def _apply_found(
@@ -149,7 +154,8 @@ class TableState:
         change: SessionChange | None = None,
     ) -> None:
         if end > self.applied_offset:
-            self.apply_effects(effects, end, max(self.next_version_id, _newest(effects) + 1), entries, change)
+            newest = max(self.next_version_id, newest_id(effects) + 1)
+            self.apply_effects(effects, end, newest, entries, change)
 
     def apply_effects(
         self,
@@ -169,7 +175,7 @@ class TableState:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
         batch = self._store.batch()
         put = batch.put
-        add_effects(batch, effects)
+        self._add(batch, list(effects))
         owned, jobs = self.owned, self.jobs
         if change is not None:
             session_rows.apply_change(self._store, batch, change)
@@ -182,7 +188,7 @@ class TableState:
                     session_rows.add_sessions(batch, entry.sessions)
             put(RANGE_KEY, msgspec.msgpack.encode(owned))
             put(JOBS_KEY, jobs)
-        put(META_KEY, META.pack(FORMAT, end, next_version_id))
+        put(META_KEY, META.pack(self.format, end, next_version_id))
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id
         self.owned, self.jobs = owned, jobs
@@ -190,7 +196,7 @@ class TableState:
     def apply_transaction(self, change: TransactionChange, end: int, next_version_id: int) -> None:
         """Apply a prepared transaction, or its end, which is the log's entry up to `end`."""
         batch = self._store.batch()
-        add_effects(batch, prepared_rows.add_change(batch, self.transactions, change))
+        self._add(batch, list(prepared_rows.add_change(batch, self.transactions, change)))
         self.apply_prepared(batch, end, next_version_id)
         if isinstance(change, Prepare):
             self.transactions.prepare(change)
@@ -202,12 +208,21 @@ class TableState:
         return self._store.batch()
 
     def apply_prepared(self, batch: Batch, end: int, next_version_id: int) -> None:
-        """`apply_effects` of effects that are in a batch already, which is used up."""
+        """`apply_effects` of effects that are in a batch already, which is used up; not where there are indexes."""
         if end < self.applied_offset:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
-        batch.put(META_KEY, META.pack(FORMAT, end, next_version_id))
+        batch.put(META_KEY, META.pack(self.format, end, next_version_id))
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id
+
+    def _add(self, batch: Batch, effects: list[Effect]) -> None:
+        """Add effects, and what they change of the indexes."""
+        attributed = add_effects(batch, effects)
+        if attributed:
+            self.format = FORMAT  # versions that know no attributes do not read it from now on
+        if self.has_indexes or (attributed and indexes.is_indexed(effects)):
+            self.has_indexes = True
+            indexes.add_changes(self._store, batch, effects)
 
     def purge(self, examined_max: int) -> bool:
         """Remove keys that splits took away, among the next `examined_max`; says whether there is more to look at.
@@ -218,14 +233,15 @@ class TableState:
             return False
         batch = self._store.batch()
         following: bytes | None = None
-        for examined, (stored_key, _) in enumerate(self._store.items(self._purge_from)):
+        for examined, (stored_key, stored) in enumerate(self._store.items(self._purge_from)):
             if stored_key >= USER_END:
                 break
             if examined >= examined_max:
                 following = stored_key
                 break
-            if not self.owned.holds(stored_key[1:]):
+            if not self.holds(stored_key[1:], stored):
                 batch.delete(stored_key)
+                indexes.remove_of(batch, stored_key[1:], stored)
         owned = self.owned if following is not None else msgspec.structs.replace(self.owned, purging=False)
         batch.put(RANGE_KEY, msgspec.msgpack.encode(owned))
         self._store.write(batch)
@@ -285,7 +301,9 @@ class TableState:
             None
             if stored is None
             else unpack(stored)
-            if stored[VERSION_ID.size] < 0x80  # of no session
+            if stored[VERSION_ID.size]
+            < 0x80
+            > stored[2 * VERSION_ID.size]  # of no session, without attributes
             else stored_version(stored)[0]
             for stored in found
         ]
@@ -322,10 +340,14 @@ class TableState:
                 f"comparison {comparison}: it is 0 (equal) to 4 (higher)", comparison=comparison
             )
         while cursor.valid() and USER <= (found := cursor.key()) < USER_END:
-            if not self.owned.purging or self.owned.holds(found[1:]):
+            if not self.owned.purging or self.holds(found[1:], cursor.value()):
                 return _row(found[1:], cursor.value(), include_value)
             step()
         return None
+
+    def holds(self, key: bytes, stored: bytes) -> bool:
+        """Does a row that is in the store belong to this shard?"""
+        return self.owned.first <= place_of(key, stored) <= self.owned.last
 
     def scan(
         self,
@@ -352,7 +374,7 @@ class TableState:
         for key, stored in self._store.items(USER + start):
             if key >= stop:
                 break
-            if low >= 0 and not low <= key_hash(key[1:]) <= high:
+            if low >= 0 and not low <= place_of(key[1:], stored) <= high:
                 continue
             if len(rows) == limit or size_bytes > size_bytes_max:
                 return rows, True
@@ -375,7 +397,7 @@ class TableState:
                 break
             if examined >= examined_max:
                 return found, key[1:]
-            if low < 0 or low <= key_hash(key[1:]) <= high:
+            if low < 0 or low <= place_of(key[1:], stored) <= high:
                 found.append((key[1:], stored_version(stored)[0]))
         return found, None
 
@@ -409,7 +431,7 @@ class TableState:
                 break
             if examined >= examined_max or size_bytes > size_bytes_max:
                 return rows, key[1:]
-            if hashes[0] <= key_hash(key[1:]) <= hashes[1]:
+            if hashes[0] <= place_of(key[1:], stored) <= hashes[1]:
                 at = stored_version(stored)[2]
                 rows.append((key[1:], stored[:at], stored[at:]))
                 size_bytes += len(key) + len(stored)
@@ -460,28 +482,10 @@ def open_state(path: str, engine: StoreEngine) -> TableState:
         raise
 
 
-def add_effects(batch: Batch, effects: Iterable[Effect]) -> None:
-    """Add what effects come to in a store."""
-    put, delete = batch.put, batch.delete
-    for key, value, version in effects:
-        if value is None:
-            delete(USER + key)
-        else:
-            put(USER + key, version + value)
-            if len(version) > VERSION.size:
-                session_rows.link(batch, key, version)
-
-
-def _newest(effects: Sequence[Effect]) -> int:
-    """The largest version id of them; ids are never negative and big-endian, so that is of the largest version."""
-    newest: int = VERSION_ID.unpack_from(max([version for *_, version in effects]))[0] if effects else -1
-    return newest
-
-
 def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
-    version, session_id, at = stored_version(stored)
+    version, session_id, attributes, at = stored_row(stored)
     value: Any = stored[at:] if include_value else None
-    return Row(key, value, Version(*version), session_id)
+    return Row(key, value, Version(*version), session_id, attributes)
 
 
 def _too_much(count: int) -> FrameTooLargeError:

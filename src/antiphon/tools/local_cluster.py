@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from antiphon.client.local_folder import LISTENERS
 from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError, UnavailableError
 from antiphon.node.injected_faults import FAULTS_VARIABLE, taken, tell
 from antiphon.tools.cluster_files import running_pid
@@ -42,6 +43,7 @@ class RunningNode:
     native: str
     kafka: str
     http: str
+    oxia: str = ""
 
 
 class LocalCluster:
@@ -57,12 +59,19 @@ class LocalCluster:
         self.dir = Path(announcement["dir"])
         self.nodes = {
             node["id"]: RunningNode(
-                node["id"], node["pid"], Path(node["dir"]), node["native"], node["kafka"], node["http"]
+                node["id"],
+                node["pid"],
+                Path(node["dir"]),
+                node["native"],
+                node["kafka"],
+                node["http"],
+                node["oxia"],
             )
             for node in announcement["nodes"]
         }
         self.native = ",".join(node.native for node in self.nodes.values())
         self.kafka = ",".join(node.kafka for node in self.nodes.values())
+        self.oxia = ",".join(node.oxia for node in self.nodes.values())
         self.http = ",".join(node.http for node in self.nodes.values())
 
     @classmethod
@@ -84,7 +93,7 @@ class LocalCluster:
         """
         own_dir = directory is None
         where = Path(tempfile.mkdtemp(prefix="antiphon-")) if directory is None else directory
-        ports = ("--kafka-port", "0", "--native-port", "0", "--http-port", "0") if any_port else ()
+        ports = tuple(f"--{name}-port=0" for name in LISTENERS) if any_port else ()
         count = () if (where / "cluster.json").exists() else ("--nodes", str(nodes))
         process = subprocess.Popen(
             (*COMMAND, "up", *count, "--dir", str(where), "--json", *ports, *options),
@@ -190,7 +199,7 @@ class LocalCluster:
         said = json.loads(done.stdout.splitlines()[-1])
         node_id: int = said["id"]
         self.nodes[node_id] = RunningNode(
-            node_id, said["pid"], Path(said["dir"]), said["native"], said["kafka"], said["http"]
+            node_id, said["pid"], Path(said["dir"]), said["native"], said["kafka"], said["http"], said["oxia"]
         )
         return node_id
 

@@ -50,7 +50,7 @@ MESSAGES_MAX: Final = 24
 # Lines of a node's log that nobody's bytes may cause.
 FAILURES: Final = {
     "request_failed", "kafka request failed", "unexpected", "replica_stopped", "coordinator_broke_down",
-    "replica_not_opened", "metadata_not_readable",
+    "replica_not_opened", "metadata_not_readable", "oxia_request_failed",
 }  # fmt: skip
 
 
@@ -85,7 +85,7 @@ class World:
         self.loop = VirtualLoop(Random("fuzz loop"))
         Network(self.loop, Random("fuzz network"))
         self.client = Process(self.loop, "client", "client", seed=1)
-        ports = Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT)
+        ports = Ports(NATIVE_PORT, KAFKA_PORT, config.pop("oxia_port", -1), HTTP_PORT)
         self._opens = configured()
         self._opens.__enter__()
         with self.heard():

@@ -143,8 +143,8 @@ _SPLITS: Final = (
             Edit(
                 TableReads,
                 "get",
-                "if (owned.first or owned.last != HASH_MAX) and not",
-                "if False and not",
+                "elsewhere = is_part and not",
+                "elsewhere = False and not",
             ),
         ),
         options={**MOVES, "putters": 4},

@@ -25,7 +25,15 @@ from antiphon.simulation.cluster.accounts import ROOT, root_user
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.slow_turns import SlowTurns
 from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, CONSUMER_SESSION_MS, SESSION_MIN_MS
-from antiphon.simulation.cluster.world import CLUSTER_ID, HTTP_PORT, KAFKA_PORT, NATIVE_PORT, PEER_PORT, World
+from antiphon.simulation.cluster.world import (
+    CLUSTER_ID,
+    HTTP_PORT,
+    KAFKA_PORT,
+    NATIVE_PORT,
+    OXIA_PORT,
+    PEER_PORT,
+    World,
+)
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.simulation.racks import rack_of
 from antiphon.simulation.rocks_on_disk import RocksOnDiskEngine
@@ -154,7 +162,13 @@ class Machine:
             listen_host=self.host,
             rack=rack_of(self.node_id),
             profile=options.profile if options.profile != "multi" else "oxia",
-            ports=Ports(NATIVE_PORT, KAFKA_PORT, -1, HTTP_PORT, PEER_PORT if keyed else -1),
+            ports=Ports(
+                NATIVE_PORT,
+                KAFKA_PORT,
+                OXIA_PORT if options.oxia_clients else -1,
+                HTTP_PORT,
+                PEER_PORT if keyed else -1,
+            ),
             limits=Limits(
                 disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})
             ),

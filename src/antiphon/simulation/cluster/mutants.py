@@ -25,6 +25,7 @@ from antiphon.simulation.cluster.midway_mutants import MIDWAY_MUTANTS
 from antiphon.simulation.cluster.mode_mutants import MODE_MUTANTS
 from antiphon.simulation.cluster.multi_mutants import MULTI_MUTANTS
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit, mutated
+from antiphon.simulation.cluster.oxia_mutants import OXIA_MUTANTS
 from antiphon.simulation.cluster.prepared_mutants import PREPARED_MUTANTS
 from antiphon.simulation.cluster.protocol_mutants import PROTOCOL_MUTANTS, SCRIPT_MUTANTS
 from antiphon.simulation.cluster.read_mutants import READ_MUTANTS
@@ -70,6 +71,7 @@ _ALL: Final = (
     *READER_MUTANTS,
     *ACCESS_MUTANTS,
     *TRANSACTION_MUTANTS,
+    *OXIA_MUTANTS,
     *PREPARED_MUTANTS,
     *CONSUMER_MUTANTS,
     *SESSION_MUTANTS,

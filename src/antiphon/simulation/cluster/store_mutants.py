@@ -78,9 +78,9 @@ STORE_MUTANTS: Final = (
             Edit(
                 TableState,
                 "apply_effects",
-                "put(META_KEY, META.pack(FORMAT, end, next_version_id))\n",
+                "put(META_KEY, META.pack(self.format, end, next_version_id))\n",
                 "first = self._store.batch()\n"
-                "    first.put(META_KEY, META.pack(FORMAT, end, next_version_id))\n"
+                "    first.put(META_KEY, META.pack(self.format, end, next_version_id))\n"
                 "    self._store.write(first)\n",
             ),
         ),

@@ -128,7 +128,7 @@ TABLE_MUTANTS: Final = (
     ClusterMutant(
         "node-range-misses-uncommitted",
         "a delete of a range leaves alone what is in the log and not in the store yet",
-        (Edit(RangeRemovals, "_delete_range", "[*self._overlay, *named]", "[*named]"),),
+        (Edit(RangeRemovals, "_delete_range", "[*self._overlay, *named, *to.made]", "[*named]"),),
         options=_RANGES,
     ),
     ClusterMutant(

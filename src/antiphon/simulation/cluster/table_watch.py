@@ -17,8 +17,8 @@ from antiphon.records.batch import BatchHeader, read_header
 from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import effects_of
 from antiphon.simulation.violation import require
+from antiphon.table.effects import USER, USER_END
 from antiphon.table.ranges import WHOLE, OwnedRange
-from antiphon.table.state import USER, USER_END
 
 if TYPE_CHECKING:
     from antiphon.partition.single_writer import SingleWriterPartition
@@ -147,7 +147,11 @@ class TableWatch:
 
     def _compare(self, one: WatchedTable, state: "TableState", changed: dict[bytes, bytes | None]) -> None:
         if not _is_undivided(state.owned):
-            changed = {key: row for key, row in changed.items() if state.owned.holds(key[1:])}
+            changed = {
+                key: row
+                for key, row in changed.items()
+                if (state.owned.holds(key[1:]) if row is None else state.holds(key[1:], row))
+            }
         found = _read(lambda: state._store.get_many(list(changed)))  # noqa: SLF001 - as it is stored
         if found is not None and found != list(changed.values()):
             self._differ(one, state, changed, dict(zip(changed, found, strict=True)))
@@ -158,9 +162,8 @@ class TableWatch:
             return
         wanted = {key: row for key, row in one.rows.items() if row is not None}
         if not _is_undivided(state.owned):  # what a split took away is removed some time
-            holds = state.owned.holds
-            wanted = {key: row for key, row in wanted.items() if holds(key[1:])}
-            found = {key: row for key, row in found.items() if holds(key[1:])}
+            wanted = {key: row for key, row in wanted.items() if state.holds(key[1:], row)}
+            found = {key: row for key, row in found.items() if state.holds(key[1:], row)}
         if found != wanted:
             self._differ(one, state, wanted, found)
 

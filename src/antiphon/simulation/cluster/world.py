@@ -20,7 +20,7 @@ from antiphon.simulation.runtime.process import Process
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.world_options import WorldOptions
 
-NATIVE_PORT, KAFKA_PORT, HTTP_PORT, PEER_PORT = 7400, 9092, 8080, 7500
+NATIVE_PORT, KAFKA_PORT, HTTP_PORT, PEER_PORT, OXIA_PORT = 7400, 9092, 8080, 7500, 6648
 CLUSTER_ID: Final = "simulated"
 KEPT_EVENTS: Final = 10_000
 HASH_BYTES: Final = 1 << 16

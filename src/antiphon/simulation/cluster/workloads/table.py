@@ -32,6 +32,7 @@ class TableWorkload(Workload):
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
         self.shard_ids: list[int] = []
         self.config: dict[str, str] = {}  # of the table
+        self.model = one_key
         self._pending: dict[
             int, tuple[str, str, Any, int]
         ] = {}  # by client: its write that has no outcome yet
@@ -150,7 +151,7 @@ class TableWorkload(Workload):
         """See `Workload`."""
         for key in dict.fromkeys(operation.key for operation in self.operations):
             done = [operation for operation in self.operations if operation.key == key]
-            verdict = linearizability.check(done, one_key, None, JUDGE_STEPS_MAX)
+            verdict = linearizability.check(done, self.model, None, JUDGE_STEPS_MAX)
             require(
                 verdict is not Verdict.NOT_LINEARIZABLE,
                 "linearizable",

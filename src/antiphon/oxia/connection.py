@@ -1,0 +1,317 @@
+"""A client's connection: bytes of its socket through `http2.Http2` to calls, each of which runs in a task of its own.
+
+The connection is always read, also when its client has no room left: among what it sends may be what lets answers go on.
+Requests stop by HTTP/2's windows, which are not opened again without room in the connection's account.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from antiphon import system
+from antiphon.errors import AntiphonError
+from antiphon.gateway.budget import Account, Patience
+from antiphon.oxia.call import CALL_BYTES, SEND_BYTES, Call, Handler
+from antiphon.oxia.http2 import Bounds, ConnectionFailedError, Event, Http2, Opened, Received, Reset, Sendable
+from antiphon.oxia.status import INTERNAL, UNAVAILABLE, UNIMPLEMENTED, CallFailedError, failure_of
+from antiphon.security.session import OPEN, Session
+
+if TYPE_CHECKING:
+    from antiphon.gateway.quotas import Quotas
+
+TLS_START: Final = b"\x16\x03"  # how a TLS handshake begins
+OUTGOING_MAX: Final = 4 * 1024 * 1024  # that the socket has not taken; whoever makes more is hung up on
+_UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+
+
+class ConnectionOwner(Protocol):
+    """The listener, as its connections see it."""
+
+    quotas: "Quotas"
+
+    def opened(self, connection: "OxiaConnection", transport: asyncio.BaseTransport) -> bool:
+        """Count a connection; False when it is not to be."""
+        ...
+
+    def closed(self, connection: "OxiaConnection") -> None:
+        """A connection is gone."""
+        ...
+
+    def told_off(self, connection: "OxiaConnection", why: str) -> None:
+        """A connection is closed by us, and why."""
+        ...
+
+    def handler(self, path: str) -> Handler | None:
+        """What carries out a method."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run a call."""
+        ...
+
+
+class OxiaConnection(asyncio.Protocol):
+    """See the module's text."""
+
+    def __init__(self, listener: ConnectionOwner, account: Account, bounds: Bounds) -> None:
+        self.http2 = Http2(bounds)
+        self.account = account
+        self.session: Session = OPEN
+        self.calls: dict[int, Call] = {}
+        self.authorization = b""  # with which the session was logged in
+        self.host = ""
+        self.calls_begun = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.place = listener.quotas.place()
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._flushing = False
+        self._writable = True
+        self._room = asyncio.Event()  # set when answers have gone
+        self._starved: dict[Call, None] = {}  # calls whose windows stay closed for want of memory
+        self._tick_s = system.monotonic_s()
+        self._sending, self._receiving = Patience(), Patience()
+
+    # -- asyncio ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = transport  # type: ignore[assignment]  # TCP connections are Transports
+        peer = transport.get_extra_info("peername")
+        self.host = str(peer[0]) if peer else ""
+        if self._listener.opened(self, transport):
+            self.flush()
+        else:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """See asyncio."""
+        self._transport = None
+        for call in list(self.calls.values()):
+            self._drop(call)
+        self.account.close()
+        self.place.leave()
+        self._room.set()
+        self._listener.closed(self)
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self._writable = True
+        self._count()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self.received_bytes += len(data)
+        if self.received_bytes == len(data) and data.startswith(TLS_START):
+            self._listener.told_off(self, "the client speaks TLS, and this port does not")
+            self.abort()
+            return
+        now_s = system.monotonic_s()
+        self.http2.refill(now_s - self._tick_s)
+        self._tick_s = now_s
+        try:
+            events = self.http2.receive(data)
+        except ConnectionFailedError as error:
+            self._listener.told_off(self, str(error))
+            self.close()
+            return
+        for event in events:
+            self._happened(event)
+        self.flush_soon()
+
+    def _happened(self, event: Event) -> None:
+        match event:
+            case Received(stream_id, data, flow_bytes, ended):
+                call = self.calls.get(stream_id)
+                if call is None or call.failed is not None:
+                    self.http2.consumed(stream_id, flow_bytes)
+                    return
+                self.account.add(len(data))
+                call.flow_bytes += flow_bytes
+                call.received(data, ended=ended)
+                if not call.waits_for_work:
+                    self.give_back(call)
+            case Opened():
+                self._open(event)
+            case Reset(stream_id):
+                call = self.calls.get(stream_id)
+                if call is not None:
+                    self._drop(call)
+            case Sendable():
+                self._count()
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """Its socket's."""
+        return self._transport
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def _open(self, opened: Opened) -> None:
+        headers = dict(opened.headers)
+        path = headers.get(b":path", b"").decode("latin-1")
+        deadline_s = _deadline(headers.get(b"grpc-timeout", b""))
+        call = Call(self, opened.stream_id, path, headers, deadline_s)
+        if opened.ended:
+            call.received(b"", ended=True)
+        content_type = headers.get(b"content-type", b"")
+        if headers.get(b":method") != b"POST" or not content_type.startswith(b"application/grpc"):
+            call.end(CallFailedError(UNIMPLEMENTED, "this port speaks gRPC only"))
+            return
+        handler = self._listener.handler(path)
+        if handler is None:
+            call.end(CallFailedError(UNIMPLEMENTED, f"there is no method {path[:200]} here"))
+            return
+        self.calls[call.stream_id] = call
+        self.calls_begun += 1
+        self.account.add(CALL_BYTES)
+        call.task = self._listener.spawn(self._run(call, handler))
+
+    async def _run(self, call: Call, handler: Handler) -> None:
+        failure: CallFailedError | None = None
+        try:
+            await handler(call)
+        except CallFailedError as error:
+            failure = error
+        except AntiphonError as error:
+            failure = failure_of(error)
+        except asyncio.CancelledError:
+            failure = CallFailedError(UNAVAILABLE, "the node stops", "RESOURCE_UNAVAILABLE")
+        except Exception as error:  # noqa: BLE001 - answered as a bug of this node, which its log has
+            structlog.get_logger().error("oxia_request_failed", path=call.path, exc_info=error)
+            failure = CallFailedError(INTERNAL, f"the node failed: {type(error).__name__}: {error}")
+        if call.stream_id in self.calls:
+            call.end(failure)
+            self._closed(call)
+
+    def _closed(self, call: Call) -> None:
+        if self.calls.pop(call.stream_id, None) is not None:
+            self._starved.pop(call, None)
+            self.account.add(-CALL_BYTES - call.close())
+            self.http2.consumed(call.stream_id, call.flow_bytes)
+            call.flow_bytes = 0
+
+    def _drop(self, call: Call) -> None:
+        """Nobody waits for it any more."""
+        self._closed(call)
+        if call.task is not None:
+            call.task.cancel()
+
+    def give_back(self, call: Call) -> None:
+        """Let the client send on, as soon as there is room."""
+        if not call.flow_bytes:
+            return
+        account = self.account
+        account.half = account.half or call.is_half_received
+        if account.has_room or account.finishes:
+            self.http2.consumed(call.stream_id, call.flow_bytes)
+            call.flow_bytes = 0
+            self._starved.pop(call, None)
+            self.flush_soon()
+        else:
+            self._starved[call] = None
+            account.wait(self._room_again)
+
+    def _room_again(self) -> None:
+        self._count()
+        for call in list(self._starved):
+            self.give_back(call)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Send what is ready at the end of this turn of the loop."""
+        if not self._flushing and self._transport is not None:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what is ready."""
+        self._flushing = False
+        transport, outgoing = self._transport, self.http2.outgoing
+        if transport is None or transport.is_closing():
+            outgoing.clear()
+            return
+        if outgoing:
+            self.sent_bytes += len(outgoing)
+            transport.write(bytes(outgoing))
+            outgoing.clear()
+        self._count()
+        if transport.get_write_buffer_size() > OUTGOING_MAX:
+            self._listener.told_off(self, "the client does not read what it asks for")
+            self.abort()
+
+    @property
+    def _waiting_bytes(self) -> int:
+        transport = self._transport
+        return self.http2.waiting_bytes + (0 if transport is None else transport.get_write_buffer_size())
+
+    def _count(self) -> None:
+        """What the client has not taken is counted; who waits for room looks again."""
+        self.account.outgoing(self._waiting_bytes)
+        self.account.half = any(call.is_half_received for call in self.calls.values())
+        self._room.set()
+
+    async def room_for(self, call: Call) -> None:
+        """Return when a call may answer with more."""
+        while self._transport is not None and not self._takes_more(call):
+            self._room.clear()
+            await self._room.wait()
+
+    def _takes_more(self, call: Call) -> bool:
+        waiting = self.http2.waiting_of(call.stream_id)
+        if waiting > SEND_BYTES or not self._writable:
+            return False
+        return not self._waiting_bytes or self.account.has_room
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Is nothing under way?"""
+        return not self.calls and not self._waiting_bytes
+
+    def is_slow(self, now_s: float) -> bool:
+        """Has the client not sent the rest of a message, or not read its answers, for too long? Called each second."""
+        self._count()
+        waiting = self._waiting_bytes
+        if not waiting:
+            self._sending.rest()
+        elif self._sending.is_over(now_s, self.sent_bytes - waiting):
+            return True
+        half = self.http2.is_half_received or any(one.is_half_received for one in self.calls.values())
+        if self._starved or not half:
+            self._receiving.rest()
+            return False
+        return self._receiving.is_over(now_s, self.received_bytes)
+
+    def go_away(self) -> None:
+        """Say that no more is answered here, then hang up."""
+        self.http2.go_away("the node closes this connection")
+        self.close()
+
+    def close(self) -> None:
+        """Send what is ready, then hang up."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _deadline(timeout: bytes) -> float | None:
+    """When a client gives up that says `timeout` (up to eight digits and a unit)."""
+    unit = _UNITS_S.get(timeout[-1:])
+    if unit is None or not timeout[:-1].isdigit() or len(timeout) > 9:
+        return None
+    return asyncio.get_running_loop().time() + int(timeout[:-1]) * unit

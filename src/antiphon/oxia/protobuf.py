@@ -1,0 +1,285 @@
+"""Protocol Buffers' wire format, as far as Oxia's messages use it: messages are classes with a table of fields.
+
+The bytes come from strangers. Nothing is trusted: numbers and lengths that do not fit, texts that are no UTF-8, and more
+elements than `ELEMENTS_MAX` raise `BadMessageError`. Fields that nobody knows are passed over, as everywhere in this format.
+No length is believed before the bytes are there, and an element costs memory in proportion to its bytes, but for a small
+constant that the bound on elements covers.
+"""
+
+import struct
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+
+ELEMENTS_MAX: Final = 100_000  # messages inside of one, and other elements of lists
+_FIXED32: Final = struct.Struct("<I")
+_FIXED64: Final = struct.Struct("<Q")
+_VARINT, _I64, _BYTES, _I32 = 0, 1, 2, 5
+_U64: Final = (1 << 64) - 1
+
+
+class BadMessageError(Exception):
+    """These bytes are not a message of this kind."""
+
+
+class Kind:
+    """What a field holds. Plain numbers: an enum's members are looked up five times as slowly."""
+
+    INT: Final = 0  # int64
+    UINT: Final = 1  # uint64
+    BOOL: Final = 2
+    FIXED32: Final = 3
+    FIXED64: Final = 4
+    BYTES: Final = 5
+    TEXT: Final = 6  # string
+    KEY: Final = 7  # string, kept as bytes
+    MESSAGE: Final = 8
+
+
+_INT, _UINT, _BOOL, _OF_BYTES, _KEY, _MESSAGE = (
+    Kind.INT,
+    Kind.UINT,
+    Kind.BOOL,
+    Kind.BYTES,
+    Kind.KEY,
+    Kind.MESSAGE,
+)
+_WIRES: Final = (_VARINT, _VARINT, _VARINT, _I32, _I64, _BYTES, _BYTES, _BYTES, _BYTES)  # by kind
+_ZERO: Final[tuple[Any, ...]] = (0, 0, False, 0, 0, b"", "", b"", None)  # what a field is that is not there
+
+
+class Field(NamedTuple):
+    """One field of a message. `optional`: it is None where it is not there, and written whatever it holds."""
+
+    number: int
+    name: str
+    kind: int
+    of: "type[Message] | None" = None
+    many: bool = False
+    optional: bool = False
+
+
+class Message:
+    """A message. Classes below it list their fields in `FIELDS`; attributes have the fields' names.
+
+    What a field is that is not there is an attribute of the class, so that making a message costs nothing for each field.
+    """
+
+    FIELDS: ClassVar[tuple[Field, ...]] = ()
+    BY_TAG: ClassVar[dict[int, Field]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.BY_TAG = {}
+        for field in cls.FIELDS:
+            wire = _WIRES[field.kind]
+            cls.BY_TAG[field.number << 3 | wire] = field
+            if field.many and wire != _BYTES:
+                cls.BY_TAG[field.number << 3 | _BYTES] = field  # packed
+            absent = () if field.many else None if field.optional else _ZERO[field.kind]
+            setattr(cls, field.name, absent)
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A field."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(
+            _plain(getattr(self, field.name)) == _plain(getattr(other, field.name)) for field in self.FIELDS
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # they change
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.FIELDS)
+        return f"{type(self).__name__}({told})"
+
+
+M = TypeVar("M", bound=Message)
+
+
+def decode(kind: type[M], data: bytes) -> M:
+    """Read a message. Raises BadMessageError."""
+    return _Reader(data).message(kind, 0, len(data))
+
+
+class _Reader:
+    __slots__ = ("data", "elements")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.elements = 0
+
+    def varint(self, at: int, end: int) -> tuple[int, int]:
+        """A number, and where what follows begins."""
+        data, value, shift = self.data, 0, 0
+        while at < end and shift < 70:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & _U64, at
+            shift += 7
+        raise BadMessageError("a number that does not end")
+
+    def message(self, kind: type[M], at: int, end: int) -> M:
+        """A message between two places."""
+        made = kind()
+        value: Any
+        data, by_tag, values = self.data, kind.BY_TAG, made.__dict__
+        while at < end:
+            tag = data[at]
+            at += 1
+            if tag >= 0x80:
+                tag, at = self.varint(at - 1, end)
+            field = by_tag.get(tag)
+            if field is None:
+                at = self._skip(tag, at, end)
+                continue
+            _, name, of_kind, of, many, _ = field
+            if tag & 7 == _BYTES:
+                if at < end and data[at] < 0x80:
+                    size = data[at]
+                    at += 1
+                else:
+                    size, at = self.varint(at, end)
+                until = at + size
+                if until > end:
+                    raise BadMessageError("a length beyond the end of the message")
+                if of_kind is _MESSAGE:
+                    value = self.message(of or Message, at, until)
+                elif many and of_kind is _UINT:
+                    self._packed(values.setdefault(name, []), at, until)
+                    at = until
+                    continue
+                else:
+                    value = data[at:until]
+                    if of_kind is not _OF_BYTES and not (of_kind is _KEY and value.isascii()):
+                        value = _text(name, of_kind, value)
+                at = until
+            else:
+                value, at = self._number(of_kind, tag & 7, at, end)
+            if many:
+                self._count()
+                values.setdefault(name, []).append(value)
+            else:
+                values[name] = value
+        return made
+
+    def _number(self, kind: int, wire: int, at: int, end: int) -> tuple[Any, int]:
+        if wire == _VARINT:
+            value, at = self.varint(at, end)
+            if kind is _INT and value >> 63:
+                value -= 1 << 64
+            return (bool(value) if kind is _BOOL else value), at
+        layout = _FIXED32 if wire == _I32 else _FIXED64
+        if layout.size > end - at:
+            raise BadMessageError("a number beyond the end of the message")
+        return layout.unpack_from(self.data, at)[0], at + layout.size
+
+    def _count(self) -> None:
+        self.elements += 1
+        if self.elements > ELEMENTS_MAX:
+            raise BadMessageError(f"more than {ELEMENTS_MAX} elements")
+
+    def _packed(self, into: list[int], at: int, end: int) -> None:
+        while at < end:
+            value, at = self.varint(at, end)
+            self._count()
+            into.append(value)
+
+    def _skip(self, tag: int, at: int, end: int) -> int:
+        """Pass over a field that nobody knows, and return where the next one begins."""
+        wire = tag & 7
+        if not tag >> 3 or tag >> 32:
+            raise BadMessageError("a field with an impossible number")
+        if wire == _VARINT:
+            return self.varint(at, end)[1]
+        if wire == _BYTES:
+            size, at = self.varint(at, end)
+        elif wire == _I64:
+            size = 8
+        elif wire == _I32:
+            size = 4
+        else:
+            raise BadMessageError(f"wire type {wire}")
+        if size > end - at:
+            raise BadMessageError("a field beyond the end of the message")
+        return at + size
+
+
+def _text(name: str, kind: int, value: bytes) -> Any:
+    """A text that is not ASCII, or is wanted as one."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        raise BadMessageError(f"{name} is no UTF-8") from None
+    return value if kind is _KEY else text
+
+
+def _plain(value: Any) -> Any:
+    """A list that is not there is an empty one."""
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def put_varint(out: bytearray, value: int) -> None:
+    """Write a number; negative ones as 64 bits."""
+    value &= _U64
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def put_sized(out: bytearray, tag: int, data: bytes | bytearray) -> None:
+    """Write a field that is bytes; the tag has one byte."""
+    out.append(tag)
+    size = len(data)
+    if size < 0x80:
+        out.append(size)
+    else:
+        put_varint(out, size)
+    out += data
+
+
+def encode(message: Message) -> bytearray:
+    """Write a message."""
+    out = bytearray()
+    for field in message.FIELDS:
+        value = getattr(message, field.name)
+        if field.many:
+            _put_list(out, field, value)
+        elif value is not None and (field.optional or value != _ZERO[field.kind]):
+            _put(out, field, value)
+    return out
+
+
+def _put_list(out: bytearray, field: Field, values: list[Any]) -> None:
+    if field.kind is _UINT and values:
+        packed = bytearray()
+        for value in values:
+            put_varint(packed, value)
+        put_varint(out, field.number << 3 | _BYTES)
+        put_varint(out, len(packed))
+        out += packed
+        return
+    for value in values:
+        _put(out, field, value)
+
+
+def _put(out: bytearray, field: Field, value: Any) -> None:
+    kind = field.kind
+    wire = _WIRES[kind]
+    put_varint(out, field.number << 3 | wire)
+    if wire == _VARINT:
+        put_varint(out, int(value))
+    elif wire == _BYTES:
+        if kind is _MESSAGE:
+            value = encode(value)
+        elif kind is Kind.TEXT:
+            value = value.encode()
+        put_varint(out, len(value))
+        out += value
+    else:
+        out += (_FIXED32 if wire == _I32 else _FIXED64).pack(value)

@@ -1,0 +1,194 @@
+"""Reads of Oxia's clients: gets, lists and scans of one shard, each answered from what is committed.
+
+Keys are in the order of their bytes. A row whose key is no UTF-8, which only others than Oxia's clients can put, is not
+shown: one such key would make a whole answer unreadable.
+"""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
+from antiphon.model.metadata import ShardMeta
+from antiphon.model.requests import TableGet, TableRows, TableScan
+from antiphon.model.rows import Row
+from antiphon.oxia.messages import GetRequest, GetResponse, RangeRequest, Status, Version
+from antiphon.oxia.protobuf import encode, put_sized
+from antiphon.oxia.shards import ShardRequests, reply_as
+from antiphon.oxia.status import INVALID_ARGUMENT, CallFailedError
+from antiphon.records.attributes import unpack
+
+if TYPE_CHECKING:
+    from antiphon.oxia.placing import Place
+    from antiphon.security.authorizer import Rights
+
+EQUAL, HIGHER = 0, 4
+GETS_MAX: Final = 10_000  # of one request
+TOGETHER: Final = 500  # gets that one request to the shard has
+ANSWER_BYTES: Final = 1024 * 1024  # after which a message ends, and another one begins
+PAGE_ROWS: Final = 1_000
+LIST_ROWS: Final = 10_000
+
+
+class Reads:
+    """See the module's text; for all calls of a listener."""
+
+    def __init__(self, shards: ShardRequests) -> None:
+        self._shards = shards
+
+    async def gets(
+        self, place: "Place", wanted: list[GetRequest], rights: "Rights", deadline_s: float | None
+    ) -> AsyncIterator[bytes]:
+        """The messages that answer gets, in their order."""
+        if len(wanted) > GETS_MAX:
+            raise CallFailedError(INVALID_ARGUMENT, f"a read has {GETS_MAX} gets at most, not {len(wanted)}")
+        out, at = bytearray(), 0
+        while at < len(wanted):
+            end = at + 1
+            while end < len(wanted) and end - at < TOGETHER and _alike(wanted[at], wanted[end]):
+                end += 1
+            for response in await self._some(place, wanted[at:end], rights, deadline_s):
+                if out and len(out) + len(response) > ANSWER_BYTES:
+                    yield bytes(out)
+                    out.clear()
+                put_sized(out, 0x0A, response)
+            at = end
+        yield bytes(out)
+
+    async def _some(
+        self, place: "Place", wanted: list[GetRequest], rights: "Rights", deadline_s: float | None
+    ) -> list[bytes | bytearray]:
+        """The responses to gets that are alike."""
+        first = wanted[0]
+        if not EQUAL <= first.comparison_type <= HIGHER:
+            raise CallFailedError(
+                INVALID_ARGUMENT, f"a comparison is 0 (equal) to 4 (higher), not {first.comparison_type}"
+            )
+        if first.secondary_index_name is not None:
+            return [await self._by_index(place, one, rights, deadline_s) for one in wanted]
+        keys = tuple(one.key for one in wanted)
+        rows = await self._rows(place.shard, keys, first, rights, deadline_s)
+        found = []
+        for one, row in zip(wanted, rows, strict=True):
+            if row is None and first.comparison_type == EQUAL:
+                other = place.elsewhere(one.key)
+                if other is not None:
+                    (row,) = await self._rows(other, (one.key,), first, rights, deadline_s)
+            found.append(_response(row, one))
+        return found
+
+    async def _rows(
+        self,
+        shard: ShardMeta,
+        keys: tuple[bytes, ...],
+        like: GetRequest,
+        rights: "Rights",
+        deadline_s: float | None,
+    ) -> tuple[Row[Any] | None, ...]:
+        body = TableGet(
+            shard.shard_id,
+            keys,
+            comparison=like.comparison_type,
+            include_value=like.include_value,
+            placed=True,
+            hashes=shard.hashes,
+        )
+        reply: TableRows = reply_as(TableRows, await self._shards.ask(body, rights, deadline_s))
+        return reply.rows
+
+    async def _by_index(
+        self, place: "Place", one: GetRequest, rights: "Rights", deadline_s: float | None
+    ) -> bytes | bytearray:
+        body = IndexFind(
+            place.shard.shard_id,
+            one.secondary_index_name or "",
+            one.key,
+            one.comparison_type,
+            one.include_value,
+        )
+        reply: IndexRows = reply_as(IndexRows, await self._shards.ask(body, rights, deadline_s))
+        if not reply.rows:
+            return _response(None, one)
+        found = reply.rows[0]
+        return _response(found.row, one, found.secondary)
+
+    async def pages(
+        self,
+        place: "Place",
+        wanted: RangeRequest,
+        rights: "Rights",
+        deadline_s: float | None,
+        *,
+        values: bool,
+    ) -> AsyncIterator[list[Row[Any]]]:
+        """Rows of a range in the order of their keys, or of their entries in an index; each page is of one moment."""
+        shard_id, limit = place.shard.shard_id, PAGE_ROWS if values else LIST_ROWS
+        start, end, name = wanted.start_inclusive, wanted.end_exclusive, wanted.secondary_index_name
+        after: tuple[bytes, bytes] | None = None
+        more = not end or start < end
+        while more:
+            if name is None:
+                scan = TableScan(shard_id, start, end, limit, values, hashes=place.hashes)
+                rows: TableRows = reply_as(TableRows, await self._shards.ask(scan, rights, deadline_s))
+                page, more = [row for row in rows.rows if row is not None], rows.more
+                if page:
+                    start = page[-1].key + b"\x00"
+            else:
+                by_index = IndexScan(shard_id, name, start, end, after, limit, values, place.hashes)
+                found: IndexRows = reply_as(IndexRows, await self._shards.ask(by_index, rights, deadline_s))
+                page, more = [one.row for one in found.rows], found.more
+                if page:
+                    after = (found.rows[-1].secondary, page[-1].key)
+            yield [row for row in page if is_text(row.key)]
+
+
+def _alike(one: GetRequest, other: GetRequest) -> bool:
+    return (
+        one.comparison_type == other.comparison_type
+        and one.include_value == other.include_value
+        and one.secondary_index_name is None
+        and other.secondary_index_name is None
+    )
+
+
+def is_text(key: bytes) -> bool:
+    """Can Oxia's clients read this key?"""
+    if key.isascii():
+        return True
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def version_of(row: Row[Any]) -> Version:
+    """A row's version as Oxia's clients see it."""
+    found = row.version
+    attributes = None if row.attributes is None else unpack(row.attributes)
+    return Version(
+        version_id=found.id,
+        modifications_count=found.modifications,
+        created_timestamp=found.created_ms,
+        modified_timestamp=found.modified_ms,
+        session_id=row.session_id,
+        client_identity=None if attributes is None else attributes.identity,
+    )
+
+
+def _response(row: Row[Any] | None, wanted: GetRequest, secondary: bytes | None = None) -> bytes | bytearray:
+    if row is None or not is_text(row.key):
+        return bytes((0x08, Status.KEY_NOT_FOUND))
+    is_named = wanted.comparison_type == EQUAL and secondary is None
+    return encode(
+        GetResponse(
+            version=version_of(row),
+            value=row.value if wanted.include_value else None,
+            key=None if is_named else row.key,
+            secondary_index_key=None if secondary is None else secondary.decode(),
+        )
+    )
+
+
+def record(row: Row[Any]) -> bytearray:
+    """A row of a scan."""
+    return encode(GetResponse(version=version_of(row), value=row.value, key=row.key))

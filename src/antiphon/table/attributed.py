@@ -1,0 +1,252 @@
+"""Puts under sessions and of rows with attributes, judged: who they belong to, what leads to them, keys of sequences.
+
+The next numbers of a sequence (`records.sequences`) follow from the last key of it that there is, appended ones included,
+and are never below one that this leader has given before. Keys that only look alike (`PREFIX-x`, `PREFIX-1`) are none of the
+sequence's and are passed over, `FOREIGN_MAX` of them.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Final
+
+from antiphon.errors import InvalidRequestError
+from antiphon.model.attributes import DELTAS_MAX, PutAttributed
+from antiphon.model.requests import Check, OpResult, TableOp
+from antiphon.model.rows import Version
+from antiphon.model.sessions import PutEphemeral
+from antiphon.records.attributes import INDEXES_MAX, TEXT_BYTES_MAX, pack
+from antiphon.records.changes import (
+    ATTRIBUTES_HEADER,
+    INDEX,
+    INDEX_HEADER,
+    SEQUENCE_HEADER,
+    SESSION,
+    SESSION_HEADER,
+    VERSION,
+    VERSION_HEADER,
+    VersionTuple,
+)
+from antiphon.records.sequences import NUMBER_MAX, Numbers, key_of, last_before, numbers_in
+from antiphon.table.evaluation import NO_SESSION, Evaluation
+from antiphon.table.prepared_writes import PreparedWrites
+from antiphon.table.ranges import OwnedRange
+from antiphon.table.sessions import OpenSessions, put_owned
+from antiphon.table.state import LOWER, TableState
+
+_ABSENT: Final = -1
+FOREIGN_MAX: Final = 1_000  # keys that look like a sequence's, and are looked at to find its last one
+KNOWN_MAX: Final = 10_000  # sequences whose last numbers are remembered
+
+
+def last_stored(state: TableState, prefix: bytes) -> Numbers:
+    """The numbers of the last key of a sequence that is in the store; none: there is no such key.
+
+    Raises InvalidRequestError where too many other keys look like its keys.
+    """
+    at = last_before(prefix)
+    for _ in range(FOREIGN_MAX):
+        row = state.find(at, LOWER, include_value=False)
+        if row is None or not row.key.startswith(prefix + b"-"):
+            return ()
+        found = numbers_in(row.key, prefix)
+        if found is not None:
+            return found
+        at = row.key
+    raise InvalidRequestError(
+        f"more than {FOREIGN_MAX} keys look like keys of the sequence {prefix!r} and are none: give it another key"
+    )
+
+
+class Sequences:
+    """The last numbers of sequences as the leader sees them: with what is appended and not committed."""
+
+    def __init__(self, state: TableState) -> None:
+        self._state = state
+        self._known: dict[bytes, tuple[Numbers, int]] = {}  # last numbers, and the end of the entry with them
+
+    def next(self, op: PutAttributed, now: dict[bytes, Numbers]) -> bytes:
+        """The key that a put gets. `now`: what the same request has given so far, which is brought up to date.
+
+        Raises InvalidRequestError.
+        """
+        prefix, deltas = op.key, op.sequence
+        last = now.get(prefix)
+        if last is None:
+            known = self._known.get(prefix)
+            last = known[0] if known is not None else ()
+            last = max(last, last_stored(self._state, prefix))
+        _check(op, last)
+        padded = last + (0,) * (len(deltas) - len(last))
+        numbers = tuple(before + delta for before, delta in zip(padded, deltas, strict=True))
+        if max(numbers) > NUMBER_MAX:
+            raise InvalidRequestError(f"the sequence {prefix!r} is at its end: its numbers have 64 bits")
+        now[prefix] = numbers
+        return key_of(prefix, numbers)
+
+    def appended(self, given: dict[bytes, Numbers], end: int) -> None:
+        """What a request was given is in the log, up to `end`."""
+        for prefix, numbers in given.items():
+            self._known.pop(prefix, None)
+            self._known[prefix] = (numbers, end)
+
+    def committed(self, end: int) -> None:
+        """The store has everything up to `end`: sequences that were not used for long are found there."""
+        while len(self._known) > KNOWN_MAX:
+            prefix, (_, entry_end) = next(iter(self._known.items()))
+            if entry_end > end:
+                return
+            del self._known[prefix]
+
+
+def _check(op: PutAttributed, last: Numbers) -> None:
+    if op.expected_version is not None:
+        raise InvalidRequestError("a key of a sequence is new: no version can be expected of it")
+    if op.attributes.partition_key is None:
+        raise InvalidRequestError(
+            "a key of a sequence needs a partition key, so that all of them are in one shard"
+        )
+    if not 0 < len(op.sequence) <= DELTAS_MAX or op.sequence[0] <= 0 or min(op.sequence) < 0:
+        raise InvalidRequestError(
+            f"a sequence takes 1 to {DELTAS_MAX} numbers to add, the first above 0, not {op.sequence}"
+        )
+    if len(last) > len(op.sequence):
+        raise InvalidRequestError(
+            f"the keys of the sequence {op.key!r} have {len(last)} numbers, and {len(op.sequence)} are to be added"
+        )
+
+
+def check_attributes(op: PutAttributed) -> None:
+    """Raise InvalidRequestError where there is more than a row may say."""
+    attributes = op.attributes
+    if len(attributes.indexes) > INDEXES_MAX:
+        raise InvalidRequestError(
+            f"{INDEXES_MAX} entries of indexes lead to a row at most, not {len(attributes.indexes)}"
+        )
+    sizes = [len(attributes.identity or ""), len(attributes.partition_key or b"")]
+    sizes += [len(name) + len(secondary) for name, secondary in attributes.indexes]
+    if max(sizes) > TEXT_BYTES_MAX:
+        raise InvalidRequestError(
+            f"an identity, a partition key and an entry of an index have {TEXT_BYTES_MAX} bytes at most, not {max(sizes)}"
+        )
+
+
+def put_attributed(
+    to: Evaluation, op: PutAttributed, key: bytes, index: int, current: VersionTuple | None, now_ms: int
+) -> VersionTuple:
+    """Add a put that is in order to an evaluation; returns the new version."""
+    version_id = to.next_version_id
+    version: VersionTuple = (
+        (version_id, 0, now_ms, now_ms)
+        if current is None
+        else (version_id, current[1] + 1, current[2], now_ms)
+    )
+    to.next_version_id += 1
+    headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*version))]
+    if op.session_id is not None:
+        headers.append((SESSION_HEADER, SESSION.pack(op.session_id)))
+        if to.owned is None:
+            to.owned = []
+        to.owned.append((op.session_id, key, version_id))
+    headers.append((ATTRIBUTES_HEADER, pack(op.attributes)))
+    if op.sequence:
+        headers.append((SEQUENCE_HEADER, b""))
+    if len(to.records) != index:
+        headers.append((INDEX_HEADER, INDEX.pack(index)))
+    to.records.append((key, op.value, headers, now_ms))
+    to.attributed = True
+    to.indexed = to.indexed or bool(op.attributes.indexes)
+    to.results.append(OpResult(0, Version(*version), key if op.sequence else None))
+    return version
+
+
+class AttributedPuts(PreparedWrites):
+    """The judging of such puts; of a `TableEvaluator`, which has the rest of it.
+
+    Attributes:
+        has_indexes: may indexes lead to rows of the shard, with what is appended and not committed?
+    """
+
+    sessions: OpenSessions
+    owned: OwnedRange
+    _appended_end: int
+
+    def __init__(self, state: TableState) -> None:
+        super().__init__(state)
+        self._sequences = Sequences(state)
+        self.has_indexes = state.has_indexes
+
+    @property
+    def has_strays(self) -> bool:
+        """May rows be in the store that a split took away?"""
+        stored = self.state.owned
+        return self.owned.purging and (stored.purging or stored.last != self.owned.last)
+
+    @abstractmethod
+    def _view(
+        self, ops: Sequence[TableOp], changed: dict[bytes, VersionTuple | None]
+    ) -> dict[bytes, VersionTuple | None]:
+        """Versions of the keys that operations name."""
+
+    @abstractmethod
+    def _refuse(self, to: Evaluation, key: bytes, expected: int, found: VersionTuple | None) -> None:
+        """Refuse an operation because of the version that was found."""
+
+    def _put_attributed(
+        self,
+        to: Evaluation,
+        view: dict[bytes, VersionTuple | None],
+        index: int,
+        op: PutAttributed,
+        now_ms: int,
+    ) -> None:
+        check_attributes(op)
+        key = self._next_key(to, op) if op.sequence else op.key
+        current, expected = None if op.sequence else view[key], op.expected_version
+        owner = op.session_id
+        if owner is not None and not self.sessions.may_own(owner, key, to.owned or ()):
+            to.results.append(NO_SESSION)
+            to.wait_for = self._appended_end
+        elif expected is not None and expected != (_ABSENT if current is None else current[0]):
+            self._refuse(to, key, expected, current)
+        else:
+            view[key] = to.changed[key] = put_attributed(to, op, key, index, current, now_ms)
+
+    def _put_ephemeral(
+        self,
+        to: Evaluation,
+        view: dict[bytes, VersionTuple | None],
+        index: int,
+        op: PutEphemeral,
+        now_ms: int,
+    ) -> None:
+        current, expected = view[op.key], op.expected_version
+        if not self.sessions.may_own(op.session_id, op.key, to.owned or ()):
+            to.results.append(NO_SESSION)
+            to.wait_for = self._appended_end
+        elif expected is not None and expected != (_ABSENT if current is None else current[0]):
+            self._refuse(to, op.key, expected, current)
+        else:
+            version = put_owned(to, op, index, current, now_ms)
+            view[op.key] = to.changed[op.key] = version
+
+    def _next_key(self, to: Evaluation, op: PutAttributed) -> bytes:
+        """A key of the sequence that nobody has put."""
+        if to.known is not None:
+            raise InvalidRequestError("in one request keys of sequences are put before ranges are removed")
+        if to.sequences is None:
+            to.sequences = {}
+        for _ in range(FOREIGN_MAX):
+            key = self._sequences.next(op, to.sequences)
+            if self._view([Check(key, _ABSENT)], to.changed)[key] is None:
+                to.made.append(key)
+                return key
+        raise InvalidRequestError(
+            f"others have put {FOREIGN_MAX} keys of the sequence {op.key!r} that are not committed"
+        )
+
+    def note_attributed(self, evaluation: Evaluation, end: int) -> None:
+        """An evaluation with such puts is in the log up to `end`."""
+        self.has_indexes = self.has_indexes or evaluation.indexed
+        if evaluation.sequences:
+            self._sequences.appended(evaluation.sequences, end)
+            self._sequences.committed(self.state.applied_offset)
