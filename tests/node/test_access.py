@@ -21,6 +21,7 @@ from antiphon.errors import (
 )
 from antiphon.gateway.access import ACCESS
 from antiphon.model.access import Acl, Operation, Pattern, Resource
+from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
 from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
@@ -163,6 +164,8 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             PrepareWrite(table, "x", 0, 0, 0, (Put(b"k", b"v"),)),
             OpenSession(table, 1, 5_000),
             KeepSession(table, 1),
+            IndexFind(table, "i", b"k"),
+            IndexScan(table, "i", b"", b""),
             CloseSession(table, 1),
             ListSessions(table),
             HoldShard(topic, ID, 1),

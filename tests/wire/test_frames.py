@@ -88,7 +88,7 @@ def test_golden_bytes_of_sessions() -> None:
     op = PutEphemeral(b"k", b"v", 7, -1)
     assert msgspec.msgpack.encode(op).hex() == "9504c4016bc4017607ff"
     row = Row(b"k", b"v", Version(5, 0, 1, 2), 7)
-    assert msgspec.msgpack.encode(row).hex() == "94c4016bc40176940500010207"  # fmt: skip
+    assert msgspec.msgpack.encode(row).hex() == "95c4016bc40176940500010207c0"  # fmt: skip
 
 
 def test_golden_bytes_of_transactions_over_tables() -> None:
@@ -114,7 +114,7 @@ def test_golden_bytes_of_transactions_over_tables() -> None:
             decode_request.decode(b"".join(encode_message(7, bad))[8:])
     rows = (Row(b"k", b"v", Version(5, 0, 1, 2)), None)
     for reply, packed in (
-        (KeysRead(rows, 9), "920793a84b657973526561649294c4016bc401769405000102c0c009"),
+        (KeysRead(rows, 9), "920793a84b657973526561649295c4016bc401769405000102c0c0c009"),
         (ReadsChecked(((1, -1),)), "920792ac5265616473436865636b6564919201ff"),
     ):
         frame = b"".join(encode_message(7, reply))

@@ -95,7 +95,7 @@ class LocalView(MetadataView):
         old = [one for one in members if one not in self.nodes or self.nodes[one].reads < reads]
         if old:
             return InvalidRequestError(
-                f"shard {shard_id} has replicas on nodes whose version knows no {wanted} in tables: "
+                f"shard {shard_id} has replicas on nodes whose version knows no {wanted}: "
                 f"{', '.join(map(str, old))}; upgrade them first, and begin again"
             )
         if wanted is not Wanted.PREPARES:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Wanted(StrEnum):
     """What not every version of a node can read in a table's log."""
 
-    PREPARES = "prepares"  # of transactions
-    ATTRIBUTES = "attributes"  # of rows
+    PREPARES = "transactions over tables"
+    ATTRIBUTES = "attributes of rows"
 
 
 class Pieces(Protocol):

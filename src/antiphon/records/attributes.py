@@ -4,9 +4,10 @@ The attributes say who put the row, how it is placed among the shards, and which
 each put, and gone with the row.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 INDEXES_MAX: Final = 64  # entries of one row
 TEXT_BYTES_MAX: Final = 64 * 1024  # of an identity, a partition key, a name or a key of an index
@@ -15,7 +16,7 @@ Entry = tuple[str, bytes]
 """Name of an index, and the key under which a row stands there."""
 
 
-class Attributes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Attributes(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """See the module's text.
 
     Attributes:
@@ -28,7 +29,7 @@ class Attributes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     identity: str | None = None
     partition_key: bytes | None = None
     place: int = -1
-    indexes: tuple[Entry, ...] = ()
+    indexes: Annotated[tuple[Entry, ...], Meta(max_length=INDEXES_MAX)] = ()
 
 
 NOTHING: Final = Attributes()
