@@ -19,7 +19,7 @@ _COMMAND = re.compile(
 def commands_on(page: Path) -> list[str]:
     """The words after `antiphon` of each line in a block of a shell."""
     text = page.read_text()
-    blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```|^((?:    .*\n)+)", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```|^((?:    [^\n]*\n)+)", text, re.DOTALL | re.MULTILINE)
     return [found["words"] for pair in blocks for found in _COMMAND.finditer("".join(pair))]
 
 

@@ -32,10 +32,10 @@ def test_promises_are_kept(profile: str) -> None:
     assert result.operations["pages"] > 0
 
 
-@pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
-def test_deleted_records_stay_away_and_all_others_stay(profile: str) -> None:
+@pytest.mark.parametrize(("profile", "seed"), [("oxia", 1), ("raft", 4), ("multi", 4)])
+def test_deleted_records_stay_away_and_all_others_stay(profile: str, seed: int) -> None:
     deletes = {"record_deleters": 3, "operations_per_s": 900}
-    result = run_cluster(draw_options(4, profile, **{**SHORT, **PACE, **deletes}))
+    result = run_cluster(draw_options(seed, profile, **{**SHORT, **PACE, **deletes}))
     assert result.failure is None, words(result)
     assert result.operations["records-deleted"] > 0
     assert result.operations["read-below"] > 0

@@ -175,7 +175,10 @@ class TableState:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
         batch = self._store.batch()
         put = batch.put
-        self._add(batch, list(effects))
+        rows = list(effects)
+        attributed = add_effects(batch, rows)
+        if attributed or self.has_indexes:
+            self._follow_attributes(batch, rows, attributed)
         owned, jobs = self.owned, self.jobs
         if change is not None:
             session_rows.apply_change(self._store, batch, change)
@@ -196,7 +199,8 @@ class TableState:
     def apply_transaction(self, change: TransactionChange, end: int, next_version_id: int) -> None:
         """Apply a prepared transaction, or its end, which is the log's entry up to `end`."""
         batch = self._store.batch()
-        self._add(batch, list(prepared_rows.add_change(batch, self.transactions, change)))
+        rows = list(prepared_rows.add_change(batch, self.transactions, change))
+        self._follow_attributes(batch, rows, add_effects(batch, rows))
         self.apply_prepared(batch, end, next_version_id)
         if isinstance(change, Prepare):
             self.transactions.prepare(change)
@@ -215,9 +219,8 @@ class TableState:
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id
 
-    def _add(self, batch: Batch, effects: list[Effect]) -> None:
-        """Add effects, and what they change of the indexes."""
-        attributed = add_effects(batch, effects)
+    def _follow_attributes(self, batch: Batch, effects: list[Effect], attributed: bool) -> None:
+        """Add what effects change of the indexes; `attributed` if rows of them have attributes."""
         if attributed:
             self.format = FORMAT  # versions that know no attributes do not read it from now on
         if self.has_indexes or (attributed and indexes.is_indexed(effects)):

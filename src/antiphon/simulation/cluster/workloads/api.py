@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
+import antiphon.http.api.app
+import antiphon.http.api.document  # noqa: F401 - nodes load both when first asked, and a simulated one reads no real file
 from antiphon.client.aio import AsyncClient
 from antiphon.http.api.answers import Page, Problem, TopicInfo
 from antiphon.http.api.routes import ROUTES, Route
