@@ -61,6 +61,9 @@ class Transactor:
                     self._again(self._producer.commit_transaction)
                     self.committed.append(value)
                     continue
+                # A coordinator that died before it heard of the transaction refuses its abort, as Kafka's does: librdkafka
+                # speaks of no number or epoch by which it could be told from the one before.
+                self._producer.flush(WAIT_S)
             except KafkaException as error:
                 if not error.args[0].txn_requires_abort():
                     self.failed.append(str(error))
