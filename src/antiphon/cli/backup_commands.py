@@ -40,6 +40,10 @@ PlaceArgument = Annotated[
 NameArgument = Annotated[
     str, typer.Argument(metavar="[NAME]", help="Name of a backup; the newest by default.")
 ]
+NodesOption = Annotated[int, typer.Option(help="How many nodes the new cluster has.")]
+SecureOption = Annotated[
+    bool, typer.Option("--secure", help="The new cluster is to be secure, as with `antiphon up --secure`.")
+]
 WithoutOption = Annotated[
     list[str] | None, typer.Option("--without", help="Leave this topic or table out; may be repeated.")
 ]
@@ -299,11 +303,8 @@ def restore(
         Path | None,
         typer.Option("--dir", help="A new directory, for `antiphon up --dir`.", show_default=False),
     ] = None,
-    nodes: Annotated[int, typer.Option(help="How many nodes the new cluster has.")] = 3,
-    secure: Annotated[
-        bool,
-        typer.Option("--secure", help="The new cluster is to be secure, as with `antiphon up --secure`."),
-    ] = False,
+    nodes: NodesOption = 3,
+    secure: SecureOption = False,
     storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -358,11 +359,8 @@ def restore_from(
     directory: Annotated[
         Path, typer.Option("--dir", help="A new directory, for `antiphon up --dir`.")
     ] = DEFAULT_DIR,
-    nodes: Annotated[int, typer.Option(help="How many nodes the new cluster has.")] = 3,
-    secure: Annotated[
-        bool,
-        typer.Option("--secure", help="The new cluster is to be secure, as with `antiphon up --secure`."),
-    ] = False,
+    nodes: NodesOption = 3,
+    secure: SecureOption = False,
     storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,5 +1,6 @@
 """How who asks the gateway is answered, where it does not wait in a coroutine."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -11,3 +12,18 @@ Admit = Callable[[Callable[[], None]], None]
 
 AnsweredWithBulk = Callable[[Any, memoryview], None]
 """Called once with the reply's body and its bulk bytes, or with an AntiphonError and none."""
+
+
+def awaited() -> "tuple[asyncio.Future[Any], Done]":
+    """A future, and the callback that settles it: for who does wait, and may give up before the answer is there."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any) -> None:
+        if future.done():
+            return
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    return future, done

@@ -3,11 +3,11 @@
 Nothing is put into records here, and compressed batches are not unpacked for it.
 """
 
-import asyncio
-from typing import Any, Final
+from typing import Final
 
 from antiphon import tracing
 from antiphon.errors import AntiphonError
+from antiphon.gateway.answers import awaited
 from antiphon.gateway.interface import Gateway
 from antiphon.model.results import AppendResult
 from antiphon.records.batch import HEADER_BYTES, Buffer, read_header
@@ -59,16 +59,7 @@ async def append_traced(
         if tracer is None
         else tracer.within("Produce", trace, serves=True, node=gateway.node_id, shard=shard_id)
     )
-    answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-
-    def done(result: Any) -> None:
-        if answer.done():
-            return
-        if isinstance(result, AntiphonError):
-            answer.set_exception(result)
-        else:
-            answer.set_result(result)
-
+    answer, done = awaited()
     problem = "failed"
     tracing.current = None if span is None else span.traceparent
     try:
@@ -76,7 +67,7 @@ async def append_traced(
     finally:
         tracing.current = None
     try:
-        found = await answer
+        found: AppendResult = await answer
         problem = ""
     finally:
         if span is not None:

@@ -4,10 +4,10 @@ The coordinator may be on any node. Where this one leads the shard, the marker i
 once. What another node asks is done or refused here, so two nodes that take each other for the leader do not play ball.
 """
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, InternalError, NotLeaderError
+from antiphon.gateway.answers import awaited
 from antiphon.model.cluster import TransactionEnded
 from antiphon.node.topic_settings import check_takes_transactions
 
@@ -75,16 +75,7 @@ class LocalTransactions:
         return reply.offset
 
     async def _here(self, request: "EndTransaction") -> int:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(result: Any) -> None:
-            if future.done():
-                return
-            if isinstance(result, AntiphonError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
+        future, done = awaited()
         self._submit(request, done)
         ended: TransactionEnded = await future
         return ended.offset

@@ -18,7 +18,7 @@ from antiphon.errors import (
     TimedOutError,
     UnknownTopicError,
 )
-from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done
+from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done, awaited
 from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.interface import NodeQuestions, Rehearse, ShardRequest
 from antiphon.gateway.transactions import ShardTransactions
@@ -291,7 +291,7 @@ class NodeGateway:
         transaction_number: int | None = None,
     ) -> AppendResult:
         """See Gateway."""
-        future, done = _future()
+        future, done = awaited()
         self.submit_append(shard_id, batch, expected_offset, timeout_s, done, transaction_number)
         result: AppendResult = await future
         return result
@@ -394,21 +394,21 @@ class NodeGateway:
 
     async def table_write(self, request: TableWrite) -> TableWritten:
         """See Gateway."""
-        future, done = _future()
+        future, done = awaited()
         self.submit_table_write(request, done)
         written: TableWritten = await future
         return written
 
     async def table_get(self, request: TableGet) -> TableRows:
         """See Gateway."""
-        future, done = _future()
+        future, done = awaited()
         self.submit_table_read(request, done)
         rows: TableRows = await future
         return rows
 
     async def table_scan(self, request: TableScan) -> TableRows:
         """See Gateway."""
-        future, done = _future()
+        future, done = awaited()
         self.submit_table_read(request, done)
         rows: TableRows = await future
         return rows
@@ -465,18 +465,3 @@ def _unknown(view: LocalView, text: str, **details: Any) -> AntiphonError:
     if view.version < 0:
         return NotReadyError("this node was just started and knows no metadata yet")
     return UnknownTopicError(text, **details)
-
-
-def _future() -> tuple["asyncio.Future[Any]", Callable[[Any], None]]:
-    """A future and the callback that settles it."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(result: Any) -> None:
-        if future.done():
-            return
-        if isinstance(result, AntiphonError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    return future, done

@@ -22,7 +22,7 @@ from antiphon.errors import (
     UnprovenNodeError,
     from_wire,
 )
-from antiphon.gateway.answers import AnsweredWithBulk
+from antiphon.gateway.answers import AnsweredWithBulk, awaited
 from antiphon.gateway.peers import Answered, PeerConnection
 from antiphon.model.peer_handshake import PeerChallenge
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
@@ -222,16 +222,7 @@ class PeerLink:
 
     async def ask(self, body: Any, timeout_s: float, payload: list[Buffer] | None = None) -> Any:
         """Send a request and wait for its reply's body; raises the error that came instead, or TimedOutError."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def answered(reply: Any) -> None:
-            if future.done():
-                return
-            if isinstance(reply, Exception):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
+        future, answered = awaited()
         request_id = self.request(body, answered, payload)
         try:
             return await asyncio.wait_for(future, timeout_s)

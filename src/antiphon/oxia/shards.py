@@ -17,6 +17,7 @@ from antiphon.errors import (
     WrongShardError,
 )
 from antiphon.gateway.access import check
+from antiphon.gateway.answers import awaited
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, TopicMeta
 from antiphon.model.requests import (
@@ -30,8 +31,6 @@ from antiphon.model.requests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from antiphon.gateway.interface import Gateway
     from antiphon.security.authorizer import Rights
 
@@ -105,8 +104,7 @@ class ShardRequests:
                 found.offset, found.timestamp_ms, found.term, found.log_start, found.high_watermark
             )
             return told, memoryview(b"")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        done = _settles(future)
+        future, done = awaited()
         if isinstance(body, TableWrite):
             gateway.check_may_write(body.shard_id, internal=False)
             gateway.submit_table_write(body, done)
@@ -130,18 +128,6 @@ class ShardRequests:
             found.high_watermark, found.log_start, found.log_end, found.term, found.stable_end, found.aborted
         )
         return told, memoryview(b"".join(found.batches))
-
-
-def _settles(future: "asyncio.Future[Any]") -> "Callable[[Any], None]":
-    def done(result: Any) -> None:
-        if future.done():
-            return
-        if isinstance(result, AntiphonError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    return done
 
 
 def reply_as(kind: type, reply: Any) -> Any:

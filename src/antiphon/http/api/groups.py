@@ -21,6 +21,7 @@ from antiphon.http.api.call import Call, cut, page
 from antiphon.http.pages import own_rows
 from antiphon.http.pages.health import name_of
 from antiphon.model.access import Operation, Resource
+from antiphon.model.epochs import EpochHead
 from antiphon.model.internal import EPOCHS_TABLE
 from antiphon.model.transactions import ListTransactions, TransactionsReply, TransactionState
 
@@ -56,25 +57,13 @@ async def get_group(call: Call, asked: OneGroup) -> GroupDetail:
     some = await own_rows.positions(call.gateway, call.asker, cut(places, asked.start, asked.limit))
     end = asked.start + len(some)
     positions = Page(
-        items=[_position(one) for one in some],
+        items=[PositionInfo(**one._asdict(), lag=one.lag) for one in some],
         start=asked.start,
         total=len(places),
         next=end if some and end < len(places) else None,
     )
     return GroupDetail(
         group=asked.group, lag=sum(one.lag or 0 for one in positions.items), positions=positions
-    )
-
-
-def _position(one: own_rows.Position) -> PositionInfo:
-    return PositionInfo(
-        topic=one.topic,
-        shard=one.shard,
-        offset=one.offset,
-        end=one.end,
-        lag=one.lag,
-        commit_ms=one.commit_ms,
-        note=one.note,
     )
 
 
@@ -131,20 +120,6 @@ async def list_jobs(call: Call, asked: Filtered) -> Page[JobInfo]:
         ),
         is_partial=more,
     )
-
-
-class EpochHead(msgspec.Struct, frozen=True, array_like=True):
-    """The beginning of a row `head/...` of `__epochs`, which has more fields."""
-
-    query: str
-    number: int
-    target: str
-    target_id: bytes
-    is_table: bool
-    plan: bytes
-    rows: int
-    decided_ms: int
-    applied_ms: int
 
 
 _HEAD: Final = msgspec.msgpack.Decoder(EpochHead)

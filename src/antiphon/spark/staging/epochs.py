@@ -23,6 +23,7 @@ import msgspec
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import CorruptBatchError, InvalidRequestError
 from antiphon.invariants import invariant
+from antiphon.model.epochs import EpochHead
 from antiphon.model.metadata import TopicMeta
 from antiphon.model.requests import (
     Delete,
@@ -70,34 +71,16 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return offsets[0] if offsets else self.index[0] if self.index is not None else 0
 
 
-class Epoch(msgspec.Struct, frozen=True, array_like=True):
+class Epoch(EpochHead, frozen=True, array_like=True):
     """An epoch of a query. Once it is applied, `parts` and `spilled` are empty.
 
     Attributes:
-        query: names the query, or the transaction.
-        number: of the epoch.
-        target: name of the topic or table.
-        target_id: its id: a topic of the same name that was made anew is another one.
-        is_table: is it a table?
-        plan: what Spark noted about the epoch before it ran it, as a digest; empty where that could not be read.
-        rows: rows in all parts.
-        decided_ms: when the manifest was put.
-        applied_ms: when it was marked as applied; 0: not yet.
         oldest: by shard id of `__staged`: nothing below this offset is needed.
         parts: what the tasks staged.
         spilled: where `parts` are, if they are too many for a row: (shard id of `__staged`, offset, bytes).
         once: nobody will ever ask for this query again; the row may go soon after it is applied.
     """
 
-    query: str
-    number: int
-    target: str
-    target_id: bytes
-    is_table: bool
-    plan: bytes
-    rows: int
-    decided_ms: int
-    applied_ms: int
     oldest: dict[int, int]
     parts: tuple[Part, ...]
     spilled: tuple[int, int, int] | None = None
