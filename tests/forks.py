@@ -45,5 +45,7 @@ def become(environment: dict[str, str], stdin: int, stdout: int, stderr: int) ->
     for number, given in enumerate((stdin, stdout, stderr)):
         os.dup2(given, number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    # A server that was forked with closed files has none of these; who asks for the size of the terminal asks them.
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
     os.environ.clear()
     os.environ.update(environment)

@@ -38,7 +38,7 @@ def test_files_and_signals_reach_the_command(tmp_path: Path) -> None:
     with AntiphonScript(tmp_path / "bin") as script:
         up = subprocess.Popen(
             [str(script.file), "up", "--nodes", "1", "--dir", str(tmp_path / "c"), "--native-port", "0",
-             "--kafka-port", "0", "--http-port", "0", "--json"],
+             "--kafka-port", "0", "--oxia-port", "0", "--http-port", "0", "--json"],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert up.stdout is not None

@@ -233,6 +233,8 @@ def test_no_node_is_left_when_the_command_is_ended_at_once(tmp_path: Path) -> No
         "0",
         "--native-port",
         "0",
+        "--oxia-port",
+        "0",
     )
     with subprocess.Popen((*command, "--http-port", "0"), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

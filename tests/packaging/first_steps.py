@@ -49,7 +49,7 @@ def take_first_steps(python: Path, folder: Path, version: str) -> None:
     assert "antiphon up --nodes 3" in shell.run("antiphon", "--help")
     assert shell.run(str(python), "-m", "antiphon", "--version") == f"antiphon {version}\n"
     assert shell.python("import antiphon; print(antiphon.__version__)") == f"{version}\n"
-    ports = ("--kafka-port", "0", "--native-port", "0", "--http-port", "0")
+    ports = ("--kafka-port", "0", "--oxia-port", "0", "--native-port", "0", "--http-port", "0")
     where = ("--dir", str(folder / "cluster"))
     started = json.loads(shell.run("antiphon", "up", *where, "--nodes", "3", *ports, "--detach", "--json"))
     try:

@@ -93,8 +93,10 @@ class Upgrade:
         self.old, self.new = old, new
         self.dir = folder / "cluster"
         self._began = time.monotonic()
-        ports = ("--kafka-port", "0", "--native-port", "0", "--http-port", "0")
-        said = old.run("up", "--nodes", "3", "--dir", str(self.dir), *ports, "--detach", "--json")
+        known = old.run("up", "--help").stdout
+        ports = [name for name in ("--kafka-port", "--oxia-port", "--native-port", "--http-port") if name in known]
+        free = [word for name in ports for word in (name, "0")]
+        said = old.run("up", "--nodes", "3", "--dir", str(self.dir), *free, "--detach", "--json")
         nodes = json.loads(said.stdout)["nodes"]
         self.native = ",".join(node["native"] for node in nodes)
         self.kafka = ",".join(node["kafka"] for node in nodes)

@@ -61,7 +61,7 @@ class Secure:
         self.dir = directory
         self.text = self.antiphon(
             "up", "--secure", "--nodes", "3", "--name", "logs.example", "--detach",
-            "--kafka-port", "0", "--native-port", "0", "--http-port", "0",
+            "--kafka-port", "0", "--oxia-port", "0", "--native-port", "0", "--http-port", "0",
         )  # fmt: skip
         self.antiphon("down")
         self.key = ec.generate_private_key(ec.SECP256R1())
