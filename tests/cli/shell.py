@@ -126,7 +126,10 @@ class Terminal:
 def _in_terminal(words: tuple[str, ...], environment: dict[str, str], terminal: int) -> None:
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-    size_of_another = {"LINES", "COLUMNS"}  # of the terminal that runs the tests; it would go before the one of this
+    size_of_another = {
+        "LINES",
+        "COLUMNS",
+    }  # of the terminal that runs the tests; it would go before the one of this
     kept = {name: value for name, value in environment.items() if name not in size_of_another}
     become({"TERM": "xterm", **kept}, terminal, terminal, terminal)
     signal.signal(signal.SIGINT, signal.default_int_handler)

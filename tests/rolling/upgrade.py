@@ -94,7 +94,9 @@ class Upgrade:
         self.dir = folder / "cluster"
         self._began = time.monotonic()
         known = old.run("up", "--help").stdout
-        ports = [name for name in ("--kafka-port", "--oxia-port", "--native-port", "--http-port") if name in known]
+        ports = [
+            name for name in ("--kafka-port", "--oxia-port", "--native-port", "--http-port") if name in known
+        ]
         free = [word for name in ports for word in (name, "0")]
         said = old.run("up", "--nodes", "3", "--dir", str(self.dir), *free, "--detach", "--json")
         nodes = json.loads(said.stdout)["nodes"]
