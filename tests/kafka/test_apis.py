@@ -12,10 +12,11 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, Routing, ServedApi
 from antiphon.kafka.features import CONDITIONAL_APPEND, TRANSACTIONS
 from antiphon.kafka.framing import read_header
+from antiphon.kafka.handlers.metadata import served_versions
 from antiphon.kafka.messages import admin, cluster, consumer_groups, groups, offsets, transactions
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.schema import Message
-from antiphon.model.metadata import Kind
+from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from tests.kafka.oracles import leaves
 from tests.kafka.raw import batch, fetch, listening, produce
 from tests.node.in_process import in_virtual_time
@@ -64,7 +65,18 @@ async def test_api_versions_tells_of_features_whose_levels_the_client_can_read()
             assert supported.pop(TRANSACTIONS, None) == ((0, 2) if version == 4 else None), "level 0"
             assert supported == {CONDITIONAL_APPEND: (1, 1)}
             finalized = [(one.name, one.max_version_level) for one in told.finalized_features]
-            assert (told.finalized_features_epoch, finalized) == (0, [(TRANSACTIONS, 2)])
+            assert (told.finalized_features_epoch, finalized) == (1, [(TRANSACTIONS, 2)])
+
+
+@pytest.mark.parametrize("versions", [(), (4, 3), (4, 4), (5, 7)])
+def test_a_level_is_told_of_once_every_node_has_it(versions: tuple[int, ...]) -> None:
+    nodes = tuple(NodeMeta(node, f"n-{node}:7400", reads=reads) for node, reads in enumerate(versions))
+    meta = ClusterMeta("c", 1, 0, nodes, ())
+    told = served_versions(APIS.values(), 4, meta=meta)
+    assert {one.name: one.max_version for one in told.supported_features}[TRANSACTIONS] == 2
+    everywhere = versions in {(4, 4), (5, 7)}
+    assert [one.name for one in told.finalized_features] == [TRANSACTIONS] * everywhere
+    assert told.finalized_features_epoch == everywhere, "clients keep what has the highest epoch"
 
 
 # For each API of which the table says that one node has to be asked: a request that this node would carry out.

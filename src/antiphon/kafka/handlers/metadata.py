@@ -24,7 +24,7 @@ from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import TopicDefaults, is_name, name_problem
 from antiphon.model.access import Operation
-from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.security.authorizer import Rights
 
@@ -44,14 +44,19 @@ ELECTION_WAIT_S: Final = 1.5
 LOOK_S: Final = 0.1  # where replicas vote, a leader may be found without news from the coordinator
 BROKERS: Final = 1  # endpoint type of DescribeCluster
 
+_NOTHING_KNOWN: Final = ClusterMeta("", -1, ABSENT_NODE, (), ())
 _Wanted = tuple[tuple[str | None, bytes], ...] | None
 
 
-def served_versions(apis: Collection[Api], version: int, error_code: int = 0) -> m.ApiVersionsResponse:
+def served_versions(
+    apis: Collection[Api], version: int, error_code: int = 0, meta: ClusterMeta = _NOTHING_KNOWN
+) -> m.ApiVersionsResponse:
     """The ranges that are served, and features, for an ApiVersions of this version.
 
-    With an error, which is about the version of ApiVersions itself, that API alone.
+    With an error, which is about the version of ApiVersions itself, that API alone. Clients keep what they heard with the
+    highest epoch: it grows when a level is there that was not.
     """
+    levels = finalized(meta)
     ranges = [
         m.ApiVersionRange(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
         for api in apis
@@ -61,8 +66,8 @@ def served_versions(apis: Collection[Api], version: int, error_code: int = 0) ->
         error_code=error_code,
         api_keys=ranges,
         supported_features=supported(version),
-        finalized_features_epoch=0,
-        finalized_features=finalized(),
+        finalized_features_epoch=len(levels),
+        finalized_features=levels,
     )
 
 
@@ -271,7 +276,7 @@ class MetadataHandler:
 
     async def api_versions(self, _: m.ApiVersionsRequest, context: RequestContext) -> m.ApiVersionsResponse:
         """ApiVersions."""
-        return served_versions(self._apis, context.version)
+        return served_versions(self._apis, context.version, meta=self._gateway.metadata)
 
     async def describe_cluster(
         self, request: m.DescribeClusterRequest, context: RequestContext

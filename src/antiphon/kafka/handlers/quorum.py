@@ -13,7 +13,7 @@ from antiphon.kafka.features import FEATURES
 from antiphon.kafka.messages import described as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
-from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta
 
 QUORUM_TOPIC: Final = "__cluster_metadata"  # Kafka's name for it
 _NOT_KNOWN: Final = -1
@@ -85,20 +85,22 @@ class QuorumHandler:
         """Levels come with the version of the nodes: only the level that a feature has is taken."""
         if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
             return m.UpdateFeaturesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-        results = [_feature_outcome(one) for one in request.feature_updates]
+        results = [_feature_outcome(one, self._gateway.metadata) for one in request.feature_updates]
         failed = next((one for one in results if one.error_code), None)
         if failed is not None and context.version > 1:
             return m.UpdateFeaturesResponse(error_code=failed.error_code, error_message=failed.error_message)
         return m.UpdateFeaturesResponse(results=results)
 
 
-def _feature_outcome(wanted: m.FeatureUpdate) -> m.FeatureOutcome:
+def _feature_outcome(wanted: m.FeatureUpdate, meta: ClusterMeta) -> m.FeatureOutcome:
     known = FEATURES.get(wanted.feature)
-    if known is not None and wanted.max_version_level == known.level:
+    if known is not None and wanted.max_version_level == known.level(meta):
         return m.FeatureOutcome(feature=wanted.feature)
     reason = f"{wanted.feature!r} is no feature here: there are {', '.join(FEATURES)}"
     if known is not None:
-        reason = f"{wanted.feature} has level {known.level}, and cannot get level {wanted.max_version_level}"
+        reason = (
+            f"{wanted.feature} has level {known.level(meta)}, and cannot get level {wanted.max_version_level}"
+        )
     return m.FeatureOutcome(
         feature=wanted.feature, error_code=code.INVALID_UPDATE_VERSION, error_message=reason
     )
