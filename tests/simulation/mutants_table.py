@@ -1,34 +1,75 @@
-"""Writes the table of mutants in docs/simulation.md, from one run of all of them.
+"""Writes the table of mutants in docs/simulation.md, from one run of all of them (`make plants-table`).
 
-    antiphon simulate --catch --seeds 1000 --json > plants.json
-    python -m tests.simulation.mutants_table plants.json
+    python -m tests.simulation.mutants_table [--jobs N] [--out FILE]
 
-`make plants-table` does both. All rows and the sentence above them come from that run; a run that left out a bug, or did not
-find one, is refused.
+Every mutant is a line of JSON in FILE as soon as it is caught. A run that was stopped goes on where it was, if the sources
+are still the same; the file of a run of other sources is begun anew. All rows of the table, and the sentence above it, come
+from one such file: a run that did not find a mutant is refused.
 """
 
+import argparse
 import json
+import os
 import sys
+import time
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from antiphon.cli.simulate_failures import caught
 from antiphon.simulation.cluster.mutants import ALL_MUTANTS
 from antiphon.simulation.cluster.tables import table_of_mutants
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "simulation.md"
 MADE, END_MADE = "<!-- made: simulated plants -->", "<!-- end: simulated plants -->"
 BEGIN, END = "<!-- mutants: begin -->\n", "<!-- mutants: end -->\n"
+SEEDS: Final = 1_000  # of each mutant at most
 
 
-def table(run: dict[str, Any]) -> str:
-    """The sentence and the table. Raises ValueError for a run that is not of all bugs, or did not find one."""
-    found = {one["plant"]: one for one in run["plants"]}
-    absent, missed = sorted(ALL_MUTANTS.keys() - found.keys()), run["missed"]
+def sources() -> str:
+    """What tells the sources of the package from others."""
+    digest = sha256()
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def known(out: Path, of: str) -> list[dict[str, Any]]:
+    """What a run of these sources has found so far; a file of others is removed."""
+    lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    if lines and lines[0] == {"sources": of}:
+        return lines[1:]
+    out.write_text(json.dumps({"sources": of}) + "\n")
+    return []
+
+
+def run(out: Path, jobs: int) -> list[dict[str, Any]]:
+    """What every mutant took: those in the file, and the others, which are run now."""
+    found = known(out, sources())
+    done = {one["plant"] for one in found}
+    names = [name for name in ALL_MUTANTS if name not in done]
+    began = time.monotonic()
+    with out.open("a") as file:
+        for one in caught(names, SEEDS, jobs):
+            now = time.monotonic()
+            found.append({**one, "jobs": jobs, "elapsed_s": round(now - began, 1)})
+            began = now
+            print(json.dumps(found[-1]), file=file, flush=True)
+            print(f"{len(found)} of {len(ALL_MUTANTS)}: {one['plant']} {one['seeds']}", flush=True)
+    return found
+
+
+def table(run: list[dict[str, Any]]) -> str:
+    """The sentence and the table. Raises ValueError for a run that is not of all mutants, or did not find one."""
+    found = {one["plant"]: one for one in run if one["plant"] in ALL_MUTANTS}
+    absent = sorted(ALL_MUTANTS.keys() - found.keys())
+    missed = [name for name, one in found.items() if one["seeds"] is None]
     if absent or missed:
         raise ValueError(f"this run left out {absent} and did not find {missed}")
     took = sorted(one["seeds"] for one in found.values())
     first, soon = took.count(1), sum(count <= 25 for count in took)
-    minutes, jobs = max(1, round(run["elapsed_s"] / 60)), run["jobs"]
+    minutes, jobs = max(1, round(sum(one["elapsed_s"] for one in run) / 60)), max(one["jobs"] for one in run)
     where = f"{jobs} process" + ("es" if jobs > 1 else "")
     lines = [
         f"In one run of all {len(took)} every one was caught: {first} by the first seed, {soon} within 25, the last by seed",
@@ -54,12 +95,16 @@ def put(page: str, made: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants that run at a time")
+    parser.add_argument("--out", type=Path, default=Path("plants.jsonl"))
+    given = parser.parse_args()
     try:
-        made = table(json.loads(Path(sys.argv[1]).read_text()))
+        made = table(run(given.out, given.jobs))
     except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"{sys.argv[1]}: {error}")
+        sys.exit(f"{given.out}: {error}")
     PAGE.write_text(put(PAGE.read_text(), made))
 
 

@@ -3,6 +3,8 @@
 import json
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +44,11 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
     began = time.monotonic()
     if not as_json:
         typer.echo("| mutant | profile | seeds | caught by |\n|---|---|---|---|")
-    for name, mutant in runs.mutants().items():
-        if profile in {None, mutant.profile}:
-            found.append(_catch(name, count, workers, as_json=as_json))
+    names = [name for name, mutant in runs.mutants().items() if profile in {None, mutant.profile}]
+    for one in caught(names, count, workers):
+        found.append(one)
+        if not as_json:
+            typer.echo(_row(one, count))
     missed = [one["plant"] for one in found if one["seeds"] is None]
     if as_json:
         typer.echo(
@@ -63,18 +67,28 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
         raise typer.Exit(1)
 
 
-def _catch(name: str, count: int, workers: int, *, as_json: bool) -> dict[str, Any]:
+def caught(names: Iterable[str], count: int, workers: int) -> Iterator[dict[str, Any]]:
+    """What each of these mutants took, in their order; `workers` of them run at a time, as most need a seed or two."""
+    from antiphon.simulation.pool import run_all
+
+    return run_all(partial(_catch, count=count), names, workers)
+
+
+def _row(found: dict[str, Any], count: int) -> str:
+    took = f"none of {count}" if found["seeds"] is None else "script" if "script" in found else found["seeds"]
+    mutant = runs.mutants()[found["plant"]]
+    return f"| `{mutant.name}`: {mutant.description} | {mutant.profile} | {took} | `{found['invariant']}` |"
+
+
+def _catch(name: str, count: int) -> dict[str, Any]:
     mutant, script = runs.mutants()[name], runs.script_of(name)
     if script is not None:
         found = runs.carry_out(script, name, lambda _: None).failure
         took, invariant = (1, found.removeprefix("broke ").split(":")[0]) if found else (None, "")
     else:
-        passed, failed = runs.run(runs.Seeds(1, count, mutant.profile, name), workers)
+        passed, failed = runs.run(runs.Seeds(1, count, mutant.profile, name), workers=1)
         failure = None if failed is None else failed.failure
         took = None if failure is None else len(passed) + 1
         invariant = "" if failure is None else failure.invariant
-    if not as_json:
-        seeds = f"none of {count}" if took is None else took if script is None else "script"
-        typer.echo(f"| `{name}`: {mutant.description} | {mutant.profile} | {seeds} | `{invariant}` |")
     told = {"plant": name, "profile": mutant.profile, "seeds": took, "invariant": invariant}
     return told if script is None else {**told, "script": True}

@@ -15,10 +15,11 @@ class Outcome(Protocol):
         """The broken promise, if any."""
 
 
+A = TypeVar("A")
 R = TypeVar("R", bound=Outcome)
 
 
-def run_all(work: Callable[[J], R], jobs: Iterable[J], workers: int, chunk: int = 1) -> Iterator[R]:
+def run_all(work: Callable[[J], A], jobs: Iterable[J], workers: int, chunk: int = 1) -> Iterator[A]:
     """Results in the order of the jobs; with more than one worker they are spread over processes, `chunk` at a time."""
     if workers <= 1:
         yield from map(work, jobs)
