@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
+.PHONY: help setup demo test test-slow check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -42,13 +42,16 @@ $(CLASSES): $(STAMP)
 	wait $$tests; exit $$classes
 
 # The tests start hundreds of Python processes: each would compile the sources anew where the environment forbids byte code.
-test: export PYTHONDONTWRITEBYTECODE :=
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
 
 # Types are checked while the tests begin: mypy needs one core for as long as the tests take to be collected.
-test: lint $(CLASSES) ## lint, types and the whole test suite
+test: lint $(CLASSES) ## lint, types and all tests but the slow ones
 	@$(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; \
-	$(BIN)/pytest -n $(WORKERS) $(ARGS); tests=$$?; \
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; cat $(TYPES); test $$tests -eq 0 -a $$types -eq 0
+
+test-slow: $(CLASSES) ## the slow tests: installations, drills, the demo, clusters and Spark under kills
+	$(BIN)/pytest -n $(WORKERS) -m slow $(ARGS)
 
 fix: setup ## format and mend what the linter can mend
 	$(BIN)/ruff format src tests examples

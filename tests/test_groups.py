@@ -32,6 +32,17 @@ def test_files_that_take_long_are_there(prefix: str) -> None:
     assert any(ROOT.glob(f"{prefix}*"))
 
 
+def test_every_test_is_run_for_every_change() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    marks = [
+        re.search(rf"^{name}: .*\n(?:\t.*\n)*?\t.*pytest -n .* -m (.*) \$", makefile, re.MULTILINE)
+        for name in ("test", "test-slow")
+    ]
+    assert [found and found[1] for found in marks] == ['"not slow"', "slow"]
+    steps = (ROOT / ".ci" / "run").read_text().splitlines()[-2:]
+    assert steps == ["make test", "exec make test-slow"]
+
+
 def test_what_takes_long_goes_first() -> None:
     sizes = Counter(
         {

@@ -17,7 +17,7 @@ from antiphon.spark import jobs
 from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster]
 
 EVENTS = 6000
 NUMBER = "cast(cast(value as string) as int) as n"

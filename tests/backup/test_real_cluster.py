@@ -22,7 +22,7 @@ from antiphon.tools.local_cluster import LocalCluster
 from tests.backup.load import SHARDS, TABLE, TOPIC, Load
 from tests.cli.shell import antiphon as command
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 PROFILES = {"live": "fluvio", "local": "tarantool", "kip": "kip27"}  # topics, by how they are replicated
 

@@ -81,6 +81,7 @@ def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:
     assert not identical(nodes, [("flights", 1, 8)]).holds  # nothing there is no agreement
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.driver
 @pytest.mark.cluster

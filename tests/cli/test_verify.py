@@ -200,6 +200,7 @@ def test_unknown_faults_are_refused_with_those_there_are() -> None:
             parse_faults(text)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_nothing_is_lost_under_load_while_nodes_networks_and_disks_fail() -> None:
     command = (*COMMAND, "verify", "--seconds", "12", "--seed", "7", "--json")

@@ -25,6 +25,7 @@ from antiphon.testing.running import Cluster
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.cluster,
     pytest.mark.skipif(
         CHROMIUM is None or DRIVER is None,

@@ -20,7 +20,7 @@ from antiphon.tools.free_ports import bind_free
 from tests.cli.shell import antiphon as command
 from tests.deploy.manifests import DEPLOY, KUBERNETES, container, of_kind
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 READY_S = 120.0  # each look starts a Python, and the machine may be busy
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")

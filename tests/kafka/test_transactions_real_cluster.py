@@ -99,6 +99,7 @@ def coordinator_of(cluster: Processes) -> int:
     return shard_of_name(gateway, TRANSACTIONS_TABLE, ID).leader
 
 
+@pytest.mark.slow
 def test_every_transaction_is_whole_when_coordinator_and_leaders_are_killed(cluster: Processes) -> None:
     servers = ",".join(node.kafka for node in cluster.metadata(cluster.alive()[0]).nodes)
     admin = AdminClient({"bootstrap.servers": servers})

@@ -23,7 +23,7 @@ from tests.spark.quick_java import QUICK_DRIVER
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 RECORDS = 4_000
 BAD_EVERY = 400

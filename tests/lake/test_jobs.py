@@ -39,6 +39,7 @@ def ids(spark: "SparkSession", options: Any) -> Counter[int | None]:
     return Counter(row["id"] for row in open_target(options).read(spark).select("id").collect())
 
 
+@pytest.mark.slow
 def test_a_topic_goes_on_where_the_lake_is(
     spark: "SparkSession", server: NativeServer, tmp_path: Path
 ) -> None:

@@ -216,6 +216,7 @@ def test_crashes_lose_nothing_that_was_durable(seed: int, crash_after: int, tear
         world.check()
 
 
+@pytest.mark.slow
 def test_crash_at_every_single_call_of_one_run() -> None:
     calls = Crasher(3)
     calls.run(groups=6)

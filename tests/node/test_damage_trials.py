@@ -18,6 +18,7 @@ def some(trials: list[Trial]) -> list[Trial]:
     return chosen + [one for one in trials if (one.kind, one.harm) == ("identity.json", "swap")][:1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_damaged_file_keeps_nobody_from_serving_and_loses_nothing() -> None:
     outcomes = run_trials(some)

@@ -23,7 +23,7 @@ from antiphon.node.config import Timings
 from antiphon.records.decode import decode_records
 from tests.node.processes import Processes, eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 MODES: dict[str, tuple[str, dict[str, str]]] = {
     "oxia": ("oxia", {}),

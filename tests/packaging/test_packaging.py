@@ -13,7 +13,7 @@ from tests.packaging.extras import INSTALLATIONS, Installation, cannot_import
 from tests.packaging.first_steps import take_first_steps
 from tests.release.run import NOT_FOR_USERS
 
-pytestmark = [pytest.mark.packaging, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.packaging, pytest.mark.cluster]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOR_USERS = set(PROJECT["optional-dependencies"]) - set(NOT_FOR_USERS)

@@ -19,7 +19,7 @@ from antiphon.tools.cluster_files import running_pid
 from antiphon.tools.local_cluster import LocalCluster
 from tests.pages.blocks import ROOT, Reader, blocks_of
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 PAGE: Final = "docs/drills.md"
 _DRILL: Final = re.compile(r"^<!-- drill: (?P<what>[a-z-]+)(?: (?P<node>\d+))? -->$", re.MULTILINE)

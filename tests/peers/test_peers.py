@@ -23,6 +23,7 @@ SECONDS = 0.3
 FAST = ("produce-one/100B", "put/64")
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_rows_run_against_antiphon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "WARM_S", 0.2)  # figures are to be there; nobody compares them

@@ -13,7 +13,7 @@ from tests.packaging.environments import needed
 from tests.release.lock import read_lock, scopes
 from tests.release.run import NOT_FOR_USERS, ROOT, RefusedError, changes_of, main
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.slow, pytest.mark.packaging]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]

@@ -17,7 +17,7 @@ from antiphon.tools.local_cluster import LocalCluster
 from tests.cli.shell import antiphon as command
 from tests.rolling.steady_load import SteadyLoad
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
 @pytest.fixture(scope="module")

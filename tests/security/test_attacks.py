@@ -38,7 +38,7 @@ from tests.kafka.raw import RawClient, fetch_body
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ATTACK_S = float(os.environ.get("ATTACK_S", "12"))
 MIB = 1024 * 1024

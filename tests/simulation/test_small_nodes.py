@@ -52,6 +52,7 @@ def _failing() -> ClusterResult:
     return failed
 
 
+@pytest.mark.slow
 def test_only_the_faults_that_break_the_promise_are_left(tmp_path: Path) -> None:
     failed = _failing()
     assert len(failed.schedule) > 5

@@ -123,6 +123,7 @@ def test_descriptors_threads_and_latencies_are_judged_too() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(150)
 def test_a_short_soak_loses_nothing_and_reaches_every_listener(tmp_path: Path) -> None:

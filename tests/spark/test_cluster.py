@@ -12,7 +12,7 @@ from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 from tests.spark.failing_sink import FailingSource
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster]
 
 EVENTS = 3_000
 

@@ -13,7 +13,7 @@ from antiphon.tools.local_cluster import LocalCluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

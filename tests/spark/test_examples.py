@@ -15,7 +15,7 @@ import antiphon
 from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.quick_java import QUICK_DRIVER
 
-pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

@@ -18,7 +18,7 @@ import antiphon
 from antiphon.tools.local_cluster import LocalCluster
 from tests.spark.conftest import Reader
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.cluster]
 
 EVENTS = 1_200
 EPOCH_OFFSETS = 150

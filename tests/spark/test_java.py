@@ -71,6 +71,7 @@ def test_the_shim_drops_one_argument_and_keeps_the_rest_as_they_are(
     assert said.stdout == "<-Da=b c><><$HOME><*>"
 
 
+@pytest.mark.slow
 def test_spark_runs_where_there_is_no_java(tmp_path: Path) -> None:
     """The session of a fresh machine: nothing named java on the PATH, no JAVA_HOME, and another python3 first."""
     tools = tmp_path / "bin"

@@ -92,6 +92,7 @@ def history(db: antiphon.Client) -> History:
     return history
 
 
+@pytest.mark.slow
 def test_a_table_as_of_any_moment_over_a_split(
     spark: "SparkSession", cluster: LocalCluster, db: antiphon.Client, history: History, tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def kills_its_worker_once(
     yield from write_partition(spec, watched())
 
 
+@pytest.mark.slow
 def test_every_row_once_while_a_worker_and_a_leader_die_under_a_load(
     spark: "SparkSession",
     cluster: LocalCluster,

@@ -24,7 +24,7 @@ from antiphon.tools.local_cluster import LocalCluster
 from tests.spark import speculating_driver
 from tests.spark.quick_java import QUICK_DRIVER
 
-pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.driver, pytest.mark.cluster]
 
 EVENTS = 1_500
 SHARDS = 3

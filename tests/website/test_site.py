@@ -53,6 +53,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_the_site_is_built_and_loads_nothing_from_elsewhere(tree: Path) -> None:
     done = build(tree / "mkdocs.yml")
     assert done.returncode == 0, done.stdout + done.stderr
