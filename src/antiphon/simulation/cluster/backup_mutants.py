@@ -28,6 +28,7 @@ BACKUP_MUTANTS: Final = (
         ),
         options={**CALM, **_WORK},
         quick=True,
+        first_seed=11,
     ),
     ClusterMutant(
         "hold-without-lease",

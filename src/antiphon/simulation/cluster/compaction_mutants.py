@@ -110,7 +110,7 @@ COMPACTION_MUTANTS: Final = (
         ),
         options={**_CRASHES, "swap_weight": 8},
         quick=True,
-        first_seed=12,
+        first_seed=19,
     ),
     ClusterMutant(
         "compaction-swaps-what-is-not-synced",

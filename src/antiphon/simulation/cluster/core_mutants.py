@@ -126,7 +126,6 @@ _FOLLOWING: Final = (
         profile="raft",
         options=_LATE,
         quick=True,
-        first_seed=3,
     ),
     ClusterMutant(
         "repaired-too-early",
@@ -135,6 +134,7 @@ _FOLLOWING: Final = (
         profile="raft",
         options=_BIG_LOSSES,
         quick=True,
+        first_seed=3,
     ),
 )
 

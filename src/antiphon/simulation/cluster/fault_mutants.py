@@ -75,7 +75,7 @@ _ROOM: Final = (
         ((GroupCommitter, "_write", _write_there_again),),
         options={**_DISKS, "disk_full_weight": 4, "power_weight": 2, "kill_weight": 2},
         quick=True,
-        first_seed=2,
+        first_seed=8,
     ),
 )
 

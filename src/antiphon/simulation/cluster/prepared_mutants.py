@@ -73,6 +73,7 @@ PREPARED_MUTANTS: Final = (
         (Edit(TableSteps, "_prepare_tables", "await self._look_again()", "pass"),),
         options={**CALM, "fault_ms": 4_000, **_WORK},
         quick=True,
+        first_seed=5,
     ),
     ClusterMutant(
         "prepared-reads-validated-early",

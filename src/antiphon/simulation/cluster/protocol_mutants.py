@@ -36,6 +36,7 @@ PROTOCOL_MUTANTS: Final = (
         profile="raft",
         options=CRASHES,
         quick=True,
+        first_seed=4,
     ),
     ClusterMutant(
         "ack-before-sync",

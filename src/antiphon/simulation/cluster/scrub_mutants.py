@@ -103,6 +103,7 @@ SCRUB_MUTANTS: Final = (
         (Edit(Scrub, "_read", "self._mending.found(host, damage)", "pass"),),
         options=_ROT,
         quick=True,
+        first_seed=2,
     ),
     ClusterMutant(
         "scrub-skips-stores",

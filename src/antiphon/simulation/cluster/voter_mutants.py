@@ -68,6 +68,7 @@ VOTER_MUTANTS: Final = (
         (Edit(KnownVoters, "__init__", "self.note = read_note(disk, self._path)", "self.note = None"),),
         options=_CHANGES,
         quick=True,
+        first_seed=11,
     ),
     ClusterMutant(
         "new-voter-remembers",
@@ -108,6 +109,7 @@ VOTER_MUTANTS: Final = (
         ),
         options=_RECOVERIES,
         quick=True,
+        first_seed=11,
     ),
     ClusterMutant(
         "forgotten-voter-is-told-nothing",
