@@ -6,10 +6,10 @@ import gc
 import re
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar, assert_type
+from typing import assert_type
 
 import pyarrow as pa
 import pytest
@@ -26,19 +26,16 @@ from antiphon.errors import (
 )
 from antiphon.model.requests import TableWrite
 from tests.client.failing_nodes import DROP_AFTER, SILENT, FailingListeners
+from tests.node.loop_in_thread import LoopInThread
 from tests.node.real_nodes import Nodes
 
-T = TypeVar("T")
 
-
-class RealNodes(FailingListeners):
+class RealNodes(FailingListeners, LoopInThread):
     """Three nodes on an event loop of their own, in another thread: what blocks needs a real loop to wait for."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
+        FailingListeners.__init__(self)
+        LoopInThread.__init__(self)
         self.nodes = self.call(self._start(directory))
         self.servers = ",".join(member.native for member in self.nodes.members)
 
@@ -52,9 +49,6 @@ class RealNodes(FailingListeners):
         for topic in [topic for topic in node.gateway.metadata.topics if topic.name != "default"]:
             await node.gateway.delete_topic(topic.name)
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
-
     def forget(self) -> None:
         """Be as at the beginning, for the next test."""
         self.faults.clear()
@@ -62,9 +56,7 @@ class RealNodes(FailingListeners):
 
     def stop(self) -> None:
         self.call(self.nodes.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        super().stop()
 
 
 @pytest.fixture(scope="module")

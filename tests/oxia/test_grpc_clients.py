@@ -1,6 +1,5 @@
 """A node's listener for Oxia's clients, asked by gRPC's own library: windows, pings, large messages, TLS, logins."""
 
-import asyncio
 import base64
 import threading
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-import uvloop
 
 from antiphon.model.access import Acl, Operation, Resource
 from antiphon.model.metadata import Kind
@@ -18,19 +16,18 @@ from antiphon.oxia import messages as m
 from antiphon.oxia.protobuf import Message, decode, encode
 from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
+from tests.node.loop_in_thread import LoopInThread
 from tests.node.real_nodes import Nodes
 from tests.security.certificates import server_files
 
 SERVICE = "/io.streamnative.oxia.proto.OxiaClient/"
 
 
-class Served:
+class Served(LoopInThread):
     """One node on a loop in a thread, with a table `t` of one shard."""
 
     def __init__(self, directory: Path, security: Security | None = None) -> None:
-        self.loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
+        super().__init__()
         self.call(self._start(directory, security))
 
     async def _start(self, directory: Path, security: Security | None) -> None:
@@ -41,14 +38,9 @@ class Served:
         self.shard = topic.shards[0].shard_id
         self.address = self.nodes.nodes[0].meta().oxia
 
-    def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
-
     def stop(self) -> None:
         self.call(self.nodes.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
+        super().stop()
 
 
 @pytest.fixture(scope="module")

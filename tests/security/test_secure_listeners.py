@@ -4,23 +4,21 @@ import asyncio
 import shutil
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
 from antiphon.security.settings import Security, Tls
 from antiphon.server.server import Server
+from tests.node.loop_in_thread import LoopInThread
 from tests.node.real_nodes import Nodes
 from tests.security.certificates import authority, server_files
 
 
-class Secure:
+class Secure(LoopInThread):
     """One node on a loop in a thread, with TLS on all three listeners; `encrypts` of False: without."""
 
     def __init__(
@@ -31,11 +29,9 @@ class Secure:
         encrypts: bool = True,
         security: Security | None = None,
     ) -> None:
+        super().__init__()
         self.directory = directory
         self.authority = directory / "node-0" / "authority.pem"
-        self.loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
         if security is None:
             tls = server_files(directory / "node-0", client_auth)
             security = Security(tls=tls if encrypts else Tls())
@@ -51,14 +47,9 @@ class Secure:
     def server(self) -> Server:
         return self.nodes.servers[0]
 
-    def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
-
     def stop(self) -> None:
         self.call(self.nodes.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
+        super().stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
 """Real nodes in this process on an event loop of their own, for tests that talk to them with blocking clients."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from tests.node.loop_in_thread import LoopInThread
 from tests.node.real_nodes import Nodes, eventually
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ T = TypeVar("T")
 class LiveNodes:
     """Nodes that run while this thread does something else."""
 
-    def __init__(self, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, nodes: Nodes, loop: LoopInThread) -> None:
         self.nodes = nodes
         self._loop = loop
 
@@ -29,7 +29,7 @@ class LiveNodes:
         async def main() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(main(), self._loop).result(timeout_s)
+        return self._loop.call(main(), timeout_s)
 
     def stop(self, node_id: int) -> None:
         self.run(self.nodes.stop(node_id))
@@ -67,22 +67,15 @@ class LiveNodes:
 @contextmanager
 def live_nodes(directory: Path, count: int) -> Iterator[LiveNodes]:
     """A running cluster of `count` nodes in this process, in a thread."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def wait(work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, loop).result(40)
+    loop = LoopInThread(asyncio.new_event_loop())
 
     async def make() -> Nodes:
         return Nodes(directory, count, {})
 
-    nodes = asyncio.run_coroutine_threadsafe(make(), loop).result(10)
+    nodes = loop.call(make(), 10)
     try:
-        wait(nodes.start_all())
+        loop.call(nodes.start_all(), 40)
         yield LiveNodes(nodes, loop)
     finally:
-        wait(nodes.close())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+        loop.call(nodes.close(), 40)
+        loop.stop()
