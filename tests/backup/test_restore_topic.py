@@ -18,9 +18,12 @@ from antiphon.backup.verify import log_of
 from antiphon.client.aio import AsyncClient
 from antiphon.coordination.transactions import Row, State
 from antiphon.errors import BackupError, TopicExistsError, UnknownTopicError
+from antiphon.model.attributes import IndexScan, PutAttributed
 from antiphon.model.internal import TRANSACTIONS_TABLE
-from antiphon.model.requests import Put, TableWrite
+from antiphon.model.metadata import ClusterMeta, KeyRanges, ShardMeta
+from antiphon.model.requests import Put, TableScan, TableWrite
 from antiphon.node.node import Node
+from antiphon.records.attributes import Attributes, unpack
 from antiphon.records.batch import HEADER_BYTES, read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.compacted import filler, with_records
@@ -120,6 +123,51 @@ async def test_rows_of_transactions_that_were_decided_come_back(place: Place) ->
             await restore_topic(db, place, backup, "t", "back")
         found = {row.key: row.value async for row in db.table("back").scan()}
         assert found == {b"k0": b"before"} | {b"a%d" % number: b"a" for number in range(4)}
+
+
+@in_virtual_time
+async def test_rows_come_back_with_their_attributes_where_these_place_them(place: Place) -> None:
+    def attributes(n: int) -> Attributes:
+        return Attributes(f"client-{n % 3}", b"p" if n % 2 else None, n << 27, (("by", b"s%02d" % n),))
+
+    async with running() as (_, db):
+        await db.create_table("t", shards=2)
+        ranges = KeyRanges(_shards(await db.metadata(), "t"))
+        await db.table("t").put(b"plain", b"row")
+        for n in range(30):
+            op = PutAttributed(b"k%02d" % n, bytes([n]) * 9_000, attributes(n))
+            await db.write_raw(TableWrite(ranges.shard_of_hash(n << 27).shard_id, (op,)))
+        done = await there_and_back(db, place, "t")
+        assert sum(shard.records for shard in done.shards) == 31
+
+        async def rows_of(name: str) -> list[tuple[Any, ...]]:
+            shards = _shards(await db.metadata(), name)
+            requests = [TableScan(shard.shard_id, b"", b"", 1000) for shard in shards]
+            replies: list[Any] = [
+                (await db._cluster.call_shard(one.shard_id, one, timeout_s=5))[0] for one in requests
+            ]
+            return [
+                (at, row.key, row.value, row.attributes)
+                for at, reply in enumerate(replies)
+                for row in reply.rows
+            ]
+
+        rows = await rows_of("back")
+        assert rows == await rows_of("t")
+        assert {unpack(packed) for *_, packed in rows if packed} == {attributes(n) for n in range(30)}
+        found = []
+        for shard in _shards(await db.metadata(), "back"):
+            reply: Any = (
+                await db._cluster.call_shard(
+                    shard.shard_id, IndexScan(shard.shard_id, "by", b"", b""), timeout_s=5
+                )
+            )[0]
+            found += [one.secondary for one in reply.rows]
+        assert sorted(found) == [b"s%02d" % n for n in range(30)]
+
+
+def _shards(cluster: ClusterMeta, name: str) -> tuple[ShardMeta, ...]:
+    return next(topic.shards for topic in cluster.topics if topic.name == name)
 
 
 @in_virtual_time

@@ -3,11 +3,12 @@
 A topic's batches are appended as they are, but for producer, sequence and the mark of a transaction: what aborted
 transactions wrote is left out, and what was not decided at the cut. A batch keeps its offset as long as nothing before it
 in its shard is left out: control batches, such as the first entry of a leader, take offsets, too. Batches that compaction
-made smaller, or whose times the node set, are built anew. A table's rows are put anew, and get new versions; rows of
-sessions are left out.
+made smaller, or whose times the node set, are built anew. A table's rows are put anew with their attributes, and get new
+versions; rows of sessions are left out.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -15,18 +16,28 @@ import msgspec
 
 from antiphon.backup.manifest import Backup, ShardBackup, TopicBackup
 from antiphon.backup.place import Place
-from antiphon.backup.restored_rows import commit_prepared, committed_producers, opened_state, rows_of
+from antiphon.backup.restored_rows import (
+    SavedRow,
+    commit_prepared,
+    committed_producers,
+    opened_state,
+    rows_of,
+)
 from antiphon.backup.verify import Verified, log_of, verify_backup
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, BackupError, TopicExistsError
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.internal import PREFIX
-from antiphon.model.metadata import Kind, ShardMeta
+from antiphon.model.metadata import KeyRanges, Kind, ShardMeta
+from antiphon.model.requests import TableWrite
 from antiphon.records.batch import BatchHeader, as_plain
 from antiphon.records.builder import build_batch, end_marker_of
+from antiphon.records.changes import TABLE_PRODUCER_BIT
 from antiphon.records.decode import decode_records
 
 AT_ONCE: Final = 4  # shards
 AHEAD: Final = 8  # batches that are read while others are sent
+WRITE_BYTES: Final = 64 * 1024  # of rows with attributes in one write, about
 SEQUENCE_MAX: Final = (1 << 31) - 1
 
 Tell = Callable[[str], None]
@@ -66,18 +77,19 @@ async def restore_topic(
     kind = Kind(saved.kind)
     committed = await asyncio.to_thread(committed_producers, source, backup)
     await _create(client, saved, target, kind)
-    shard_ids = [shard.shard_id for shard in (await _known(client, target))]
+    shards = await _known(client, target)
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(shard: ShardBackup, shard_id: int) -> ShardRestored:
+    async def one(shard: ShardBackup, to: ShardMeta) -> ShardRestored:
         async with gate:
             if kind is Kind.TABLE:
-                return await _restore_rows(client, source, shard, target, committed)
-            return await _Sender(client, source, shard, shard_id, committed).run()
+                rows = _RowSender(client, target, KeyRanges(shards))
+                return await _restore_rows(rows, source, shard, committed)
+            return await _Sender(client, source, shard, to.shard_id, committed).run()
 
     say(f"restoring {len(saved.shards)} shards")
     done = await asyncio.gather(
-        *(one(*pair) for pair in zip(saved.shards, shard_ids, strict=kind is Kind.TOPIC))
+        *(one(*pair) for pair in zip(saved.shards, shards, strict=kind is Kind.TOPIC))
     )
     return TopicRestored(target, kind, sorted(done))
 
@@ -205,11 +217,56 @@ def _take(batches: Iterator[tuple[BatchHeader, bytes]], count: int) -> list[tupl
     return [one for _, one in zip(range(count), batches, strict=False)]
 
 
+class _RowSender:
+    """Puts rows of one shard of a backup into a table; `ranges` are those of the table."""
+
+    def __init__(self, client: AsyncClient, target: str, ranges: KeyRanges) -> None:
+        self._client = client
+        self.target = target
+        self._table = client.table(target)
+        self._ranges = ranges
+        self._producer_id = -1
+        self._sequences: defaultdict[int, int] = defaultdict(int)
+
+    async def put(self, rows: list[SavedRow]) -> None:
+        """Put all of them: those without attributes as any client does, the others where their attributes place them."""
+        plain = (self._table.put(row.key, row.value) for row in rows if row.attributes is None)
+        await asyncio.gather(*plain)
+        of_shard: defaultdict[int, list[PutAttributed]] = defaultdict(list)
+        for row in rows:
+            if row.attributes is not None:
+                place = row.attributes.place
+                shard = self._ranges.shard_of(row.key) if place < 0 else self._ranges.shard_of_hash(place)
+                of_shard[shard.shard_id].append(PutAttributed(row.key, row.value, row.attributes))
+        for shard_id, ops in of_shard.items():
+            for some in _in_pieces(ops):
+                await self._write(shard_id, some)
+
+    async def _write(self, shard_id: int, ops: tuple[PutAttributed, ...]) -> None:
+        if self._producer_id < 0:
+            self._producer_id = await self._client.new_producer_id() | TABLE_PRODUCER_BIT
+        sequence = self._sequences[shard_id]
+        self._sequences[shard_id] += 1
+        await self._client.write_raw(TableWrite(shard_id, ops, self._producer_id, 0, sequence))
+
+
+def _in_pieces(ops: list[PutAttributed]) -> Iterator[tuple[PutAttributed, ...]]:
+    some: list[PutAttributed] = []
+    size_bytes = 0
+    for op in ops:
+        if some and size_bytes + len(op.value) > WRITE_BYTES:
+            yield tuple(some)
+            some, size_bytes = [], 0
+        some.append(op)
+        size_bytes += len(op.key) + len(op.value)
+    yield tuple(some)
+
+
 async def _restore_rows(
-    client: AsyncClient, source: Place, saved: ShardBackup, target: str, committed: set[tuple[int, int]]
+    sender: _RowSender, source: Place, saved: ShardBackup, committed: set[tuple[int, int]]
 ) -> ShardRestored:
     """Put the rows of a table's shard, with those of transactions that were decided and had no marker yet."""
-    table, count, left_out = client.table(target), 0, 0
+    count = left_out = 0
     opening = opened_state(source, saved)
     state = await asyncio.to_thread(opening.__enter__)
     try:
@@ -218,13 +275,13 @@ async def _restore_rows(
         )
         pages = rows_of(state)
         while page := await asyncio.to_thread(next, pages, None):
-            mine = [(key, value) for key, value, is_of_session in page if not is_of_session]
+            mine = [row for row in page if not row.is_of_session]
             left_out += len(page) - len(mine)
             count += len(mine)
-            await asyncio.gather(*(table.put(key, value) for key, value in mine))
+            await sender.put(mine)
     except AntiphonError as error:
         raise BackupError(
-            f"{target} is not whole: {count} rows of shard {saved.index} were begun ({error.message}); delete it and "
+            f"{sender.target} is not whole: {count} rows of shard {saved.index} were begun ({error.message}); delete it and "
             "restore again"
         ) from error
     finally:

@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,13 +17,23 @@ from antiphon.log.disk import RealDisk, make_directory
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.partition.table_files import store_path
 from antiphon.partition.table_shard import TableShard
-from antiphon.records.changes import VERSION
+from antiphon.records.attributes import Attributes, unpack
+from antiphon.records.changes import stored_row
 from antiphon.table.prepared import End
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState
 
 PAGE_ROWS: Final = 1_000
 PAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+class SavedRow(NamedTuple):
+    """A row as of the cut. `attributes` of None: it has none."""
+
+    key: bytes
+    value: bytes
+    is_of_session: bool
+    attributes: Attributes | None
 
 
 @contextlib.contextmanager
@@ -52,8 +62,8 @@ def commit_prepared(state: TableState, producers: Iterable[int]) -> None:
             )
 
 
-def rows_of(state: TableState) -> Iterator[list[tuple[bytes, bytes, bool]]]:
-    """All rows of a shard, in pages: key, value, and whether a session owns it."""
+def rows_of(state: TableState) -> Iterator[list[SavedRow]]:
+    """All rows of a shard, in pages."""
     start: bytes | None = b""
     while start is not None:
         rows, start = state.stored_rows(
@@ -64,7 +74,12 @@ def rows_of(state: TableState) -> Iterator[list[tuple[bytes, bytes, bool]]]:
             size_bytes_max=PAGE_BYTES,
         )
         if rows:
-            yield [(key, value, VERSION.unpack_from(version)[1] < 0) for key, version, value in rows]
+            yield [_saved(*row) for row in rows]
+
+
+def _saved(key: bytes, version: bytes, value: bytes) -> SavedRow:
+    _, session_id, packed, _ = stored_row(version)
+    return SavedRow(key, value, session_id is not None, None if packed is None else unpack(packed))
 
 
 def committed_producers(source: Place, backup: Backup) -> set[tuple[int, int]]:
@@ -83,9 +98,9 @@ def committed_producers(source: Place, backup: Backup) -> set[tuple[int, int]]:
     return found
 
 
-def _row(stored: tuple[bytes, bytes, bool]) -> Row | None:
+def _row(stored: SavedRow) -> Row | None:
     """What a row of `__transactions` says; None for one that cannot be read, which the cluster passes over too."""
     try:
-        return msgspec.msgpack.decode(stored[1], type=Row)
+        return msgspec.msgpack.decode(stored.value, type=Row)
     except UNDECODABLE:
         return None
