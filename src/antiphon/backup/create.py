@@ -17,6 +17,7 @@ from antiphon.backup.manifest import (
     ShardBackup,
     TopicBackup,
     load,
+    manifest_path,
     names_in,
     new_name,
     save,
@@ -149,8 +150,18 @@ async def create_backup(
         written_bytes=run.written.size_bytes,
         written_files=run.written.files,
     )
-    await asyncio.to_thread(save, place, backup)
+    await asyncio.to_thread(_save, place, backup)
     return backup
+
+
+def _save(place: Place, backup: Backup) -> None:
+    """Let the backup exist, unless its base was removed meanwhile (`prune`): then files that it needs may be gone."""
+    save(place, backup)
+    if backup.base and backup.base not in names_in(place):
+        place.remove(manifest_path(backup.name))
+        raise BackupError(
+            f"backup {backup.base}, which this one builds on, was removed from {place.uri} meanwhile: begin again"
+        )
 
 
 def _check_names(meta: ClusterMeta, without: Collection[str]) -> None:

@@ -156,11 +156,16 @@ def new_name() -> str:
     return f"{at:%Y%m%dT%H%M%SZ}-{system.new_uuid().hex[:8]}"
 
 
+def manifest_path(name: str) -> str:
+    """Where the manifest of a backup is."""
+    return f"{MANIFESTS}/{name}{SUFFIX}"
+
+
 def save(place: Place, backup: Backup) -> None:
     """Write the manifest: from now on the backup exists."""
     body = msgspec.json.encode(backup)
     manifest = _Manifest(FORMAT, xxh3_128(body).hexdigest(), msgspec.Raw(body))
-    place.write(f"{MANIFESTS}/{backup.name}{SUFFIX}", msgspec.json.encode(manifest))
+    place.write(manifest_path(backup.name), msgspec.json.encode(manifest))
 
 
 def names_in(place: Place) -> list[str]:
@@ -182,15 +187,16 @@ def load(place: Place, name: str = LATEST) -> Backup:
         raise BackupError(
             f"{name[:100]!r} is no name of a backup: `antiphon backup list {place.uri}` shows them"
         )
-    path = f"{MANIFESTS}/{name}{SUFFIX}"
-    backup = _decoded(place, path, place.read(path, MANIFEST_BYTES_MAX))
+    path = manifest_path(name)
+    backup = decoded(place, path, place.read(path, MANIFEST_BYTES_MAX))
     problem = "it has another name inside" if backup.name != name else _problem(backup)
     if problem:
         raise BackupError(f"{place.uri}: {path} contradicts itself: {problem}; use another backup")
     return backup
 
 
-def _decoded(place: Place, path: str, data: bytes) -> Backup:
+def decoded(place: Place, path: str, data: bytes) -> Backup:
+    """What the bytes of a manifest say. Raises BackupError, NewerFormatError."""
     try:
         found = msgspec.json.decode(data, type=_Manifest)
         if found.format > FORMAT:

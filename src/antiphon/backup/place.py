@@ -1,7 +1,8 @@
 """Where backups are: a directory of any file system that fsspec knows, and a plain one without fsspec's extras.
 
-Files are written once, under names that nobody else uses, and never changed. What a backup consists of is said by its
-manifest, which is written last, so files that no manifest names are left over from a backup that did not end.
+Files are written once, under names that nobody else uses, and never changed; `prune` removes them. What a backup consists
+of is said by its manifest, which is written last, so files that no manifest names are left over from a backup that did not
+end.
 """
 
 import contextlib
@@ -93,6 +94,16 @@ class Place:
         if len(data) > size_bytes_max:
             raise BackupError(f"{self.uri}: {path} is larger than {size_bytes_max} bytes")
         return bytes(data)
+
+    def remove(self, path: str) -> bool:
+        """Remove a file; False where there is none."""
+        try:
+            self._system.rm_file(self._path(path))
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, TypeError) as error:
+            raise BackupError(f"{self.uri}: {path} cannot be removed: {error}") from error
+        return True
 
     def pieces(self, path: str, size_bytes: int, checksum: str) -> Iterator[bytes]:
         """A file in pieces. Raises BackupError at its end where it is not what was written: use none of it before."""

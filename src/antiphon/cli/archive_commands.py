@@ -90,7 +90,7 @@ def run(
     from antiphon.archive.job.plan import Limits
     from antiphon.archive.job.run import ArchiveRun, addresses, with_spark
 
-    limits = Limits(None if older_than is None else _duration_ms(older_than), keep_bytes, _up_to(up_to))
+    limits = Limits(None if older_than is None else duration_ms(older_than), keep_bytes, _up_to(up_to))
     found = addresses(server_addresses(servers, directory))
     job = ArchiveRun(found, topic, to, limits, options=storage_options(storage), timeout_ms=TIMEOUT_MS)
     if dry_run:
@@ -264,7 +264,8 @@ def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
 # -- words ----------------------------------------------------------------------------------------------------------
 
 
-def _duration_ms(text: str) -> int:
+def duration_ms(text: str) -> int:
+    """What `--older-than` says."""
     match = re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip())
     if match is None or match.group(2) not in UNITS_MS:
         usage(f"--older-than is a number with one of {', '.join(UNITS_MS)}, such as 7d, not {text!r}")

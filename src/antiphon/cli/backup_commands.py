@@ -9,7 +9,7 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
-from antiphon.cli.archive_commands import StorageOption, storage_options
+from antiphon.cli.archive_commands import StorageOption, duration_ms, storage_options
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, reports_errors, usage
 from antiphon.client.local_folder import (
@@ -79,6 +79,7 @@ def mount(app: typer.Typer) -> None:
     backup.command(
         "restore-topic", epilog="Example: antiphon backup restore-topic /mnt/backups prices --as prices-old"
     )(restore_one)
+    backup.command(epilog="Example: antiphon backup prune /mnt/backups --keep 7 --older-than 30d")(prune)
     app.add_typer(backup, name="backup")
     app.command(
         "restore",
@@ -293,6 +294,44 @@ def verify(
         )
     if found.problems:
         raise typer.Exit(EXIT_FAILED)
+
+
+@reports_errors
+def prune(
+    place: PlaceArgument,
+    keep: Annotated[int, typer.Option("--keep", help="Keep so many of the newest of each cluster.", min=1)],
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Only backups older than this: 30d, 36h.")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say which backups would go, and change nothing.")
+    ] = False,
+    storage: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove old backups, and the files that no other backup needs. What an earlier prune left undone is done as well."""
+    from antiphon import system
+    from antiphon.backup.prune import old_ones
+    from antiphon.backup.prune import prune as prune_backups
+
+    where = _place(place, storage)
+    before_ms = None if older_than is None else system.wall_ms() - duration_ms(older_than)
+    going = old_ones(where, keep, before_ms)
+    if plan:
+        names = [backup.name for backup in going]
+        if as_json:
+            print_json({"plan": True, "backups": names})
+        else:
+            typer.echo("\n".join(f"would remove {name}" for name in names) or "nothing would be removed")
+        return
+    with _telling(as_json=as_json) as tell:
+        done = prune_backups(where, going, tell)
+    if as_json:
+        print_json({"plan": False, **done._asdict()})
+        return
+    for name in done.backups:
+        typer.echo(f"removed {name}")
+    typer.echo(f"Removed {done.files} files, {done.size_bytes} bytes; {len(done.kept)} backups are left")
 
 
 @reports_errors
