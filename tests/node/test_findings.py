@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.findings import AUDIT_TEXT_MAX, KINDS, OF_NODE, AuditNote
 from antiphon.model.requests import CreateTopic, NoteAudit
 from antiphon.node import findings
-from antiphon.node.audit_notes import SHARDS_MAX, load_notes
+from antiphon.node.audit_notes import SHARDS_MAX, AuditNotes, load_notes
 from antiphon.node.first_seen import BOOK_NAME, SETTLED_MS, FirstSeen
 from antiphon.node.node import Node
 from tests.node.in_process import DIRECTORY, Nodes, ask, cluster_of, eventually, in_virtual_time
@@ -124,6 +125,24 @@ async def test_what_an_audit_found_stays_until_an_audit_finds_nothing_over_resta
         nodes.kill(1)
         node = await nodes.start(1)
         await asyncio.sleep(1)
+        assert kinds(node) == {}
+
+
+@in_virtual_time
+async def test_what_an_audit_found_is_written_again_after_a_write_that_failed() -> None:
+    """Also if it is the same: what is known was changed in memory by the request that failed."""
+    async with cluster_of(1) as nodes:
+        node, address = nodes.nodes[0], nodes.members[0].native
+        await ask(address, NoteAudit((7,), (AuditNote(7, "differs"),)))
+        with patch.object(AuditNotes, "_write", side_effect=OSError("no space")):
+            with pytest.raises(StorageFailedError):
+                await ask(address, NoteAudit((7,)))
+            with pytest.raises(StorageFailedError):
+                await ask(address, NoteAudit((7,)))
+        await ask(address, NoteAudit((7,)))
+        assert load_notes(nodes.disks[0], f"{DIRECTORY}/audit") == {}
+        nodes.kill(0)
+        node = await nodes.start(0)
         assert kinds(node) == {}
 
 

@@ -41,6 +41,7 @@ class AuditNotes:
         self._findings = findings
         self._loop = loop
         self._notes = load_notes(disk, self._path)
+        self._written: dict[int, str] | None = self._notes  # None: a write has failed, so nobody knows
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
@@ -56,15 +57,16 @@ class AuditNotes:
             if len(notes) < SHARDS_MAX:
                 notes.setdefault(one.shard_id, one.what)
         gone = self._notes.keys() - notes.keys()
-        if notes == self._notes:
-            return
         self._notes = notes
         for shard_id in sorted(gone):
             self._findings.take_back(shard_id, KIND)
         self.start()
         try:
             async with self._writing:  # one file, one writer; the last one has what all of them have told
-                await self._loop.run_in_executor(None, self._write, dict(self._notes))
+                if self._written != self._notes:
+                    notes, self._written = dict(self._notes), None
+                    await self._loop.run_in_executor(None, self._write, notes)
+                    self._written = notes
         except OSError as error:
             structlog.get_logger().warning("audit_not_kept", error=str(error))
             raise StorageFailedError(
