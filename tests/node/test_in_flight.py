@@ -5,7 +5,13 @@ import asyncio
 import pytest
 
 from antiphon.client.connection import Connection
-from antiphon.errors import AntiphonError, NotLeaderError, OffsetMismatchError, TimedOutError
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    OffsetMismatchError,
+    OutOfOrderSequenceError,
+    TimedOutError,
+)
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
     AppendBatch,
@@ -22,6 +28,7 @@ from antiphon.model.requests import (
     TableWritten,
 )
 from antiphon.partition.partition import Partition
+from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.builder import build_batch
 from tests.node.in_process import Nodes, cluster_of, connected, in_virtual_time
 
@@ -96,6 +103,34 @@ async def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_i
         with pytest.raises(NotLeaderError):
             await first
         assert node.back_pressure.in_flight_bytes == 0
+
+
+@in_virtual_time
+@pytest.mark.parametrize("left_s", [(0.2, 5.0, 5.0), (0.2, 0.2, 5.0), (5.0, 0.2, 5.0)])
+async def test_what_waits_behind_a_batch_whose_time_is_over_does_not_land_without_it(
+    left_s: tuple[float, ...],
+) -> None:
+    """The log knows nothing of the producer, and would take any first sequence."""
+    async with cluster_of(1) as nodes:
+        shard_id = await new_shard(nodes, "t", {})
+        host = await nodes.leader(shard_id)
+        gateway = nodes.nodes[0].gateway
+        assert isinstance(host, SingleWriterPartition)
+        host.clients.queue.holds += 1  # as a backup does
+        sent = [
+            asyncio.ensure_future(gateway.append(shard_id, batch(b"%d" % i, i), timeout_s=one))
+            for i, one in enumerate(left_s)
+        ]
+        await asyncio.sleep(1)
+        late = left_s.index(0.2)
+        assert isinstance(sent[late].exception(), TimedOutError)
+        host.clients.let_go()
+        found = await asyncio.gather(*sent, return_exceptions=True)
+        assert [getattr(one, "base_offset", None) for one in found[:late]] == list(range(late))
+        assert all(isinstance(one, TimedOutError | OutOfOrderSequenceError) for one in found[late:])
+        for i in range(3):
+            done = await gateway.append(shard_id, batch(b"%d" % i, i))
+            assert (done.base_offset, done.duplicate) == (i, i < late)
 
 
 @in_virtual_time

@@ -13,14 +13,13 @@ from typing import Final
 from antiphon.errors import OutOfOrderSequenceError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.produce_codec import PartitionBatch
-from antiphon.records.batch import HEADER_BYTES, read_header
+from antiphon.records.batch import HEADER_BYTES, is_later, read_header
 
 REMEMBERED_MAX: Final = 1_000  # partitions and producers of one connection; beyond, the oldest is forgotten
 RETRIABLE: Final = frozenset({
     code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE, code.NOT_LEADER_OR_FOLLOWER, code.REQUEST_TIMED_OUT,
     code.NOT_ENOUGH_REPLICAS, code.KAFKA_STORAGE_ERROR,
 })  # fmt: skip
-_HALF: Final = 1 << 30  # sequences have 31 bits and begin anew after the last
 
 Lane = tuple[str, int, int, int]  # topic, partition, producer id, epoch
 
@@ -49,7 +48,7 @@ class RefusedSequences:
         lowest = self._lowest[lane]
         if sequence == lowest or knows(lane[2]):
             del self._lowest[lane]
-        elif _is_behind(sequence, lowest):
+        elif is_later(sequence, lowest):
             raise OutOfOrderSequenceError(
                 f"producer {lane[2]} (epoch {lane[3]}) sent sequence {sequence}, expected {lowest}, which was refused",
                 expected=lowest,
@@ -63,7 +62,7 @@ class RefusedSequences:
             return
         lane, sequence = found
         lowest = self._lowest.get(lane)
-        if lowest is None or _is_behind(lowest, sequence):
+        if lowest is None or is_later(lowest, sequence):
             if lowest is None and len(self._lowest) >= REMEMBERED_MAX:
                 del self._lowest[next(iter(self._lowest))]
             self._lowest[lane] = sequence
@@ -77,7 +76,3 @@ def _lane_of(topic: str, batch: PartitionBatch) -> tuple[Lane, int] | None:
     if header.producer_id < 0:
         return None
     return (topic, batch.partition, header.producer_id, header.producer_epoch), header.base_sequence
-
-
-def _is_behind(sequence: int, other: int) -> bool:
-    return 0 < (sequence - other) % (2 * _HALF) < _HALF

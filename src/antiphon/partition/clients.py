@@ -155,11 +155,17 @@ class PartitionClients:
         queue = self.queue
         if queue.holds or queue.waiting.count or (queue.limit and queue.is_busy):
             kept = bytes(batch)
+            found = header or read_header(kept)
 
             def go_on(left_s: float) -> None:
-                self._append(kept, header or read_header(kept), expected_offset, left_s, done, number)
+                self._append(kept, found, expected_offset, left_s, done, number)
 
-            self._wait_for_turn(go_on, len(kept), timeout_s, done)
+            def not_begun(error: AntiphonError) -> None:
+                if error.retriable:
+                    self._refused.note(found, state.log.producers)
+                done(error)
+
+            self._wait_for_turn(go_on, len(kept), timeout_s, not_begun)
             return
         self._append(batch, header or read_header(batch), expected_offset, timeout_s, done, number)
 

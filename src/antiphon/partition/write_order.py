@@ -16,7 +16,7 @@ from typing import Final
 from antiphon.errors import NotReadyError, OutOfOrderSequenceError
 from antiphon.log.producer_state import ProducerState
 from antiphon.model.requests import TableWrite
-from antiphon.records.batch import BatchHeader
+from antiphon.records.batch import BatchHeader, is_later
 
 REFUSED_MAX: Final = 1000
 WRITERS_MAX: Final = 10_000
@@ -61,9 +61,10 @@ class RefusedAppends:
 
     The log takes any first sequence of a producer that it does not know. But when the batch before one was on its way here
     too and has just been refused, then this one must not land, even if the end is where it expects it by now: so a chain of
-    appends leaves a prefix (S2.13).
+    appends leaves a prefix (S2.13). The same holds where both waited for their turn, and the time of the first was over.
 
-    `known`: epoch and sequence of such a batch, by producer. Where it is empty, nothing need be checked.
+    `known`: epoch and sequence of the first such batch, by producer. Where it is empty, nothing need be checked. A batch
+    before that one, which was refused elsewhere, may land.
     """
 
     def __init__(self) -> None:
@@ -74,6 +75,9 @@ class RefusedAppends:
         producer_id = header.producer_id
         if producer_id < 0 or producers.last_batch(producer_id) is not None:
             return  # batches without a producer are not a chain; those of a known one must follow its last
+        epoch, sequence = self.known.get(producer_id, (-1, -1))
+        if epoch == header.producer_epoch and not is_later(sequence, header.base_sequence):
+            return  # this one was on its way behind the other
         if len(self.known) >= REFUSED_MAX and producer_id not in self.known:
             del self.known[next(iter(self.known))]
         self.known[producer_id] = (header.producer_epoch, header.base_sequence)
@@ -81,7 +85,7 @@ class RefusedAppends:
     def check(self, header: BatchHeader) -> None:
         """Raise OutOfOrderSequenceError for a batch that follows a refused one in its producer's sequence."""
         epoch, sequence = self.known.get(header.producer_id, (-1, -1))
-        if epoch == header.producer_epoch and sequence != header.base_sequence:
+        if epoch == header.producer_epoch and is_later(header.base_sequence, sequence):
             raise OutOfOrderSequenceError(
                 f"producer {header.producer_id} sent sequence {header.base_sequence}, but its batch {sequence} was refused",
                 expected=sequence,

@@ -248,6 +248,11 @@ def stamp(
         _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[UNCHECKED_BYTES:]))
 
 
+def is_later(sequence: int, other: int) -> bool:
+    """Does a producer's sequence come after the other one? They have 31 bits, and begin anew after the last."""
+    return 0 < (sequence - other) % (1 << 31) < 1 << 30
+
+
 def as_plain(batch: Buffer, producer_id: int, base_sequence: int) -> bytearray:
     """The batch as another producer's, in its epoch 0, to be appended anew: no part of a transaction, and at no offset yet.
 
