@@ -85,9 +85,13 @@ def test_a_node_is_in_step_when_it_takes_part_in_all_that_it_holds() -> None:
     assert str(lack) == "t/0: node 2 has not caught up"
     assert out_of_step(cluster(topic(shard(live=(0, 1)))), 1) == []
     assert out_of_step(cluster(topic(shard(ensemble=(0, 1), live=(0, 1), learners=(2,)))), 2) == []
-    electing = topic(shard(status=ShardStatus.ELECTION, leader=-1))
-    assert [one.why for one in out_of_step(cluster(electing), 2)] == ["no leader yet"]
-    assert out_of_step(cluster(electing, down=(0,)), 2) == [], "nothing that this node could do"
+    for status in (ShardStatus.ELECTION, ShardStatus.CANDIDATE_FOUND):
+        for down in ((), (0,)):
+            electing = cluster(topic(shard(status=status, leader=-1)), down=down)
+            assert [one.why for one in out_of_step(electing, 2)] == ["no leader yet"]
+    offline = topic(shard(status=ShardStatus.OFFLINE, leader=-1))
+    assert [one.why for one in out_of_step(cluster(offline), 2)] == ["no leader yet"]
+    assert out_of_step(cluster(offline, down=(0,)), 2) == [], "nothing that this node could do"
 
 
 @pytest.mark.parametrize(

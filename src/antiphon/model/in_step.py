@@ -23,8 +23,8 @@ class Lack(NamedTuple):
 def out_of_step(cluster: ClusterMeta, node_id: int) -> list[Lack]:
     """The shards of a node in which it does not take part yet.
 
-    A shard without a leader counts only while all of its members are alive: for other members, this node cannot do anything.
-    A learner is not missed.
+    A shard that elects a leader counts. One that cannot, as too few members are left, counts only while all of them are
+    alive: for other members, this node cannot do anything. A learner is not missed.
     """
     alive = {node.node_id for node in cluster.nodes if node.alive}
     return [
@@ -36,8 +36,10 @@ def out_of_step(cluster: ClusterMeta, node_id: int) -> list[Lack]:
 
 
 def _lack_of(shard: ShardMeta, node_id: int, alive: set[int]) -> str:
-    if shard.status is not ShardStatus.ONLINE:
+    if shard.status is ShardStatus.OFFLINE:
         return "no leader yet" if alive.issuperset(shard.ensemble) else ""
+    if shard.status is not ShardStatus.ONLINE:
+        return "no leader yet"
     return "" if node_id in shard.live else f"node {node_id} has not caught up"
 
 

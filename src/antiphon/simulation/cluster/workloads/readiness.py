@@ -53,12 +53,13 @@ class ReadinessWorkload(Workload):
                     self._meet(node)
             machine = draw.choice(self.cluster.machines)
             asked = machine.node
+            led = _led(asked)
             try:
                 reply = await asyncio.wait_for(get_page(machine.host, "/readyz"), PATIENCE_S)
             except (OSError, TimeoutError):
                 self.outcomes["no_page"] += 1
             else:
-                self._judge(machine, asked, reply)
+                self._judge(machine, asked, reply, led)
             await asyncio.sleep(draw.uniform(0.0, PAUSE_S))
 
     def _meet(self, node: "Node") -> None:
@@ -67,7 +68,8 @@ class ReadinessWorkload(Workload):
             truths = {} if node.agent.registered.is_set() else self.cluster.evidence.truths
             self._before[node.incarnation] = {shard_id: truth.end for shard_id, truth in truths.items()}
 
-    def _judge(self, machine: "Machine", asked: "Node | None", reply: bytes) -> None:
+    def _judge(self, machine: "Machine", asked: "Node | None", reply: bytes, led: dict[int, int]) -> None:
+        """`led`: the terms of the shards that had a leader when the node was asked."""
         head, found, body = reply.partition(b"\r\n\r\n")
         if not found or asked is None or machine.node is not asked or not body:
             return
@@ -85,7 +87,8 @@ class ReadinessWorkload(Workload):
                 continue
             for shard in topic.shards:
                 online = shard.status is ShardStatus.ONLINE and asked.node_id in shard.ensemble
-                if online and shard.split is None and shard.shard_id in before:
+                elected_since = led.get(shard.shard_id) != shard.term
+                if online and shard.split is None and shard.shard_id in before and not elected_since:
                     self._judge_shard(asked, shard.shard_id, before[shard.shard_id])
 
     def _judge_shard(self, node: "Node", shard_id: int, committed: int) -> None:
@@ -102,6 +105,11 @@ class ReadinessWorkload(Workload):
 
     def check(self) -> None:
         """See `Workload`: all was judged when it came."""
+
+
+def _led(node: "Node | None") -> dict[int, int]:
+    shards = () if node is None else (one for topic in node.gateway.metadata.topics for one in topic.shards)
+    return {shard.shard_id: shard.term for shard in shards if shard.status is ShardStatus.ONLINE}
 
 
 def _keeps_what_is_committed(options: Replication) -> bool:
