@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from antiphon.backup import cut
 from antiphon.node.local_backups import LocalBackups
-from antiphon.partition.clients import PartitionClients
 from antiphon.partition.hold import ShardHold
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, LONG_CUTS
@@ -79,11 +78,5 @@ BACKUP_MUTANTS: Final = (
         options={**LONG_CUTS, **_WORK},
         rare=True,
         first_seed=12,
-    ),
-    ClusterMutant(
-        "hold-overtakes-the-late",
-        "a batch of an unknown producer that waited behind one whose time was over is appended without it",
-        (Edit(PartitionClients, "append", "if error.retriable:", "if False:"),),
-        options={**LONG_CUTS, **_WORK, "kafka_producers": 3},
     ),
 )
