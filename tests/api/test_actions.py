@@ -9,11 +9,11 @@ from antiphon.coordination.coordinator import CoordinatorConfig
 from antiphon.coordination.rehearsal import rehearse
 from antiphon.errors import InvalidRequestError, TopicExistsError, UnknownShardError
 from antiphon.http.api import routes
-from antiphon.model.access import Acl, Operation, Resource
+from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser, CreateTopic, DrainNode, ElectLeader
-from antiphon.security.passwords import credentials
+from antiphon.security.passwords import credentials, proves
 from antiphon.security.settings import Security
 from tests.api.asking import call
 from tests.dashboard.looking import page, send, served
@@ -117,7 +117,7 @@ async def test_a_rehearsal_is_refused_as_the_coordinator_would() -> None:
 
 
 SECURE = Security(authentication=True, super_users=["User:root"])
-PATHS = {"topic": "secret", "table": "tabled", "node": "0", "group": "others", "shard": "0"}
+PATHS = {"topic": "secret", "table": "tabled", "node": "0", "group": "others", "shard": "0", "user": "root"}
 SHOWS_LESS = {"list_topics", "list_tables", "list_shards", "list_sessions", "list_groups"}
 
 
@@ -132,6 +132,9 @@ BODIES: dict[str, Any] = {
     "create_topic": {"name": "hers-not"},
     "move_replica": {"from_node": 0, "to_node": 1},
     "place_replicas": {"nodes": [0]},
+    "set_password": {"password": "another"},
+    "alter_acls": {"add": [{"principal": "User:eve", "operation": "all", "name": "*"}]},
+    "alter_quota": {"user": "eve", "limits": {"producer_byte_rate": 1e9}},
 }
 
 
@@ -172,6 +175,56 @@ async def test_every_operation_asks_for_the_rights_that_it_names(monkeypatch: py
             assert (await page(mine, Authorization=eve["Authorization"])).status == 200
         users = (await call("/api/users", headers=root)).json
         assert users["items"][0] == {"name": "eve", "mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"]}
+
+
+@in_virtual_time
+async def test_users_lists_and_quotas_are_changed_and_a_dry_run_says_what_is_wrong() -> None:
+    async with served(2) as nodes:
+        access = nodes.nodes[1].gateway.access
+
+        async def tried(path: str, body: dict[str, Any], of: Any) -> None:
+            before = of()
+            dry = await call(path, body, dry_run="true")
+            assert dry.json == {"done": False, "dry_run": True, "plan": None}, dry
+            assert of() == before
+            assert (await call(path, body)).json == {"done": True, "dry_run": False, "plan": None}
+            await eventually(lambda: of() != before)
+
+        await tried("/api/users/ann/password", {"password": "s3cret"}, lambda: dict(access.users))
+        assert proves(access.users["ann"].credentials[0], "s3cret")
+        entry = {"principal": "User:ann", "operation": "read", "name": "t", "pattern": "prefixed"}
+        of_cluster = {"principal": "User:ann", "operation": "describe", "resource": "cluster"}
+        await tried("/api/acls", {"add": [entry, of_cluster]}, lambda: set(access.acls))
+        assert set(access.acls.values()) == {
+            Acl("User:ann", Resource.TOPIC, "t", Operation.READ, Pattern.PREFIXED),
+            Acl("User:ann", Resource.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE),
+        }
+        await tried("/api/acls", {"remove": [entry]}, lambda: set(access.acls))
+        assert len(access.acls) == 1
+        limits: dict[str, Any] = {"producer_byte_rate": 1000, "connections": 3}
+        await tried("/api/quotas", {"user": "ann", "limits": limits}, lambda: dict(access.quotas))
+        limits = {"producer_byte_rate": None, "consumer_byte_rate": 7}
+        await tried("/api/quotas", {"user": "ann", "limits": limits}, lambda: dict(access.quotas))
+        assert list(access.quotas.values()) == [Quota("ann", consumer_byte_rate=7, connections=3)]
+        of_address = {"ip": "::ffff:10.0.0.1", "limits": {"connection_creation_rate": 5}}
+        await tried("/api/quotas", of_address, lambda: dict(access.quotas))
+        assert (await call("/api/quotas")).json["items"][1]["ip"] == "10.0.0.1"
+        await tried("/api/users/ann/remove", {}, lambda: dict(access.users))
+
+        for path, body, words in (
+            ("/api/users/ann/remove", {}, "no user 'ann'"),
+            ("/api/users/__ann/password", {"password": "x"}, "do not begin with"),
+            ("/api/acls", {"add": [{**entry, "principal": "ann"}]}, "no principal"),
+            ("/api/acls", {"add": [{**entry, "name": ""}]}, "the name of a resource"),
+            ("/api/quotas", {"user": "ann", "limits": {"speed": 1}}, "producer_byte_rate"),
+            ("/api/quotas", {"ip": "10.0.0.1", "limits": {"connections": 1}}, "connections"),
+            ("/api/quotas", {"limits": {"connections": 1}}, ""),
+        ):
+            for refused in (await call(path, body), await call(path, body, dry_run="true")):
+                assert refused.status in {400, 404, 422}, (path, body, refused)
+                assert words in refused.json["detail"], refused
+        wrong = await call("/api/acls", {"add": [{**entry, "operation": "fly"}]})
+        assert (wrong.status, "operation" in wrong.json["detail"]) == (400, True), wrong
 
 
 WRONG_QUERIES = [

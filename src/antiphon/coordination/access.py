@@ -1,6 +1,6 @@
 """Commands about users, access control lists and quotas: what they may say, and how many there may be."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from antiphon.coordination.ledger import Ledger
 from antiphon.errors import InvalidRequestError
@@ -10,6 +10,7 @@ from antiphon.model.access import (
     CLUSTER_NAME,
     QUOTAS_MAX,
     USERS_MAX,
+    AccessBook,
     Acl,
     Credential,
     Operation,
@@ -17,7 +18,7 @@ from antiphon.model.access import (
     Resource,
     User,
 )
-from antiphon.model.quotas import check_quota
+from antiphon.model.quotas import Quota, check_quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
 
 KEY_BYTES: Final = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
@@ -42,21 +43,35 @@ OPERATIONS_OF: Final[dict[Resource, frozenset[Operation]]] = {
 """What can be done with a resource of each type; a list that names anything else is refused."""
 
 
+class Change(NamedTuple):
+    """Of one `user`, `acl` or `quota`; `value` of None: it is gone."""
+
+    kind: str
+    name: str
+    value: User | Acl | Quota | None
+
+
 def carry_out(ledger: Ledger, request: AlterUser | AlterAcls | AlterQuota) -> None:
     """Write what the request changes; raises InvalidRequestError, with nothing written."""
+    for change in changes(ledger.model.access, request):
+        ledger.put_access(*change)
+
+
+def changes(access: AccessBook, request: AlterUser | AlterAcls | AlterQuota) -> list[Change]:
+    """What the request changes. Raises InvalidRequestError for what is refused."""
     match request:
         case AlterUser():
-            _alter_user(ledger, request)
+            return _alter_user(access, request)
         case AlterAcls():
-            _alter_acls(ledger, request)
+            return _alter_acls(access, request)
         case AlterQuota():
-            _alter_quota(ledger, request)
+            return _alter_quota(access, request)
 
 
-def _alter_user(ledger: Ledger, request: AlterUser) -> None:
-    users = ledger.model.access.users
+def _alter_user(access: AccessBook, request: AlterUser) -> list[Change]:
+    users = access.users
     if request.if_none and users:
-        return
+        return []
     _check_user_name(request.name)
     for credential in request.credentials:
         _check_credential(credential)
@@ -77,11 +92,11 @@ def _alter_user(ledger: Ledger, request: AlterUser) -> None:
     if not credentials and found is None:
         raise InvalidRequestError("a user is made by its first credential")
     after = User(request.name, credentials) if credentials else None
-    ledger.put_access("user", request.name, after)
+    return [Change("user", request.name, after)]
 
 
-def _alter_acls(ledger: Ledger, request: AlterAcls) -> None:
-    known = ledger.model.access.acls
+def _alter_acls(access: AccessBook, request: AlterAcls) -> list[Change]:
+    known = access.acls
     for acl in request.add:
         check_acl(acl)
     removed = {acl.key: acl for acl in request.remove}
@@ -89,26 +104,26 @@ def _alter_acls(ledger: Ledger, request: AlterAcls) -> None:
     after = (known.keys() - removed.keys()) | added.keys()
     if len(after) > ACLS_MAX and len(after) > len(known):
         raise InvalidRequestError(f"there would be {len(after):,} entries; at most {ACLS_MAX:,} are kept")
-    for key in sorted(removed.keys() & (known.keys() - added.keys())):
-        ledger.put_access("acl", key, None)
-    for key, acl in added.items():
-        if key not in known:
-            ledger.put_access("acl", key, acl)
+    gone = sorted(removed.keys() & (known.keys() - added.keys()))
+    return [
+        *(Change("acl", key, None) for key in gone),
+        *(Change("acl", key, acl) for key, acl in added.items() if key not in known),
+    ]
 
 
-def _alter_quota(ledger: Ledger, request: AlterQuota) -> None:
+def _alter_quota(access: AccessBook, request: AlterQuota) -> list[Change]:
     quota = request.quota
     check_quota(quota, request.gone)
     if set(request.gone) & quota.limits.keys():
         raise InvalidRequestError("a limit is set and taken away by one request")
-    known = ledger.model.access.quotas
+    known = access.quotas
     before = known.get(quota.key)
     after = quota if before is None else before.changed(quota, request.gone)
     if after == before or (before is None and not after.limits):
-        return
+        return []
     if before is None and len(known) >= QUOTAS_MAX:
         raise InvalidRequestError(f"there are {QUOTAS_MAX:,} quotas already")
-    ledger.put_access("quota", quota.key, after if after.limits else None)
+    return [Change("quota", quota.key, after if after.limits else None)]
 
 
 def check_acl(acl: Acl) -> None:

@@ -26,7 +26,10 @@ from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.plans import Plan
 from antiphon.model.requests import (
     AdminRequest,
+    AlterAcls,
+    AlterQuota,
     AlterTopic,
+    AlterUser,
     AppendBatch,
     CreateTopic,
     Fetch,
@@ -62,6 +65,7 @@ ShardRequest = (
 
 
 Rehearse = Callable[[ClusterMeta, AdminRequest], Plan]
+RehearseAccess = Callable[[AlterUser | AlterAcls | AlterQuota], object]
 
 
 class NodeQuestions(Protocol):
@@ -89,6 +93,7 @@ class Gateway(Protocol):
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         rehearse: given metadata and a request, what the coordinator would decide on it; raises what it would refuse it with.
             Takes as long as there are shards, and may be called from any thread.
+        rehearse_access: given a change of users, lists or quotas, raises what the coordinator would refuse it with.
         transactions: the shards' part of them.
         backups: the same of backups.
         rack: where this node stands, as its operator says; empty: nobody said.
@@ -104,6 +109,7 @@ class Gateway(Protocol):
     cluster_id: str
     check_request: Callable[[int], None]
     rehearse: Rehearse
+    rehearse_access: RehearseAccess
     transactions: ShardTransactions
     backups: ShardBackups
     questions: NodeQuestions

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from antiphon.coordination.access import changes
 from antiphon.coordination.rehearsal import rehearse
 from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.errors import (
@@ -20,7 +21,7 @@ from antiphon.errors import (
 )
 from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done, awaited
 from antiphon.gateway.backups import ShardBackups
-from antiphon.gateway.interface import NodeQuestions, Rehearse, ShardRequest
+from antiphon.gateway.interface import NodeQuestions, Rehearse, RehearseAccess, ShardRequest
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
@@ -159,6 +160,7 @@ class NodeGateway:
         self.note_audit: Callable[..., Coroutine[Any, Any, None]] = own.care.audit.take
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
         self.rehearse: Rehearse = partial(rehearse, coordinator_config(config))  # see Gateway
+        self.rehearse_access: RehearseAccess = lambda request: changes(self.access, request)  # see Gateway
         self.submit_append = RecordIntake(replicas).append  # see Gateway
         self._follow_keys = count(1)
 

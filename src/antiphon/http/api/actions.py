@@ -7,6 +7,8 @@ from antiphon.gateway.access import check
 from antiphon.gateway.mutations import partitions_of
 from antiphon.http.api.answers import Outcome
 from antiphon.http.api.asked import (
+    AclEntry,
+    AclsBody,
     Action,
     DrainBody,
     ElectBody,
@@ -16,7 +18,10 @@ from antiphon.http.api.asked import (
     OfNode,
     OfShard,
     OfTopic,
+    OfUser,
+    PasswordBody,
     PlaceBody,
+    QuotaBody,
     RebalanceBody,
     ScrubBody,
     SplitBody,
@@ -25,12 +30,17 @@ from antiphon.http.api.asked import (
 from antiphon.http.api.call import Call
 from antiphon.http.api.logs import find_shard
 from antiphon.http.pages.asking import off_loop, topic_for
+from antiphon.model.access import CLUSTER_NAME, Acl, Resource
 from antiphon.model.internal import PREFIX
 from antiphon.model.metadata import Kind
 from antiphon.model.placement import PlaceReplicas
+from antiphon.model.quotas import LIMITS, Quota, address
 from antiphon.model.requests import (
     AdminRequest,
+    AlterAcls,
+    AlterQuota,
     AlterTopic,
+    AlterUser,
     CreateTopic,
     DeleteTopic,
     DrainNode,
@@ -41,6 +51,7 @@ from antiphon.model.requests import (
     SplitShard,
     StartScrub,
 )
+from antiphon.security.passwords import credentials
 
 DECIDED_S = 8.0  # a request is answered before its time is over
 GOES_ON = (SplitShard,)  # what is decided at once, and takes long
@@ -116,6 +127,39 @@ async def scrub_node(call: Call, asked: OfNode, body: ScrubBody) -> Outcome:
     return Outcome(done=not asked.dry_run, dry_run=asked.dry_run)
 
 
+async def set_password(call: Call, asked: OfUser, body: PasswordBody) -> Outcome:
+    """Add a user, or set the password of one."""
+    found = await off_loop(credentials, body.password)
+    return await _carry_out(call, AlterUser(asked.user, found), dry_run=asked.dry_run)
+
+
+async def remove_user(call: Call, asked: OfUser, _body: NoBody) -> Outcome:
+    """Remove a user. Its connections end within seconds; entries that name it stay."""
+    return await _carry_out(call, AlterUser(asked.user, remove=True), dry_run=asked.dry_run)
+
+
+async def alter_acls(call: Call, asked: Action, body: AclsBody) -> Outcome:
+    """Add entries of the access control lists, and remove entries that say exactly this."""
+    request = AlterAcls(tuple(map(_acl, body.add)), tuple(map(_acl, body.remove)))
+    return await _carry_out(call, request, dry_run=asked.dry_run)
+
+
+async def alter_quota(call: Call, asked: Action, body: QuotaBody) -> Outcome:
+    """Set limits of a user, client id or address, and take limits away."""
+    unknown = sorted(body.limits.keys() - set(LIMITS))
+    if unknown:
+        raise InvalidRequestError(f"there is no limit {unknown[0]!r}: there are {', '.join(LIMITS)}")
+    set_now = {name: limit for name, limit in body.limits.items() if limit is not None}
+    gone = tuple(name for name, limit in body.limits.items() if limit is None)
+    quota = Quota(body.user, body.client_id, address(body.ip) or body.ip if body.ip else body.ip, **set_now)
+    return await _carry_out(call, AlterQuota(quota, gone), dry_run=asked.dry_run)
+
+
+def _acl(one: AclEntry) -> Acl:
+    name = CLUSTER_NAME if one.resource is Resource.CLUSTER else one.name
+    return Acl(one.principal, one.resource, name, one.operation, one.pattern, one.permission, one.host)
+
+
 def _shard_id(call: Call, asked: OfShard) -> int:
     return find_shard(topic_for(call.gateway, call.rights, asked.topic), asked.shard).shard_id
 
@@ -132,6 +176,9 @@ async def _carry_out(call: Call, request: AdminRequest, *, dry_run: bool) -> Out
     check(call.gateway, call.rights, request)
     _tell(call, request, dry_run=dry_run)
     if dry_run:
+        if isinstance(request, AlterUser | AlterAcls | AlterQuota):
+            call.gateway.rehearse_access(request)
+            return Outcome(done=False, dry_run=True)
         plan = await off_loop(call.gateway.rehearse, call.gateway.metadata, request)
         return Outcome(done=False, dry_run=True, plan=plan)
     call.mutates(partitions_of(call.gateway, request))

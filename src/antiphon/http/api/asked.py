@@ -4,6 +4,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from antiphon.model.access import ANY, Operation, Pattern, Permission, Resource
+
 LIMIT: Final = 100
 LIMIT_MAX: Final = 1_000
 TEXT_MAX: Final = 1_024
@@ -234,6 +236,53 @@ class TopicChange(Body, frozen=True, kw_only=True):
     ] = {}
     shards: Annotated[int | None, Meta(description="how many there are to be; only more")] = None
     replicas: Annotated[int | None, Meta(description="of each shard")] = None
+
+
+class OfUser(Action, frozen=True, kw_only=True):
+    """Of an action on a user."""
+
+    user: Annotated[str, Meta(min_length=1, max_length=255, description="name of the user")]
+
+
+class PasswordBody(Body, frozen=True, kw_only=True):
+    """A password. The cluster keeps what proves it, and not the password."""
+
+    password: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
+
+
+class AclEntry(Body, frozen=True, kw_only=True):
+    """An entry of the access control lists."""
+
+    principal: Annotated[str, Meta(max_length=TEXT_MAX, description="User:alice, or User:*")]
+    operation: Operation
+    resource: Resource = Resource.TOPIC
+    name: Annotated[
+        str, Meta(max_length=TEXT_MAX, description="of the resource; *: all of them; of the cluster: empty")
+    ] = ""
+    pattern: Pattern = Pattern.LITERAL
+    permission: Permission = Permission.ALLOW
+    host: Annotated[str, Meta(max_length=255, description="from where; *: from everywhere")] = ANY
+
+
+class AclsBody(Body, frozen=True, kw_only=True):
+    """Entries that are to be there, and entries that are not; one that is there, or gone, already is no error."""
+
+    add: Annotated[list[AclEntry], Meta(max_length=1_000)] = []
+    remove: Annotated[list[AclEntry], Meta(max_length=1_000)] = []
+
+
+Entity = Annotated[str, Meta(max_length=255, description="null: no part of it, empty: everyone")] | None
+
+
+class QuotaBody(Body, frozen=True, kw_only=True):
+    """Limits of a user, of a client id, of both together, or of an address. Other limits of it stay."""
+
+    user: Entity = None
+    client_id: Entity = None
+    ip: Entity = None
+    limits: Annotated[
+        dict[str, float | None], Meta(min_length=1, max_length=20, description="by name; null: take it away")
+    ]
 
 
 class ElectBody(Body, frozen=True, kw_only=True):

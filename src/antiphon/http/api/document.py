@@ -133,7 +133,14 @@ def encoded() -> bytes:
 
 # -- for the page -------------------------------------------------------------------------------------------------
 
-SAMPLES: Final = {"topic": "flights", "table": "aircraft", "shard": "0", "node": "0", "group": "billing"}
+SAMPLES: Final = {
+    "topic": "flights",
+    "table": "aircraft",
+    "shard": "0",
+    "node": "0",
+    "group": "billing",
+    "user": "ann",
+}
 BODIES: Final[dict[str, Any]] = {
     "create_topic": {"name": "flights", "shards": 4},
     "alter_topic": {"config": {"retention.ms": "604800000"}},

@@ -110,6 +110,10 @@ ROUTES: Final = (
     Route("POST", _NODE + "/remove", actions.remove_node, "actions", CLUSTER_ALTER),
     Route("POST", _NODE + "/scrub", actions.scrub_node, "actions", CLUSTER_ALTER),
     Route("POST", "/api/rebalance", actions.rebalance, "actions", CLUSTER_ALTER),
+    Route("POST", "/api/users/{user}/password", actions.set_password, "actions", CLUSTER_ALTER),
+    Route("POST", "/api/users/{user}/remove", actions.remove_user, "actions", CLUSTER_ALTER),
+    Route("POST", "/api/acls", actions.alter_acls, "actions", CLUSTER_ALTER),
+    Route("POST", "/api/quotas", actions.alter_quota, "actions", CLUSTER_ALTER),
 )
 
 _PARTS: Final = [(route, route.path.split("/")) for route in ROUTES]
