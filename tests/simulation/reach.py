@@ -22,8 +22,8 @@ from antiphon.simulation.cluster.run import run_cluster
 
 ROOT: Final = Path(antiphon.__file__).parent
 PACKAGES: Final = (
-    "node", "partition", "native", "transport", "server", "log", "table", "kafka", "client", "http", "replication",
-    "coordination",
+    "node", "partition", "native", "transport", "server", "log", "table", "kafka", "oxia", "client", "http", "gateway",
+    "backup", "replication", "coordination",
 )  # fmt: skip
 ALWAYS: Final = ("seed", "profile")
 AMONG: Final = 2_000
