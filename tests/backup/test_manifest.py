@@ -129,3 +129,15 @@ def test_files_of_a_place(place: Place, tmp_path: Path) -> None:
     memory = Place("memory://some/where")
     memory.write("x/y", b"z")
     assert memory.names("x") == ["y"]
+
+
+def test_a_new_name_is_behind_all_that_are_there() -> None:
+    """Also within one second, and where the clock was set back."""
+    names = [manifest.new_name()]
+    for _ in range(20):
+        names.append(manifest.new_name(names))
+    assert names == sorted(names)
+    late = "29991231T235959Z-ffffffff"
+    assert manifest.new_name([names[0], late]).startswith("30000101T000000Z-")
+    for odd in ("99999999T999999Z-ffffffff", "99991231T235959Z-ffffffff"):
+        assert manifest.new_name([odd])

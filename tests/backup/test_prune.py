@@ -1,6 +1,5 @@
 """Old backups go with what only they need; whatever stops a prune, what is left can be restored."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,7 +37,6 @@ async def three(place: Place) -> AsyncIterator[tuple[AsyncClient, list[Backup]]]
                 (shard,) = node.gateway.topic(name).shards
                 await trim_replica(node.replicas, shard.shard_id, node.hosts[shard.shard_id].log.log_end)
             await db.topic("kept").append(b"%d" % n, shard=0)
-            await asyncio.sleep(2)  # names have seconds
         yield db, made
 
 

@@ -44,7 +44,6 @@ class _Run:
         self._client = client
         self._without = without
         self._tell = tell
-        self.name = new_name()
         self.written = Written()
         self._place = place
         self._copies: dict[int, ShardCopy] = {}
@@ -137,7 +136,7 @@ async def create_backup(
             break
     state = cut.metadata.state.cluster
     backup = Backup(
-        name=run.name,
+        name=await asyncio.to_thread(lambda: new_name(names_in(place))),
         cluster_id=meta.cluster_id if state is None else state.cluster_id,
         version=system.installed_version(),
         created_ms=began_ms,

@@ -5,6 +5,8 @@ module describes. Names sort by time. A manifest names every file that it needs,
 """
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Final
 
 import msgspec
@@ -20,6 +22,7 @@ MANIFESTS: Final = "manifests"
 SUFFIX: Final = ".json"
 MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
 LATEST: Final = "latest"
+_TIME: Final = "%Y%m%dT%H%M%SZ"
 _NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -148,12 +151,15 @@ class _Manifest(msgspec.Struct, frozen=True):
     backup: msgspec.Raw
 
 
-def new_name() -> str:
-    """A name for a backup that is made now."""
-    from datetime import UTC, datetime
+def new_name(known: Sequence[str] = ()) -> str:
+    """A name for a backup that is made now: behind the `known` ones, also where a clock was set back."""
+    from datetime import UTC, datetime, timedelta
 
-    at = datetime.fromtimestamp(system.wall_ms() / 1000, UTC)
-    return f"{at:%Y%m%dT%H%M%SZ}-{system.new_uuid().hex[:8]}"
+    at = datetime.fromtimestamp(system.wall_ms() / 1000, UTC).replace(microsecond=0)
+    with suppress(ValueError, OverflowError):  # a name that no backup gave itself
+        newest = datetime.strptime(max(known).partition("-")[0], _TIME).replace(tzinfo=UTC)
+        at = max(at, newest + timedelta(seconds=1))
+    return f"{at:{_TIME}}-{system.new_uuid().hex[:8]}"
 
 
 def manifest_path(name: str) -> str:
