@@ -64,11 +64,11 @@ def prune(place: Place, backups: Iterable[Backup], tell: Tell | None = None) -> 
         place.remove(path)
         gone.append(backup.name)
     kept = _all(place)
-    needed = {path for backup in kept for path in _files(backup)}
+    needed = {path for backup in kept for path in files_of(backup)}
     files = size_bytes = 0
     for name in [one for one in place.names(REMOVED) if one.endswith(SUFFIX)]:
         path = f"{REMOVED}/{name}"
-        mine = _files(decoded(place, path, place.read(path, MANIFEST_BYTES_MAX)))
+        mine = files_of(decoded(place, path, place.read(path, MANIFEST_BYTES_MAX)))
         for file, size in mine.items():
             if file not in needed and place.remove(file):
                 files, size_bytes = files + 1, size_bytes + size
@@ -90,7 +90,7 @@ def _all(place: Place) -> list[Backup]:
     return found
 
 
-def _files(backup: Backup) -> dict[str, int]:
+def files_of(backup: Backup) -> dict[str, int]:
     """Paths of all files that a backup needs, with their bytes."""
     found: dict[str, int] = {}
     for shard in backup.shards:

@@ -3,6 +3,8 @@
 from typing import Any, Final
 
 from antiphon.backup import cut
+from antiphon.backup import prune as pruning
+from antiphon.backup.shard_copy import ShardCopy
 from antiphon.node.local_backups import LocalBackups
 from antiphon.partition.hold import ShardHold
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
@@ -17,7 +19,44 @@ _WORK: Final[dict[str, Any]] = {
 }
 _IS_WHOLE: Final = "is_whole = is_whole and self._end == end == state.log.log_end"
 
+_MADE: Final[dict[str, Any]] = {**CALM, "fault_ms": 3_000, "backup_makers": 2, "appenders": 0, "putters": 0}
+
 BACKUP_MUTANTS: Final = (
+    ClusterMutant(
+        "prune-takes-shared-files",
+        "a prune removes all files of an old backup, also those that newer ones need",
+        (Edit(pruning, "prune", "if file not in needed and place.remove(file):", "if place.remove(file):"),),
+        options=_MADE,
+        quick=True,
+    ),
+    ClusterMutant(
+        "prune-removes-manifests-only",
+        "a prune leaves the files of the backups that it removes",
+        (
+            Edit(
+                pruning,
+                "prune",
+                "for file, size in mine.items():",
+                "for file, size in dict[str, int]().items():",
+            ),
+        ),
+        options=_MADE,
+        quick=True,
+    ),
+    ClusterMutant(
+        "backup-ends-before-its-cut",
+        "what was committed between the first copying and the cut is not copied",
+        (
+            Edit(
+                ShardCopy,
+                "up_to",
+                "log_start = await self._copy(held.log_start, held.end)",
+                "log_start = held.log_start",
+            ),
+        ),
+        options=_MADE,
+        quick=True,
+    ),
     ClusterMutant(
         "hold-lets-writes-in",
         "a shard that is held for a cut takes writes, and confirms that it did not",
