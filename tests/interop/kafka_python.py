@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final
 
 from tests.interop.broker import COMMAND, PROPERTIES
-from tests.interop.suite import Outcome, outcome_of, source_of
+from tests.interop.suite import FOUR_PARTITIONS, Outcome, outcomes_in, source_of
 from tests.peers.servers.peer import UnavailableError
 
 VERSION: Final = "3.0.12"
@@ -99,6 +98,8 @@ class KafkaPython:
         "test_kafka_version_infer": "it infers Kafka 4.0 from the versions of the APIs, not 4.2",
     }
 
+    settings = FOUR_PARTITIONS
+
     def __init__(self) -> None:
         self._source = Path()
 
@@ -143,6 +144,4 @@ class KafkaPython:
             )
         except subprocess.TimeoutExpired:
             return [Outcome(f"all of {names[0]}", "failed", f"it did not end within {RUN_S:.0f} s")]
-        if not told.is_file():
-            return [Outcome(f"all of {names[0]}", "failed", "it did not begin")]
-        return [outcome_of(case) for case in ET.parse(told).getroot().iter("testcase")]
+        return outcomes_in(told, f"all of {names[0]}")

@@ -1,0 +1,161 @@
+"""librdkafka's own tests that need a broker, built from its source, one process for each number of its list.
+
+The source comes with a package of another language's client, which is built from it where there is no binary.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Final
+
+from tests.interop.nodes import start_nodes
+from tests.interop.suite import Outcome
+from tests.peers.servers.maven import kafka_jars
+from tests.peers.servers.peer import UnavailableError, run_tool
+
+VERSION: Final = "2.15.1"
+PACKAGE: Final = "@confluentinc/kafka-javascript@1.10.1"
+ARCHIVE: Final = "confluentinc-kafka-javascript-1.10.1.tgz"
+SHA256: Final = "ada7d703bb1d3237e2292bfabf438d663b6160c9f1ac2a2406b5dc4257c81b66"
+BROKER: Final = "4.0.0"  # what the tests are told that they talk to
+TOOLS: Final = "4.3.1"  # Kafka's tools, which some tests start
+TEST_S: Final = 300.0
+BUILD_S: Final = 3_600.0
+NEEDED: Final = ("make", "gcc", "g++", "java")
+# As their own clusters are set up: four partitions, a rack for each broker.
+SETTINGS: Final = {"num_partitions": "4", "rack": '"RACK{id}"'}
+WITHOUT_AUTO_CREATION: Final = SETTINGS | {"auto_create_topics": "false"}
+SCENARIOS: Final = {"default": SETTINGS, "noautocreate": WITHOUT_AUTO_CREATION}
+SCRIPTS: Final = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-configs.sh": "org.apache.kafka.tools.ConfigCommand",
+}
+SCRIPT: Final = """#!/bin/sh
+exec java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp '{jars}/*' {tool} "$@"
+"""
+LINE: Final = re.compile(r"\|\s*(\d{4}_\w+)\s*\|\s*([A-Z]+) \|\s*[\d.]+s \|(.*)")
+COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+
+
+def outcomes_of(said: str, number: str) -> list[Outcome]:
+    """What the summary at the end of a run says of the tests with this number."""
+    found = []
+    for line in said.splitlines():
+        told = LINE.match(COLOUR.sub("", line))
+        if told is None or not told[1].startswith(number):
+            continue
+        result = {"PASSED": "passed", "SKIPPED": "skipped"}.get(told[2], "failed")
+        found.append(Outcome(told[1], result, told[3].strip()[:300]))
+    return found
+
+
+class Librdkafka:
+    """See the module's text."""
+
+    name = "librdkafka"
+    title = f"librdkafka {VERSION}, its tests against a broker"
+    differences: dict[str, str] = {}
+    settings = SETTINGS
+
+    def __init__(self) -> None:
+        self._tests = self._kafka_path = Path()
+
+    def get(self, folder: Path) -> None:
+        """See Suite."""
+        missing = [program for program in NEEDED if shutil.which(program) is None]
+        if missing:
+            raise UnavailableError(f"{', '.join(missing)} is not installed")
+        self._tests = self._built(folder) / "tests"
+        jars = kafka_jars("kafka-tools", TOOLS, folder / f"kafka-tools-{TOOLS}")
+        self._kafka_path = folder / "kafka-scripts"
+        (self._kafka_path / "bin").mkdir(parents=True, exist_ok=True)
+        for name, tool in SCRIPTS.items():
+            script = self._kafka_path / "bin" / name
+            script.write_text(SCRIPT.format(jars=jars, tool=tool))
+            script.chmod(0o700)
+
+    @staticmethod
+    def _built(folder: Path) -> Path:
+        """The source with its test program in it."""
+        made = folder / f"librdkafka-{VERSION}"
+        if made.is_dir():
+            return made
+        folder.mkdir(parents=True, exist_ok=True)
+        run_tool(("npm", "pack", "--silent", PACKAGE), folder)
+        found = hashlib.sha256((folder / ARCHIVE).read_bytes()).hexdigest()
+        if found != SHA256:
+            raise UnavailableError(f"{ARCHIVE} is not what it was: SHA-256 {found}")
+        part = folder / f"librdkafka-{VERSION}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        with tarfile.open(folder / ARCHIVE) as files:
+            files.extractall(part, filter="data")
+        source = part / "package" / "deps" / "librdkafka"
+        run_tool(("sh", "./configure", "--disable-gssapi", "--disable-curl"), source, BUILD_S)
+        for where in ("src", "src-cpp"):
+            run_tool(("nice", "make", "-j2", "-C", where), source, BUILD_S)
+        run_tool(("nice", "make", "-j2", "-C", "tests", "build"), source, BUILD_S)
+        source.rename(made)
+        shutil.rmtree(part)
+        return made
+
+    def run(self, kafka: str, where: Path) -> list[Outcome]:
+        """See Suite. The scenario without topics on demand has nodes of its own."""
+        outcomes = self.chosen(self._numbers(), "default", kafka, where)
+        with start_nodes(where / "others", WITHOUT_AUTO_CREATION) as others:
+            numbers = ("0045", "0107", "0111")
+            return outcomes + self.chosen(numbers, "noautocreate", others.kafka, where)
+
+    def _numbers(self) -> list[str]:
+        files = [*self._tests.glob("[0-9]*.c"), *self._tests.glob("[0-9]*.cpp")]
+        return sorted({file.name[:4] for file in files})
+
+    def chosen(
+        self, numbers: list[str] | tuple[str, ...], scenario: str, kafka: str, where: Path
+    ) -> list[Outcome]:
+        """Run the tests with these numbers."""
+        settings = where / "test.conf"
+        settings.write_text(f"metadata.broker.list={kafka}\ntest.topic.random=true\n")
+        environment = os.environ | {
+            "RDKAFKA_TEST_CONF": str(settings),
+            "TEST_KAFKA_VERSION": BROKER,
+            "KAFKA_PATH": str(self._kafka_path),
+            "BROKERS": kafka,
+            "LD_LIBRARY_PATH": os.pathsep.join(str(self._tests.parent / one) for one in ("src", "src-cpp")),
+        }
+        outcomes = []
+        for number in numbers:
+            told = self._one(number, scenario, environment, where)
+            outcomes += [one for one in told if not self._other_scenario(one)]
+        return outcomes
+
+    @staticmethod
+    def _other_scenario(outcome: Outcome) -> bool:
+        return outcome.result == "skipped" and "scenario" in outcome.said
+
+    def _one(self, number: str, scenario: str, environment: dict[str, str], where: Path) -> list[Outcome]:
+        command = ("./test-runner", "-p1", "-L", "-Q", "-s", scenario)
+        log = where / f"{number}-{scenario}.log"
+        with log.open("wb") as said:
+            try:
+                subprocess.run(
+                    command,
+                    cwd=self._tests,
+                    env=environment | {"TESTS": number},
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    check=False,
+                    timeout=TEST_S,
+                )
+            except subprocess.TimeoutExpired:
+                return [Outcome(f"{number}: all", "failed", f"it did not end within {TEST_S:.0f} s")]
+        text = log.read_text(errors="replace")
+        told = outcomes_of(text, number)
+        if not told and "SUMMARY" not in text:
+            return [Outcome(f"{number}: all", "failed", text.strip()[-300:])]
+        return told

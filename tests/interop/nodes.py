@@ -1,0 +1,31 @@
+"""The three nodes that a suite runs against."""
+
+from pathlib import Path
+from typing import Final
+
+from antiphon.client.local_folder import load_cluster
+from antiphon.tools.cluster_files import save_cluster
+from antiphon.tools.local_cluster import LocalCluster
+
+NODES: Final = 3
+
+
+def start_nodes(where: Path, settings: dict[str, str], kafka_port: int = 0) -> LocalCluster:
+    """Start nodes whose `node.toml` has these settings, the first one with this Kafka port, unless it is 0.
+
+    A value may have `{id}` in it, the node's number. They are started twice: the first start makes the files.
+    """
+    with LocalCluster.start(NODES, where):
+        pass
+    for node in range(NODES):
+        file = where / f"node-{node}" / "node.toml"
+        kept = [line for line in file.read_text().splitlines() if line.split(" ", 1)[0] not in settings]
+        own = [f"{key} = {value.format(id=node)}" for key, value in settings.items()]
+        file.write_text("\n".join([*own, *kept, ""]))
+    cluster = load_cluster(where)
+    assert cluster is not None
+    if kafka_port:
+        cluster.nodes[0].kafka = f"{cluster.host}:{kafka_port}"
+        save_cluster(where, cluster)
+    return LocalCluster.start(NODES, where, any_port=False)
+
