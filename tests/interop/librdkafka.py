@@ -29,29 +29,37 @@ NEEDED: Final = ("make", "gcc", "g++", "java")
 # As their own clusters are set up: four partitions, a rack for each broker.
 SETTINGS: Final = {"num_partitions": "4", "rack": '"RACK{id}"'}
 WITHOUT_AUTO_CREATION: Final = SETTINGS | {"auto_create_topics": "false"}
+LAST: Final = "1000"  # from there on they are for people who look at them
 SCENARIOS: Final = {"default": SETTINGS, "noautocreate": WITHOUT_AUTO_CREATION}
 SCRIPTS: Final = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
-    "kafka-configs.sh": "org.apache.kafka.tools.ConfigCommand",
+    "kafka-run-class.sh": "",  # which one follows
 }
 SCRIPT: Final = """#!/bin/sh
-exec java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp '{jars}/*' {tool} "$@"
+exec java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \\
+    -cp '{jars}/*':"$CLASSPATH" {tool} "$@"
 """
-LINE: Final = re.compile(r"\|\s*(\d{4}_\w+)\s*\|\s*([A-Z]+) \|\s*[\d.]+s \|(.*)")
+LINE: Final = re.compile(r"^\|\s*(\d{4}_\w+)\s*\|\s*([A-Z]+) \|\s*[\d.]+s \|(.*)$", re.MULTILINE)
+NOT_ASKED: Final = "Filtered"  # what needs no broker, and what is known to fail in librdkafka itself
+FAILED: Final = re.compile(r'### Test "(\d{4}_\w+)[^\n]* failed at [^\n]*\n([^\n]*)')
 COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 
 
 def outcomes_of(said: str, number: str) -> list[Outcome]:
-    """What the summary at the end of a run says of the tests with this number."""
-    found = []
-    for line in said.splitlines():
-        told = LINE.match(COLOUR.sub("", line))
-        if told is None or not told[1].startswith(number):
-            continue
-        result = {"PASSED": "passed", "SKIPPED": "skipped"}.get(told[2], "failed")
-        found.append(Outcome(told[1], result, told[3].strip()[:300]))
-    return found
+    """What a run says of the tests with this number that its options let it run.
+
+    There is no summary where a test failed and left threads behind; then its own words tell which one it was.
+    """
+    text = COLOUR.sub("", said)
+    found = {}
+    for name, why in FAILED.findall(text):
+        found.setdefault(name, Outcome(name, "failed", why[:300]))
+    for name, state, why in LINE.findall(text):
+        if name.startswith(number) and not why.strip().startswith(NOT_ASKED):
+            result = {"PASSED": "passed", "SKIPPED": "skipped"}.get(state, "failed")
+            found.setdefault(name, Outcome(name, result, why.strip()[:300]))
+    return list(found.values())
 
 
 class Librdkafka:
@@ -78,6 +86,8 @@ class Librdkafka:
             script = self._kafka_path / "bin" / name
             script.write_text(SCRIPT.format(jars=jars, tool=tool))
             script.chmod(0o700)
+        if not (self._kafka_path / "libs").is_symlink():
+            (self._kafka_path / "libs").symlink_to(jars)
 
     @staticmethod
     def _built(folder: Path) -> Path:
@@ -112,7 +122,7 @@ class Librdkafka:
 
     def _numbers(self) -> list[str]:
         files = [*self._tests.glob("[0-9]*.c"), *self._tests.glob("[0-9]*.cpp")]
-        return sorted({file.name[:4] for file in files})
+        return sorted({file.name[:4] for file in files if file.name < LAST})
 
     def chosen(
         self, numbers: list[str] | tuple[str, ...], scenario: str, kafka: str, where: Path
@@ -129,13 +139,8 @@ class Librdkafka:
         }
         outcomes = []
         for number in numbers:
-            told = self._one(number, scenario, environment, where)
-            outcomes += [one for one in told if not self._other_scenario(one)]
+            outcomes += self._one(number, scenario, environment, where)
         return outcomes
-
-    @staticmethod
-    def _other_scenario(outcome: Outcome) -> bool:
-        return outcome.result == "skipped" and "scenario" in outcome.said
 
     def _one(self, number: str, scenario: str, environment: dict[str, str], where: Path) -> list[Outcome]:
         command = ("./test-runner", "-p1", "-L", "-Q", "-s", scenario)
@@ -158,4 +163,4 @@ class Librdkafka:
         told = outcomes_of(text, number)
         if not told and "SUMMARY" not in text:
             return [Outcome(f"{number}: all", "failed", text.strip()[-300:])]
-        return told
+        return [one for one in told if one.result != "skipped" or one.said]  # without words: of another scenario

@@ -229,10 +229,10 @@ async def test_alter_configs_sets_what_is_not_named_back(version: int) -> None:
 
 @in_virtual_time
 async def test_settings_of_brokers_say_where_they_come_from() -> None:
-    async with listening(2, num_partitions=3) as (served, connect):
+    async with listening(2, num_partitions=3, racks=("a", "")) as (served, connect):
         client = await connect()
 
-        async def described(node: int) -> dict[str, tuple[str, int]]:
+        async def described(node: int) -> dict[str, tuple[str | None, int]]:
             resource = admin.DescribeConfigsResource(
                 resource_type=4, resource_name=str(node), configuration_keys=None
             )
@@ -244,6 +244,8 @@ async def test_settings_of_brokers_say_where_they_come_from() -> None:
         assert own["num.partitions"] == ("3", SOURCE_BROKER)
         assert own["auto.create.topics.enable"] == ("true", SOURCE_DEFAULT)
         assert own["node.id"] == ("0", SOURCE_BROKER)
+        assert own["broker.rack"] == ("a", SOURCE_BROKER)
+        assert other["broker.rack"] == (None, SOURCE_DEFAULT)
         assert own["log.retention.ms"] == ("-1", SOURCE_DEFAULT)
         assert "num.partitions" not in other
         assert await described(7) == {}

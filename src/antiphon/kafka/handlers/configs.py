@@ -123,6 +123,7 @@ class ConfigHandler:
         found = [
             _of_broker("advertised.listeners", f"PLAINTEXT://{node.host}:{node.port}", SOURCE_BROKER),
             _of_broker("node.id", str(node.node_id), SOURCE_BROKER),
+            _of_broker("broker.rack", node.rack or None, SOURCE_BROKER if node.rack else SOURCE_DEFAULT),
         ]
         if node.node_id == self._gateway.node_id:
             creates, creates_source = str(told.auto_create).lower(), told.auto_create != default.auto_create
@@ -275,7 +276,7 @@ def group_settings(config: GroupConfig) -> list[m.DescribedSetting]:
 _SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?
 
 
-def _of_broker(name: str, value: str, source: int, kafka_type: int = STRING) -> m.DescribedSetting:
+def _of_broker(name: str, value: str | None, source: int, kafka_type: int = STRING) -> m.DescribedSetting:
     return m.DescribedSetting(
         name=name, value=value, read_only=True, config_source=source, config_type=kafka_type
     )
