@@ -1,7 +1,7 @@
 """Nodes of Antiphon for aiokafka's tests, in a process of their own: `python -m tests.interop.aiokafka_nodes ORDER`.
 
-ORDER is JSON: `folder`, `certificates`, `partitions` and the ports of Kafka's listeners, `plain`, `tls` and `sasl`. Three nodes
-serve without TLS and logins. TLS and SASL are served by a node each, which has a cluster of its own. The process says
+ORDER is JSON: `folder`, `certificates`, `partitions` and the ports of Kafka's listeners, `plain`, `tls` and `sasl`. Three
+nodes serve without TLS and logins. TLS and SASL are served by a node each, which has a cluster of its own. The process says
 `ready`, and then does what each line on its standard input says, a list of words such as `["grant", ...]`; it answers
 `done`, or what went wrong.
 """
@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -35,7 +37,15 @@ USERS: Final = ("test", "test2")  # whose passwords are their names
 READY_S: Final = 60.0
 # Kafka lets everybody do what no access control list speaks of, as their broker is set up. These say the same of who is
 # logged in; to make a topic is for whom the cluster's list lets.
-TOPIC_OPERATIONS: Final = ("READ", "WRITE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+TOPIC_OPERATIONS: Final = (
+    "READ",
+    "WRITE",
+    "DELETE",
+    "ALTER",
+    "DESCRIBE",
+    "DESCRIBE_CONFIGS",
+    "ALTER_CONFIGS",
+)
 EVERYBODY: Final = (
     *(("TOPIC", "*", operation) for operation in TOPIC_OPERATIONS),
     ("GROUP", "*", "ALL"),
@@ -121,8 +131,6 @@ class Orders:
 
     def revoke(self, kind: str, name: str, user: str, operation: str, permission: str) -> None:
         """Remove it."""
-        from confluent_kafka.admin import AclBindingFilter
-
         binding = self._binding(kind, name, user, operation, permission, AclBindingFilter)
         for answer in self._admin.delete_acls([binding]).values():
             answer.result()
@@ -159,7 +167,7 @@ def main(order: dict[str, Any]) -> None:
                 what, *words = json.loads(line)
                 try:
                     getattr(orders, what)(*words)
-                except Exception as error:  # whatever it is, the test is told
+                except KafkaException as error:
                     print(json.dumps(str(error)), flush=True)
                 else:
                     print(json.dumps("done"), flush=True)

@@ -5,6 +5,7 @@ broker is a process of `tests.interop.aiokafka_nodes`. What they run in it, Kafk
 users, is read from the command and done through Kafka's protocol.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ KINDS: Final = {"--topic": "TOPIC", "--group": "GROUP", "--transactional-id": "T
 def acl_of(words: list[str]) -> list[str]:
     """Kind and name of the resource, user, operation and permission in the words of `kafka-acls.sh`."""
     kind, name, user, operation, permission = "BROKER", "kafka-cluster", "", "ALL", "ALLOW"
-    for word, value in zip(words, words[1:], strict=False):
+    for word, value in itertools.pairwise(words):
         if word in KINDS:
             kind, name = KINDS[word], value
         elif word in ("--allow-principal", "--deny-principal"):
@@ -61,8 +62,9 @@ class Broker:
             "sasl": environment["ADVERTISED_SASL_PLAINTEXT_PORT"],
         }
         self._nodes = subprocess.Popen(
-            (os.environ[PYTHON], "-P", "-m", "tests.interop.aiokafka_nodes", json.dumps(order)),
+            (os.environ[PYTHON], "-m", "tests.interop.aiokafka_nodes", json.dumps(order)),
             env=os.environ | {"PYTHONPATH": os.environ[PATH]},
+            cwd=self._folder.name,  # here are another aiokafka, which is not built, and other tests
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -28,7 +28,9 @@ FILES: Final = (
 TEST_S: Final = 180
 RUN_S: Final = 2_400.0
 ROOT: Final = Path(__file__).parents[2]
-NOTHING: Final = "#!/bin/sh\nexit 0\n"  # in the place of `ktutil`, which each test class starts, whatever it tests
+NOTHING: Final = (
+    "#!/bin/sh\nexit 0\n"  # in the place of `ktutil`, which each test class starts, whatever it tests
+)
 
 
 class AioKafka:

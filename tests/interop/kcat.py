@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,7 +135,7 @@ class Steps:
         yield "headers", self._headers
         yield "values that are null", self._nulls
         for codec in CODECS:
-            yield f"batches packed with {codec}", lambda codec=codec: self._packed(codec)
+            yield f"batches packed with {codec}", partial(self._packed, codec)
         yield "an idempotent producer", self._idempotent
         yield "a group reads everything, and goes on where it stopped", self._group
         yield "a group with a static member", self._static_member
@@ -234,7 +235,9 @@ class Steps:
         """kcat aborts its transaction when it is interrupted. That its records were there is looked at meanwhile."""
         self._write("given-up", "before\n", "-p", "0")
         command = self._kcat.command("-P", "-t", "given-up", "-p", "0", "-X", "transactional.id=given-up")
-        with subprocess.Popen(command, stdin=subprocess.PIPE, env=self._kcat.environment, text=True) as under_way:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=self._kcat.environment, text=True
+        ) as under_way:
             assert under_way.stdin is not None
             under_way.stdin.write("first\n" * 10)
             under_way.stdin.flush()

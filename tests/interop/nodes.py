@@ -28,4 +28,3 @@ def start_nodes(where: Path, settings: dict[str, str], kafka_port: int = 0) -> L
         cluster.nodes[0].kafka = f"{cluster.host}:{kafka_port}"
         save_cluster(where, cluster)
     return LocalCluster.start(NODES, where, any_port=False)
-

@@ -38,7 +38,9 @@ class SparkKafka:
         self.title = f"Spark's Kafka connector {VERSION} in Spark {pyspark.__version__}"
         name = f"spark-kafka-{VERSION}"
         jars = kafka_jars(ARTIFACT, VERSION, folder / name, group="org.apache.spark")
-        self._jars = sorted(str(jar) for jar in jars.glob("*.jar") if any(word in jar.name for word in NEEDED))
+        self._jars = sorted(
+            str(jar) for jar in jars.glob("*.jar") if any(word in jar.name for word in NEEDED)
+        )
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite."""

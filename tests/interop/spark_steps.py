@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from tests.interop.suite import Outcome
 
 ROWS = 1_000
 PARTITIONS = 4
+FAILURES = (PySparkException, Py4JError)
 Step = Callable[[], None]
 
 
@@ -53,11 +55,11 @@ class Steps:
         yield "offsets that are gone are an error", self._data_loss
 
     def _rows(self, first: int, end: int) -> DataFrame:
-        number = F.col("id").cast("string")
-        header = F.struct(F.lit("number").alias("key"), number.cast("binary").alias("value"))
-        value = F.concat(F.lit("value "), number).alias("value")
+        number = functions.col("id").cast("string")
+        header = functions.struct(functions.lit("number").alias("key"), number.cast("binary").alias("value"))
+        value = functions.concat(functions.lit("value "), number).alias("value")
         return self._spark.range(first, end).select(
-            number.alias("key"), value, F.array(header).alias("headers")
+            number.alias("key"), value, functions.array(header).alias("headers")
         )
 
     def _append(self, rows: DataFrame, topic: str) -> None:
@@ -75,7 +77,11 @@ class Steps:
     def _read(self) -> None:
         found = self._batch(subscribe="spark-in", includeHeaders="true")
         rows = found.select(
-            F.col("key").cast("string"), F.col("value").cast("string"), "headers", "timestamp", "timestampType"
+            functions.col("key").cast("string"),
+            functions.col("value").cast("string"),
+            "headers",
+            "timestamp",
+            "timestampType",
         ).collect()
         wanted = {(str(number), f"value {number}") for number in range(ROWS)}
         _same({(row[0], row[1]) for row in rows}, wanted)
@@ -89,7 +95,11 @@ class Steps:
         _same(sorted(row.offset for row in found.select("offset").collect()), list(range(10, 30)))
 
     def _read_by_time(self) -> None:
-        times = self._batch(subscribe="spark-in").agg(F.min("timestamp"), F.max("timestamp")).first()
+        times = (
+            self._batch(subscribe="spark-in")
+            .agg(functions.min("timestamp"), functions.max("timestamp"))
+            .first()
+        )
         assert times is not None
         first = str(int(times[0].timestamp() * 1000) - 1_000)
         _same(self._batch(subscribe="spark-in", startingTimestamp=first).count(), ROWS)
@@ -122,7 +132,8 @@ class Steps:
         )
         query.awaitTermination()
         self._batches = len([one for one in query.recentProgress if one["numInputRows"]])
-        return self._spark.read.parquet(out).count()
+        rows: int = self._spark.read.parquet(out).count()
+        return rows
 
     def _small_batches(self) -> None:
         _same(self._streamed("small", maxOffsetsPerTrigger="300"), ROWS + 50)
@@ -177,7 +188,7 @@ class Steps:
         first = json.dumps({"spark-out": {"0": 0}})
         try:
             self._batch(assign='{"spark-out": [0]}', startingOffsets=first).count()
-        except Exception as error:
+        except FAILURES as error:
             if "data loss" not in str(error).lower() and "missed" not in str(error):
                 raise
         else:
@@ -201,7 +212,7 @@ def main(kafka: str, jars: str, folder: Path) -> list[Outcome]:
     for name, step in Steps(spark, kafka, folder).all():
         try:
             step()
-        except Exception as error:  # whatever it is, the step failed
+        except (*FAILURES, KafkaException, AssertionError) as error:
             outcomes.append(Outcome(name, "failed", str(error)[:300]))
         else:
             outcomes.append(Outcome(name, "passed"))

@@ -10,6 +10,7 @@ from antiphon.kafka.handlers.telemetry import METRICS_BYTES_MAX, PUSH_INTERVAL_M
 from antiphon.kafka.messages import admin, cluster, telemetry
 from antiphon.kafka.messages import described as m
 from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
+from antiphon.node.config import ConsumerGroups
 from tests.kafka.raw import RawClient, listening
 from tests.node.in_process import eventually, in_virtual_time
 
@@ -254,3 +255,23 @@ async def test_settings_of_brokers_say_where_they_come_from() -> None:
         )
         await client.ask(admin.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 19, 7)
         assert len(served.first.gateway.topic("t").shards) == 3
+
+
+@in_virtual_time
+async def test_groups_have_the_settings_of_the_node() -> None:
+    async with listening(1, consumer_groups=ConsumerGroups(session_timeout_ms=30_000)) as (_, connect):
+        client = await connect()
+
+        async def described(keys: list[str] | None) -> dict[str, tuple[str | None, int, bool]]:
+            resource = admin.DescribeConfigsResource(
+                resource_type=32, resource_name="nobody", configuration_keys=keys
+            )
+            (told,) = (await client.ask(admin.DescribeConfigsRequest(resources=[resource]), 32, 4)).results
+            assert told.error_code == code.NONE
+            return {one.name: (one.value, one.config_source, one.read_only) for one in told.configs}
+
+        assert await described(None) == {
+            "consumer.heartbeat.interval.ms": ("5000", SOURCE_DEFAULT, True),
+            "consumer.session.timeout.ms": ("30000", SOURCE_BROKER, True),
+        }
+        assert list(await described(["consumer.session.timeout.ms"])) == ["consumer.session.timeout.ms"]
