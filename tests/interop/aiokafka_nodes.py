@@ -1,8 +1,8 @@
 """Nodes of Antiphon for aiokafka's tests, in a process of their own: `python -m tests.interop.aiokafka_nodes ORDER`.
 
-ORDER is JSON: `folder`, `certificates`, `partitions` and the ports of Kafka's listeners, `plain`, `tls` and `sasl`. Three
-nodes serve without TLS and logins. TLS and SASL are served by a node each, which has a cluster of its own. The process says
-`ready`, and then does what each line on its standard input says, a list of words such as `["grant", ...]`; it answers
+ORDER is JSON: `folder`, `certificates`, `partitions`, `nodes` and the ports of Kafka's listeners, `plain`, `tls` and `sasl`.
+So many nodes serve without TLS and logins. TLS and SASL are served by a node each, which has a cluster of its own. The
+process says `ready`, and then does what each line on its standard input says, a list of words such as `["grant", ...]`; it answers
 `done`, or what went wrong.
 """
 
@@ -152,9 +152,8 @@ def main(order: dict[str, Any]) -> None:
     """See the module's text."""
     forking = multiprocessing.get_context("spawn")
     children = []
-    with start_nodes(
-        Path(order["folder"]) / "plain", {"num_partitions": str(order["partitions"])}, order["plain"]
-    ):
+    settings = {"num_partitions": str(order["partitions"])}
+    with start_nodes(Path(order["folder"]) / "plain", settings, order["plain"], order["nodes"]):
         try:
             for config in (tls_config(order), sasl_config(order)):
                 ready = forking.Event()

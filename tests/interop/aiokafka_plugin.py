@@ -15,7 +15,7 @@ import types
 from pathlib import Path
 from typing import Any, Final
 
-PYTHON, PATH = "ANTIPHON_PYTHON", "ANTIPHON_PATH"
+PYTHON, PATH, NODES = "ANTIPHON_PYTHON", "ANTIPHON_PATH", "ANTIPHON_NODES"
 KINDS: Final = {"--topic": "TOPIC", "--group": "GROUP", "--transactional-id": "TRANSACTIONAL_ID"}
 
 
@@ -57,6 +57,7 @@ class Broker:
             "folder": self._folder.name,
             "certificates": str(certificates),
             "partitions": environment["NUM_PARTITIONS"],
+            "nodes": int(os.environ[NODES]),
             "plain": environment["ADVERTISED_PORT"],
             "tls": environment["ADVERTISED_SSL_PORT"],
             "sasl": environment["ADVERTISED_SASL_PLAINTEXT_PORT"],

@@ -10,14 +10,16 @@ from antiphon.tools.local_cluster import LocalCluster
 NODES: Final = 3
 
 
-def start_nodes(where: Path, settings: dict[str, str], kafka_port: int = 0) -> LocalCluster:
+def start_nodes(
+    where: Path, settings: dict[str, str], kafka_port: int = 0, nodes: int = NODES
+) -> LocalCluster:
     """Start nodes whose `node.toml` has these settings, the first one with this Kafka port, unless it is 0.
 
     A value may have `{id}` in it, the node's number. They are started twice: the first start makes the files.
     """
-    with LocalCluster.start(NODES, where):
+    with LocalCluster.start(nodes, where):
         pass
-    for node in range(NODES):
+    for node in range(nodes):
         file = where / f"node-{node}" / "node.toml"
         kept = [line for line in file.read_text().splitlines() if line.split(" ", 1)[0] not in settings]
         own = [f"{key} = {value.format(id=node)}" for key, value in settings.items()]
@@ -27,4 +29,4 @@ def start_nodes(where: Path, settings: dict[str, str], kafka_port: int = 0) -> L
     if kafka_port:
         cluster.nodes[0].kafka = f"{cluster.host}:{kafka_port}"
         save_cluster(where, cluster)
-    return LocalCluster.start(NODES, where, any_port=False)
+    return LocalCluster.start(nodes, where, any_port=False)

@@ -19,12 +19,23 @@ from typing import Any, Final
 from tests.interop.aiokafka_suite import AioKafka
 from tests.interop.java_tools import JavaTools
 from tests.interop.kafka_python import KafkaPython
+from tests.interop.kcat import Kcat
+from tests.interop.librdkafka import Librdkafka
 from tests.interop.nodes import start_nodes
 from tests.interop.oxia_python import OxiaPython
+from tests.interop.spark_kafka import SparkKafka
 from tests.interop.suite import Outcome, Suite, folder
 from tests.peers.servers.peer import UnavailableError
 
-SUITES: Final[tuple[Suite, ...]] = (KafkaPython(), AioKafka(), JavaTools(), OxiaPython())
+SUITES: Final[tuple[Suite, ...]] = (
+    KafkaPython(),
+    AioKafka(),
+    Librdkafka(),
+    Kcat(),
+    JavaTools(),
+    SparkKafka(),
+    OxiaPython(),
+)
 
 
 def judged(suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
