@@ -2,8 +2,8 @@
 
 ORDER is JSON: `folder`, `certificates`, `partitions`, `nodes` and the ports of Kafka's listeners, `plain`, `tls` and `sasl`.
 So many nodes serve without TLS and logins. TLS and SASL are served by a node each, which has a cluster of its own. The
-process says `ready`, and then does what each line on its standard input says, a list of words such as `["grant", ...]`; it answers
-`done`, or what went wrong.
+process says `ready`. Then it does what each line on its standard input says, a list of words such as `["grant", ...]`; it
+answers `done`, or what went wrong.
 """
 
 import json

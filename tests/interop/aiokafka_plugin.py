@@ -15,6 +15,8 @@ import types
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 PYTHON, PATH, NODES = "ANTIPHON_PYTHON", "ANTIPHON_PATH", "ANTIPHON_NODES"
 KINDS: Final = {"--topic": "TOPIC", "--group": "GROUP", "--transactional-id": "TRANSACTIONAL_ID"}
 
@@ -118,7 +120,10 @@ class Client:
         """Nothing is open."""
 
 
-module: Any = types.ModuleType("docker")
-module.from_env = Client
-module.models = types.SimpleNamespace(containers=types.SimpleNamespace(Container=Broker))
-sys.modules[module.__name__] = module
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Before their fixtures import the package."""
+    module: Any = types.ModuleType("docker")
+    module.from_env = Client
+    module.models = types.SimpleNamespace(containers=types.SimpleNamespace(Container=Broker))
+    sys.modules[module.__name__] = module

@@ -125,9 +125,12 @@ class KafkaPython:
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite."""
-        uri = {"KAFKA_URI": f"kafka://{kafka.split(',', maxsplit=1)[0]}"}
         started = {"ANTIPHON_PATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "ANTIPHON_ROOT": str(ROOT)}
-        return [*self._tests(FILES, uri, where), *self._tests(STARTED, started, where)]
+        return [*self.against(kafka, FILES, where), *self._tests(STARTED, started, where)]
+
+    def against(self, kafka: str, names: tuple[str, ...], where: Path) -> list[Outcome]:
+        """The tests of some of the files, against nodes that run already."""
+        return self._tests(names, {"KAFKA_URI": f"kafka://{kafka.split(',', maxsplit=1)[0]}"}, where)
 
     def _tests(self, names: tuple[str, ...], beside: dict[str, str], where: Path) -> list[Outcome]:
         told, settings = where / f"kafka-python-{names[0]}.xml", where / "kafka-python.ini"
