@@ -7,7 +7,6 @@ answers `done`, or what went wrong.
 """
 
 import json
-import multiprocessing
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -29,12 +28,10 @@ from confluent_kafka.admin import (
 from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.security.settings import Security, Tls
 from antiphon.server.first_user import write_first_user
-from antiphon.server.process import run_node
-from tests.interop.nodes import start_nodes
+from tests.interop.nodes import single_node, start_nodes
 
 ADMIN: Final = "admin"
 USERS: Final = ("test", "test2")  # whose passwords are their names
-READY_S: Final = 60.0
 # Kafka lets everybody do what no access control list speaks of, as their broker is set up. These say the same of who is
 # logged in; to make a topic is for whom the cluster's list lets.
 TOPIC_OPERATIONS: Final = (
@@ -92,10 +89,6 @@ def sasl_config(order: dict[str, Any]) -> NodeConfig:
     return _config(folder, order["sasl"], order["partitions"], security)
 
 
-def _run(config: NodeConfig, ready: Any) -> None:
-    run_node(config, ready=lambda _joined: ready.set())
-
-
 class Orders:
     """Carries out what the tests ask for on the node with logins."""
 
@@ -150,31 +143,22 @@ class Orders:
 
 def main(order: dict[str, Any]) -> None:
     """See the module's text."""
-    forking = multiprocessing.get_context("spawn")
-    children = []
     settings = {"num_partitions": str(order["partitions"])}
-    with start_nodes(Path(order["folder"]) / "plain", settings, order["plain"], order["nodes"]):
-        try:
-            for config in (tls_config(order), sasl_config(order)):
-                ready = forking.Event()
-                children.append(forking.Process(target=_run, args=(config, ready)))
-                children[-1].start()
-                assert ready.wait(READY_S), f"{config.dir} is not ready"
-            orders = Orders(order["sasl"])
-            print("ready", flush=True)
-            for line in sys.stdin:
-                what, *words = json.loads(line)
-                try:
-                    getattr(orders, what)(*words)
-                except KafkaException as error:
-                    print(json.dumps(str(error)), flush=True)
-                else:
-                    print(json.dumps("done"), flush=True)
-        finally:
-            for child in children:
-                child.terminate()
-            for child in children:
-                child.join()
+    with (
+        start_nodes(Path(order["folder"]) / "plain", settings, order["plain"], order["nodes"]),
+        single_node(tls_config(order)),
+        single_node(sasl_config(order)),
+    ):
+        orders = Orders(order["sasl"])
+        print("ready", flush=True)
+        for line in sys.stdin:
+            what, *words = json.loads(line)
+            try:
+                getattr(orders, what)(*words)
+            except KafkaException as error:
+                print(json.dumps(str(error)), flush=True)
+            else:
+                print(json.dumps("done"), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from tests.interop.nodes import start_nodes
+from tests.interop.aiokafka_nodes import ADMIN, sasl_config
+from tests.interop.nodes import single_node, start_nodes
 from tests.interop.suite import Outcome
 from tests.peers.servers.maven import kafka_jars
-from tests.peers.servers.peer import UnavailableError, run_tool
+from tests.peers.servers.peer import UnavailableError, free_ports, run_tool
 
 VERSION: Final = "2.15.1"
 PACKAGE: Final = "@confluentinc/kafka-javascript@1.10.1"
@@ -33,6 +34,13 @@ RECOMPRESSED: Final = "it sets `compression.type`; batches are kept as they were
 ANONYMOUS: Final = (
     "it denies `User:*` a topic on listeners without logins; access control lists count where clients log in"
 )
+LONG: Final = ("0082",)  # which is not run in the quick mode
+LOGGED_IN: Final = "0135"  # wants a broker that asks for credentials
+LOGIN: Final = f"""security.protocol=SASL_PLAINTEXT
+sasl.mechanisms=PLAIN
+sasl.username={ADMIN}
+sasl.password={ADMIN}
+"""
 PARTS: Final = "0081"  # a test of all of the administrator's operations
 PART: Final = re.compile(r"\b(do_test_\w+)\(")
 LAST: Final = "1000"  # from there on they are for people who look at them
@@ -133,19 +141,25 @@ class Librdkafka:
         """See Suite. The scenario without topics on demand has nodes of its own."""
         outcomes = self.chosen(self._numbers(), "default", kafka, where)
         with start_nodes(where / "others", WITHOUT_AUTO_CREATION) as others:
-            numbers = ("0045", "0107", "0111")
-            return outcomes + self.chosen(numbers, "noautocreate", others.kafka, where)
+            outcomes += self.chosen(("0045", "0107", "0111"), "noautocreate", others.kafka, where)
+        return outcomes + self._with_logins(where)
+
+    def _with_logins(self, where: Path) -> list[Outcome]:
+        """The test of credentials, on a node that asks for them."""
+        (port,) = free_ports(1)
+        with single_node(sasl_config({"folder": str(where), "sasl": port, "partitions": 4})):
+            return self.chosen((LOGGED_IN,), "default", f"127.0.0.1:{port}", where, LOGIN)
 
     def _numbers(self) -> list[str]:
         files = [*self._tests.glob("[0-9]*.c"), *self._tests.glob("[0-9]*.cpp")]
-        return sorted({file.name[:4] for file in files if file.name < LAST})
+        return sorted({file.name[:4] for file in files if file.name < LAST} - {LOGGED_IN})
 
     def chosen(
-        self, numbers: list[str] | tuple[str, ...], scenario: str, kafka: str, where: Path
+        self, numbers: list[str] | tuple[str, ...], scenario: str, kafka: str, where: Path, login: str = ""
     ) -> list[Outcome]:
         """Run the tests with these numbers."""
         settings = where / "test.conf"
-        settings.write_text(f"metadata.broker.list={kafka}\ntest.topic.random=true\n")
+        settings.write_text(f"metadata.broker.list={kafka}\ntest.topic.random=true\n{login}")
         environment = os.environ | {
             "RDKAFKA_TEST_CONF": str(settings),
             "TEST_KAFKA_VERSION": BROKER,
@@ -174,7 +188,8 @@ class Librdkafka:
         return outcomes
 
     def _one(self, number: str, scenario: str, environment: dict[str, str], where: Path) -> list[Outcome]:
-        command = ("./test-runner", "-p1", "-L", "-Q", "-s", scenario)
+        quick = () if number in LONG else ("-Q",)
+        command = ("./test-runner", "-p1", "-L", *quick, "-s", scenario)
         log = where / f"{number}-{scenario}{environment.get('SUBTESTS', '')}.log"
         with log.open("wb") as said:
             try:

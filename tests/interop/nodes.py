@@ -1,13 +1,19 @@
-"""The three nodes that a suite runs against."""
+"""The three nodes that a suite runs against, and single ones with other listeners."""
 
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from antiphon.client.local_folder import load_cluster
+from antiphon.node.config import NodeConfig
+from antiphon.server.process import run_node
 from antiphon.tools.cluster_files import save_cluster
 from antiphon.tools.local_cluster import LocalCluster
 
 NODES: Final = 3
+READY_S: Final = 60.0
 
 
 def start_nodes(
@@ -30,3 +36,22 @@ def start_nodes(
         cluster.nodes[0].kafka = f"{cluster.host}:{kafka_port}"
         save_cluster(where, cluster)
     return LocalCluster.start(nodes, where, any_port=False)
+
+
+@contextmanager
+def single_node(config: NodeConfig) -> Iterator[None]:
+    """A node in a process of its own, ready."""
+    spawning = multiprocessing.get_context("spawn")
+    ready = spawning.Event()
+    child = spawning.Process(target=_run, args=(config, ready))
+    child.start()
+    try:
+        assert ready.wait(READY_S), f"{config.dir} is not ready"
+        yield
+    finally:
+        child.terminate()
+        child.join()
+
+
+def _run(config: NodeConfig, ready: Any) -> None:
+    run_node(config, ready=lambda _joined: ready.set())
