@@ -164,9 +164,19 @@ class CorruptBatchError(AntiphonError):
 
 
 class InvalidRecordError(CorruptBatchError):
-    """A batch that came whole, and whose records no reader could read. `details`: record (place in the batch), reason."""
+    """A batch that came whole, and whose records no reader could read, or the topic does not take.
+
+    `details`: record (place in the batch), reason, and records (places, with blanks between them) where more than one are
+    known to be wrong for this reason.
+    """
 
     code = "invalid_record"
+
+    @property
+    def places(self) -> list[int]:
+        """Places in the batch of the records that are wrong; empty where it is none that is."""
+        told = self.details.get("records", self.details.get("record", ""))
+        return [int(place) for place in str(told).split()]
 
 
 class InvalidTimestampError(CorruptBatchError):

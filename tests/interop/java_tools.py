@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.interop.suite import Outcome
+from tests.interop.suite import FOUR_PARTITIONS, Outcome
 from tests.peers.servers.maven import kafka_jars
 
 VERSION: Final = "4.3.1"
@@ -30,6 +30,7 @@ class JavaTools:
     name = "java-tools"
     title = f"Kafka's command-line tools {VERSION}"
     differences: dict[str, str] = {}
+    settings = FOUR_PARTITIONS
 
     def __init__(self) -> None:
         self._jars = Path()

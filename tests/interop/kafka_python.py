@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final
 
 from tests.interop.broker import COMMAND, PROPERTIES
-from tests.interop.suite import Outcome, outcome_of, source_of
+from tests.interop.suite import FOUR_PARTITIONS, Outcome, outcomes_in, source_of
 from tests.peers.servers.peer import UnavailableError
 
 VERSION: Final = "3.0.12"
@@ -99,6 +98,8 @@ class KafkaPython:
         "test_kafka_version_infer": "it infers Kafka 4.0 from the versions of the APIs, not 4.2",
     }
 
+    settings = FOUR_PARTITIONS
+
     def __init__(self) -> None:
         self._source = Path()
 
@@ -124,9 +125,12 @@ class KafkaPython:
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite."""
-        uri = {"KAFKA_URI": f"kafka://{kafka.split(',', maxsplit=1)[0]}"}
         started = {"ANTIPHON_PATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "ANTIPHON_ROOT": str(ROOT)}
-        return [*self._tests(FILES, uri, where), *self._tests(STARTED, started, where)]
+        return [*self.against(kafka, FILES, where), *self._tests(STARTED, started, where)]
+
+    def against(self, kafka: str, names: tuple[str, ...], where: Path) -> list[Outcome]:
+        """The tests of some of the files, against nodes that run already."""
+        return self._tests(names, {"KAFKA_URI": f"kafka://{kafka.split(',', maxsplit=1)[0]}"}, where)
 
     def _tests(self, names: tuple[str, ...], beside: dict[str, str], where: Path) -> list[Outcome]:
         told, settings = where / f"kafka-python-{names[0]}.xml", where / "kafka-python.ini"
@@ -143,6 +147,4 @@ class KafkaPython:
             )
         except subprocess.TimeoutExpired:
             return [Outcome(f"all of {names[0]}", "failed", f"it did not end within {RUN_S:.0f} s")]
-        if not told.is_file():
-            return [Outcome(f"all of {names[0]}", "failed", "it did not begin")]
-        return [outcome_of(case) for case in ET.parse(told).getroot().iter("testcase")]
+        return outcomes_in(told, f"all of {names[0]}")

@@ -6,12 +6,10 @@ The client wants older releases of what it needs than it says, and than Antiphon
 import os
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final
 
-from tests.interop.suite import Outcome, outcome_of
-from tests.peers.servers.peer import UnavailableError, run_tool
+from tests.interop.suite import Outcome, clone_of, environment_of, outcomes_in
 
 REPOSITORY: Final = "https://github.com/oxia-db/oxia-client-python"
 COMMIT: Final = "eb275b3"
@@ -28,24 +26,15 @@ class OxiaPython:
     name = "oxia-python"
     title = "oxia 0.2.1 (Python), its tests against a server"
     differences: dict[str, str] = {}
+    settings: dict[str, str] = {}  # it starts nodes of its own
 
     def __init__(self) -> None:
         self._source = self._python = Path()
 
     def get(self, folder: Path) -> None:
         """See Suite."""
-        self._source = folder / "oxia-client-python"
-        if not (self._source / "tests" / "client_test.py").is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            run_tool(("git", "clone", "--quiet", REPOSITORY, str(self._source)), folder)
-            run_tool(("git", "checkout", "--quiet", COMMIT), self._source)
-        self._python = folder / "oxia-python" / "bin" / "python"
-        if not self._python.is_file():
-            run_tool((sys.executable, "-m", "venv", str(self._python.parents[1])), folder)
-            pip = (str(self._python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-            run_tool((*pip, *PINS), folder)
-        if not self._python.is_file():
-            raise UnavailableError("the client's environment was not made")
+        self._source = clone_of(REPOSITORY, COMMIT, "oxia-client-python", folder)
+        self._python = environment_of("oxia-python", PINS, folder)
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite."""
@@ -67,6 +56,4 @@ class OxiaPython:
             )
         except subprocess.TimeoutExpired:
             return [Outcome("all", "failed", f"it did not end within {RUN_S:.0f} s")]
-        if not told.is_file():
-            return [Outcome("all", "failed", "it did not begin")]
-        return [outcome_of(case) for case in ET.parse(told).getroot().iter("testcase")]
+        return outcomes_in(told, "all")

@@ -16,16 +16,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.tools.local_cluster import LocalCluster
+from tests.interop.aiokafka_suite import AioKafka
 from tests.interop.java_tools import JavaTools
 from tests.interop.kafka_python import KafkaPython
+from tests.interop.kcat import Kcat
+from tests.interop.librdkafka import Librdkafka
+from tests.interop.nodes import start_nodes
 from tests.interop.oxia_python import OxiaPython
+from tests.interop.spark_kafka import SparkKafka
 from tests.interop.suite import Outcome, Suite, folder
 from tests.peers.servers.peer import UnavailableError
 
-SUITES: Final[tuple[Suite, ...]] = (KafkaPython(), JavaTools(), OxiaPython())
-PARTITIONS: Final = 4  # of a topic that is made on demand, as the suites expect of Kafka
-NODES: Final = 3
+SUITES: Final[tuple[Suite, ...]] = (
+    KafkaPython(),
+    AioKafka(),
+    Librdkafka(),
+    Kcat(),
+    JavaTools(),
+    SparkKafka(),
+    OxiaPython(),
+)
 
 
 def judged(suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
@@ -40,13 +50,7 @@ def judged(suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
 
 def run_suite(suite: Suite, where: Path) -> list[Outcome]:
     """Run one suite against nodes of its own."""
-    nodes = where / "nodes"
-    with LocalCluster.start(NODES, nodes):
-        pass
-    for file in nodes.glob("node-*/node.toml"):
-        others = [line for line in file.read_text().splitlines() if not line.startswith("num_partitions")]
-        file.write_text("\n".join([f"num_partitions = {PARTITIONS}", *others, ""]))
-    with LocalCluster.start(NODES, nodes) as running:
+    with start_nodes(where / "nodes", suite.settings) as running:
         return suite.run(running.kafka, where)
 
 

@@ -6,12 +6,14 @@ import shutil
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from tests.peers.servers.peer import UnavailableError, run_tool
 
 FOLDER_VARIABLE: Final = "ANTIPHON_INTEROP"
+FOUR_PARTITIONS: Final = {"num_partitions": "4"}  # of a topic that is made on demand, in most suites
 
 
 class Outcome(NamedTuple):
@@ -29,11 +31,13 @@ class Suite(Protocol):
         name: how the command line calls it.
         title: with the version.
         differences: tests that fail, with the reason; one of them that passes is an error too.
+        settings: what the nodes' `node.toml` says besides, as the suite expects of Kafka.
     """
 
     name: str
     title: str
     differences: dict[str, str]
+    settings: dict[str, str]
 
     def get(self, folder: Path) -> None:
         """Have its program ready in `folder`. Raises UnavailableError."""
@@ -69,6 +73,39 @@ def source_of(package: str, version: str, sha256: str, where: Path) -> Path:
     (part / name).rename(unpacked)
     shutil.rmtree(part)
     return unpacked
+
+
+def clone_of(repository: str, commit: str, name: str, where: Path) -> Path:
+    """A clone of a repository at a commit, by git, once. Raises UnavailableError."""
+    clone = where / name
+    if not (clone / ".git").is_dir():
+        where.mkdir(parents=True, exist_ok=True)
+        part = where / f"{name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        run_tool(("git", "clone", "--quiet", repository, str(part)), where)
+        run_tool(("git", "checkout", "--quiet", commit), part)
+        part.rename(clone)
+    return clone
+
+
+def environment_of(name: str, pins: Sequence[str], where: Path) -> Path:
+    """The Python of an environment of its own that has the packages in `pins`, once. Raises UnavailableError."""
+    made = where / name
+    if not made.is_dir():
+        part = where / f"{name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        run_tool((sys.executable, "-m", "venv", str(part)), where)
+        pip = (str(part / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        run_tool((*pip, *pins), where)
+        part.rename(made)
+    return made / "bin" / "python"
+
+
+def outcomes_in(told: Path, what: str) -> list[Outcome]:
+    """What a JUnit file says of each test; without the file the run failed as a whole."""
+    if not told.is_file():
+        return [Outcome(what, "failed", "it did not begin")]
+    return [outcome_of(case) for case in ET.parse(told).getroot().iter("testcase")]
 
 
 def outcome_of(case: ET.Element) -> Outcome:

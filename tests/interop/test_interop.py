@@ -13,6 +13,7 @@ class Told:
 
     name = title = "told"
     differences = {"test_known": "we differ"}
+    settings: dict[str, str] = {}
 
     def get(self, folder: Path) -> None:
         raise AssertionError(folder)

@@ -10,6 +10,7 @@ from antiphon.kafka.handlers.telemetry import METRICS_BYTES_MAX, PUSH_INTERVAL_M
 from antiphon.kafka.messages import admin, cluster, telemetry
 from antiphon.kafka.messages import described as m
 from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
+from antiphon.node.config import ConsumerGroups
 from tests.kafka.raw import RawClient, listening
 from tests.node.in_process import eventually, in_virtual_time
 
@@ -229,10 +230,10 @@ async def test_alter_configs_sets_what_is_not_named_back(version: int) -> None:
 
 @in_virtual_time
 async def test_settings_of_brokers_say_where_they_come_from() -> None:
-    async with listening(2, num_partitions=3) as (served, connect):
+    async with listening(2, num_partitions=3, racks=("a", "")) as (served, connect):
         client = await connect()
 
-        async def described(node: int) -> dict[str, tuple[str, int]]:
+        async def described(node: int) -> dict[str, tuple[str | None, int]]:
             resource = admin.DescribeConfigsResource(
                 resource_type=4, resource_name=str(node), configuration_keys=None
             )
@@ -244,6 +245,8 @@ async def test_settings_of_brokers_say_where_they_come_from() -> None:
         assert own["num.partitions"] == ("3", SOURCE_BROKER)
         assert own["auto.create.topics.enable"] == ("true", SOURCE_DEFAULT)
         assert own["node.id"] == ("0", SOURCE_BROKER)
+        assert own["broker.rack"] == ("a", SOURCE_BROKER)
+        assert other["broker.rack"] == (None, SOURCE_DEFAULT)
         assert own["log.retention.ms"] == ("-1", SOURCE_DEFAULT)
         assert "num.partitions" not in other
         assert await described(7) == {}
@@ -252,3 +255,23 @@ async def test_settings_of_brokers_say_where_they_come_from() -> None:
         )
         await client.ask(admin.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 19, 7)
         assert len(served.first.gateway.topic("t").shards) == 3
+
+
+@in_virtual_time
+async def test_groups_have_the_settings_of_the_node() -> None:
+    async with listening(1, consumer_groups=ConsumerGroups(session_timeout_ms=30_000)) as (_, connect):
+        client = await connect()
+
+        async def described(keys: list[str] | None) -> dict[str, tuple[str | None, int, bool]]:
+            resource = admin.DescribeConfigsResource(
+                resource_type=32, resource_name="nobody", configuration_keys=keys
+            )
+            (told,) = (await client.ask(admin.DescribeConfigsRequest(resources=[resource]), 32, 4)).results
+            assert told.error_code == code.NONE
+            return {one.name: (one.value, one.config_source, one.read_only) for one in told.configs}
+
+        assert await described(None) == {
+            "consumer.heartbeat.interval.ms": ("5000", SOURCE_DEFAULT, True),
+            "consumer.session.timeout.ms": ("30000", SOURCE_BROKER, True),
+        }
+        assert list(await described(["consumer.session.timeout.ms"])) == ["consumer.session.timeout.ms"]

@@ -7,7 +7,7 @@ import pytest
 from antiphon.errors import CorruptBatchError, InvalidRecordError
 from antiphon.kafka import error_codes as code
 from antiphon.model.requests import AlterTopic, AppendBatch
-from antiphon.records.builder import recompress
+from antiphon.records.builder import build_batch, recompress
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import kio_class
 from tests.kafka.raw import RawClient, batch, listening, produce, produce_body, run
@@ -149,3 +149,18 @@ async def test_a_native_client_is_told_the_same() -> None:
                 await ask(f"node-0:{NATIVE_PORT}", AppendBatch(shard, None, 5000), bytes(records))
         with pytest.raises(CorruptBatchError):
             await ask(f"node-0:{NATIVE_PORT}", AppendBatch(shard, None, 5000), bytes(GARBAGE[:70]))
+
+
+@in_virtual_time
+async def test_a_refusal_names_every_record_without_a_key() -> None:
+    """By it clients tell the records that are wrong from those that only were sent with them."""
+    records = [(None if number % 10 == 0 else b"k", b"value", (), 1000) for number in range(100)]
+    async with listening() as (served, connect):
+        await served.create("t", config={"cleanup.policy": "compact"})
+        client = await connect()
+        for packed in ("none", "gzip"):
+            done, _ = await produce(client, "t", build_batch(records, compression=packed))
+            assert int(done.error_code) == code.INVALID_RECORD
+            assert [error.batch_index for error in done.record_errors] == list(range(0, 100, 10))
+            assert "10 records" in done.error_message
+        assert served.end("t") == 0

@@ -55,7 +55,7 @@ class PartitionProduced(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     leader: tuple[int, int] | None = None
-    record_errors: tuple[tuple[int, str], ...] = ()
+    record_errors: tuple[tuple[int, str | None], ...] = ()
     append_time_ms: int = -1
 
 

@@ -40,7 +40,7 @@ from antiphon.records.batch import (
 from antiphon.records.builder import load_builder
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, MissingCodecError, told_bytes
 from antiphon.records.decode import RECORD_BYTES_MIN, load_batch_class, plain_records
-from antiphon.records.walk_plain import first_without_key, walk_plainly
+from antiphon.records.walk_plain import walk_plainly, without_key
 
 SHALLOW: Final = "shallow"
 UNCOMPRESSED: Final = "uncompressed"
@@ -49,6 +49,7 @@ VALIDATIONS: Final = (FULL, UNCOMPRESSED, SHALLOW)
 DEFAULT: Final = UNCOMPRESSED
 BATCH_RECORDS_MAX: Final = 1_000_000
 
+_NAMED: Final = 1_000  # records without a key that a refusal names at most
 NO_KEY: Final = "a compacted topic keeps the newest record of each key, so each record needs one"
 _KNOWN_ATTRIBUTES: Final = 0x3F
 KERNEL_AFTER_RECORDS: Final = 10_000
@@ -229,9 +230,17 @@ class RecordWalker:
 
 def _check_keys(records: bytes, count: int) -> None:
     """Refuse records without a key. Where records are not as they should be, what walks them next says so."""
-    record = first_without_key(records, count)
-    if record is not None:
-        raise _wrong(record, NO_KEY)
+    places = without_key(records, count, _NAMED)
+    if len(places) == 1:
+        raise _wrong(places[0], NO_KEY)
+    if places:
+        many = f"{len(places)} records" if len(places) < _NAMED else f"{_NAMED} records or more"
+        raise InvalidRecordError(
+            f"{many} of the batch, the first of them record {places[0]}: {NO_KEY}",
+            record=places[0],
+            reason=NO_KEY,
+            records=" ".join(map(str, places)),
+        )
 
 
 def _wrong(record: int, reason: str) -> InvalidRecordError:

@@ -37,8 +37,9 @@ def walk_plainly(records: Buffer, count: int) -> tuple[int, int] | None:
     return None if at == len(data) else (count - 1, NOT_FILLED)
 
 
-def first_without_key(data: bytes, count: int) -> int | None:
-    """Number of the first record whose key is null, or None; also where the records before it are not right."""
+def without_key(data: bytes, count: int, most: int) -> list[int]:
+    """Numbers of the first records whose key is null, at most so many; also where the records before them are not right."""
+    found: list[int] = []
     at = 0
     try:
         for record in range(count):
@@ -47,10 +48,12 @@ def first_without_key(data: bytes, count: int) -> int | None:
             _, place = _number(data, body + 1, at, BAD_FIELDS, _LONG_NUMBER_BYTES)
             _, place = _number(data, place, at, BAD_FIELDS)
             if _number(data, place, at, BAD_FIELDS)[0] == 1:
-                return record
+                found.append(record)
+                if len(found) == most:
+                    break
     except _WrongError:
         pass
-    return None
+    return found
 
 
 def _after_record(data: bytes, at: int, record: int) -> int:

@@ -29,7 +29,7 @@ POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 
-def kafka_jars(artifact: str, version: str, jars: Path) -> Path:
+def kafka_jars(artifact: str, version: str, jars: Path, group: str = GROUP) -> Path:
     """Make folder `jars`, with an artifact of Kafka's and all that it needs, and return it. Raises UnavailableError."""
     if shutil.which("java") is None:
         raise UnavailableError("java is not installed")
@@ -38,7 +38,7 @@ def kafka_jars(artifact: str, version: str, jars: Path) -> Path:
     part = jars.with_name(f"{jars.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    (part / "pom.xml").write_text(POM.format(group=GROUP, artifact=artifact, version=version))
+    (part / "pom.xml").write_text(POM.format(group=group, artifact=artifact, version=version))
     copy = ("dependency:copy-dependencies", "-DoutputDirectory=.", "-DincludeScope=runtime")
     run_tool(("mvn", "-q", "-B", *copy), part)
     part.rename(jars)

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+import msgspec
+
 from antiphon.coordination.topic_settings import BOOLEAN, INT, LIST, STRING, TOPIC_SETTINGS, TopicSetting
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
@@ -37,7 +39,13 @@ BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
-LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)  # the last three have no settings here
+LISTED: Final = (
+    TOPIC,
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    GROUP,
+)  # all that tools know
 SET: Final = 0
 RESET: Final = 1
 APPEND: Final = 2
@@ -85,15 +93,11 @@ class ConfigHandler:
         described = m.DescribedResource(
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
-        if wanted.resource_type == BROKER:
-            if not rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-                described.error_code = code.CLUSTER_AUTHORIZATION_FAILED
-                return described
-            described.configs = [
-                one
-                for one in self._broker_settings(wanted.resource_name)
-                if wanted.configuration_keys is None or one.name in wanted.configuration_keys
-            ]
+        if wanted.resource_type in {BROKER, GROUP}:
+            refused, found = self._of_nodes(wanted, rights)
+            described.error_code = refused
+            keys = wanted.configuration_keys
+            described.configs = [one for one in found if keys is None or one.name in keys]
             return described
         if wanted.resource_type != TOPIC:
             described.error_code = code.INVALID_REQUEST
@@ -114,6 +118,18 @@ class ConfigHandler:
         ]
         return described
 
+    def _of_nodes(
+        self, wanted: m.DescribeConfigsResource, rights: Rights
+    ) -> tuple[int, list[m.DescribedSetting]]:
+        """What nodes decide for themselves and for groups, which have no settings of their own; or an error."""
+        if wanted.resource_type == BROKER:
+            if rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+                return code.NONE, self._broker_settings(wanted.resource_name)
+            return code.CLUSTER_AUTHORIZATION_FAILED, []
+        if rights.may(Operation.DESCRIBE_CONFIGS, Resource.GROUP, wanted.resource_name):
+            return code.NONE, settings_of_each_group(self._groups)
+        return code.GROUP_AUTHORIZATION_FAILED, []
+
     def _broker_settings(self, name: str) -> list[m.DescribedSetting]:
         """What tools look for: from the node's file, or the default. Only this node knows what its own file says."""
         node = self._cache.endpoints.get(int(name)) if name.isascii() and name.isdigit() else None
@@ -123,6 +139,7 @@ class ConfigHandler:
         found = [
             _of_broker("advertised.listeners", f"PLAINTEXT://{node.host}:{node.port}", SOURCE_BROKER),
             _of_broker("node.id", str(node.node_id), SOURCE_BROKER),
+            _of_broker("broker.rack", node.rack or None, SOURCE_BROKER if node.rack else SOURCE_DEFAULT),
         ]
         if node.node_id == self._gateway.node_id:
             creates, creates_source = str(told.auto_create).lower(), told.auto_create != default.auto_create
@@ -243,6 +260,15 @@ class ConfigHandler:
                 await self._gateway.alter_topic(request)
 
 
+def settings_of_each_group(config: GroupConfig) -> list[m.DescribedSetting]:
+    """What counts for any group, be there one of this name or not."""
+    return [
+        msgspec.structs.replace(one, name=one.name.removeprefix("group."))
+        for one in group_settings(config)
+        if one.name.endswith((".heartbeat.interval.ms", ".session.timeout.ms"))
+    ]
+
+
 def group_settings(config: GroupConfig) -> list[m.DescribedSetting]:
     """Kafka's settings of groups, as they are here."""
     now, default = config.consumer, GroupConfig().consumer
@@ -275,7 +301,7 @@ def group_settings(config: GroupConfig) -> list[m.DescribedSetting]:
 _SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?
 
 
-def _of_broker(name: str, value: str, source: int, kafka_type: int = STRING) -> m.DescribedSetting:
+def _of_broker(name: str, value: str | None, source: int, kafka_type: int = STRING) -> m.DescribedSetting:
     return m.DescribedSetting(
         name=name, value=value, read_only=True, config_source=source, config_type=kafka_type
     )

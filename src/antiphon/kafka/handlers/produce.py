@@ -193,9 +193,10 @@ class ProduceHandler:
             return _produced(partition, code.UNKNOWN_SERVER_ERROR, "the node failed; its log says how")
         hint = self._cache.hint(topic, partition) if isinstance(error, NotLeaderError) else None
         done = _produced(partition, code.code_of(error), error.message, hint)
-        if isinstance(error, InvalidRecordError) and "record" in error.details:
-            record = int(error.details["record"])
-            done = done._replace(record_errors=((record, str(error.details["reason"])),))
+        if isinstance(error, InvalidRecordError) and (places := error.places):
+            first, *others = places
+            wrong = ((first, str(error.details["reason"])), *((place, None) for place in others))
+            done = done._replace(record_errors=wrong)
         return done
 
     def endpoints(self, outcomes: Outcomes) -> list[NodeEndpoint]:
