@@ -8,6 +8,8 @@ GOAWAY and is hung up on:
 * Frames that make nothing go on (PING, SETTINGS, RST_STREAM, PRIORITY, updates of windows, empty DATA, refused streams):
   each costs a token, of which there are `Bounds.idle_frames` at first and so many a second.
 * Streams that are reset while they are worked on ("rapid reset") cost `RESET_COST` of them.
+* Settings cost as many as there are settings and streams that they change; large headers as much as reading them takes.
+* Work at a time: `WORK_MAX` frames, or what takes as long. Who calls has others' turns come in between.
 * Bytes of requests that nobody has taken: the windows. Those are opened again by `consumed` only.
 
 What is to be sent waits for the other side's windows; who sends asks `Http2.waiting_bytes`.
@@ -24,6 +26,13 @@ from antiphon.oxia import frames as f
 HEADER_BLOCK_BYTES: Final = 16 * 1024
 WINDOW_BYTES: Final = 1024 * 1024  # of requests on the way, for a connection and for each stream
 RESET_COST: Final = 20
+WORK_MAX: Final = 256  # that `receive` does at a time: frames, and headers by their size
+BLOCK_UNIT_BYTES: Final = 64  # of headers, which take about as long as a frame
+BLOCK_FREE_BYTES: Final = 512  # of headers that cost no token, and each so many more cost one
+FIELDS_FREE: Final = 16  # the same of fields
+STREAMS_A_TOKEN: Final = 16  # whose windows a setting changes
+SIZE_UPDATES_MAX: Final = 2  # of HPACK's table at the beginning of a block (RFC 7541, 4.2)
+EARNING_BYTES: Final = 1_024  # of an answer, in one frame
 USEFUL: Final = (
     3.0  # tokens that a frame earns that makes something go on: its updates of windows and pings are paid
 )
@@ -64,6 +73,7 @@ class Sendable(NamedTuple):
     """Some of what waited could be sent."""
 
 
+SENDABLE: Final = Sendable()
 Event = Opened | Received | Reset | Sendable
 
 
@@ -74,11 +84,13 @@ class ConnectionFailedError(Exception):
 class _Stream:
     """What is left to send on one stream."""
 
-    __slots__ = ("ended_here", "ended_there", "queue", "received", "trailers", "window")
+    __slots__ = ("ended_here", "ended_there", "freed", "queue", "received", "trailers", "waiting", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window  # what may still be sent
         self.received = 0  # bytes that were received and not given back
+        self.freed = 0  # that may be given back, and are collected
+        self.waiting = 0  # bytes in the queue
         self.queue: deque[memoryview] = deque()
         self.trailers: bytes | None = None
         self.ended_there = False
@@ -90,6 +102,7 @@ class Http2:
 
     Attributes:
         waiting_bytes: of answers, which wait for the client's windows.
+        is_interrupted: is there more to be read than `receive` does at a time? It goes on with `receive(b"")`.
     """
 
     def __init__(self, bounds: Bounds | None = None) -> None:
@@ -106,8 +119,10 @@ class Http2:
             + f.window_update(0, WINDOW_BYTES - f.WINDOW_DEFAULT)
         )
         self.waiting_bytes = 0
+        self.is_interrupted = False
         self._received = bytearray()
         self._streams: dict[int, _Stream] = {}
+        self._held_up: dict[int, _Stream] = {}  # that wait for the connection's window, and not for their own
         self._last_stream = 0
         self._window = f.WINDOW_DEFAULT  # what may be sent on the connection
         self._stream_window = f.WINDOW_DEFAULT
@@ -118,6 +133,7 @@ class Http2:
         self._decoder = Decoder(max_header_list_size=HEADER_BLOCK_BYTES)
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, fragments of headers
         self._greeted = False
+        self._work = 0
         self._events: list[Event] = []
 
     @property
@@ -132,9 +148,10 @@ class Http2:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
-        """What bytes from the other side say. Raises ConnectionFailedError."""
+        """What bytes from the other side say, or what is left of earlier ones. Raises ConnectionFailedError."""
         self._received += data
         received, at = self._received, 0
+        self._work, self.is_interrupted = 0, False
         if not self._greeted:
             if not f.PREFACE.startswith(received[: len(f.PREFACE)]):
                 raise self._failed(f.PROTOCOL_ERROR, "this port speaks HTTP/2 (gRPC) only")
@@ -151,6 +168,10 @@ class Http2:
                     )
                 if end - at < f.HEADER_BYTES + size:
                     break
+                if self._work >= WORK_MAX:
+                    self.is_interrupted = True
+                    break
+                self._work += 1
                 at += f.HEADER_BYTES
                 self._frame(kind, flags, stream_id, bytes(received[at : at + size]))
                 at += size
@@ -163,6 +184,11 @@ class Http2:
     def is_half_received(self) -> bool:
         """Has a frame begun that is not here yet, or a block of headers?"""
         return bool(self._received) or self._block is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of frames and headers that are not whole yet, or were not read yet."""
+        return len(self._received) + (0 if self._block is None else len(self._block[2]))
 
     def _failed(self, code: int, why: str) -> ConnectionFailedError:
         self.outgoing += f.goaway(self._last_stream, code, why)
@@ -256,13 +282,17 @@ class Http2:
     def _block_ends(self) -> None:
         stream_id, flags, block = self._block or (0, 0, bytearray())
         self._block = None
+        self._work += len(block) // BLOCK_UNIT_BYTES
+        self._idle(len(block) // BLOCK_FREE_BYTES)
         try:
+            _check_size_updates(block)
             headers = self._decoder.decode(bytes(block), raw=True)
         except (HPACKError, ValueError, IndexError):
             raise self._failed(
                 f.COMPRESSION_ERROR,
                 f"headers that cannot be read, or more than {HEADER_BLOCK_BYTES} bytes of them",
             ) from None
+        self._idle(len(headers) // FIELDS_FREE)
         ended = bool(flags & f.END_STREAM)
         stream = self._streams.get(stream_id)
         if stream is not None:  # trailers of a request: gRPC's clients send none
@@ -287,27 +317,32 @@ class Http2:
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) % 6 or (flags & f.ACK and payload):
             raise self._failed(f.FRAME_SIZE_ERROR, "settings that cannot be read")
-        self._idle()
+        self._idle(1 + len(payload) // 6)
         if flags & f.ACK:
             return
+        window = None
         for name, value in f.read_settings(payload):
             if name == f.INITIAL_WINDOW_SIZE:
-                self._change_windows(value)
+                if value > f.WINDOW_MAX:
+                    raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
+                window = value  # the last one counts: there are as many as the frame has room for
             elif name == f.MAX_FRAME_SIZE:
                 if not f.FRAME_BYTES_DEFAULT <= value <= f.FRAME_BYTES_MAX:
                     raise self._failed(f.PROTOCOL_ERROR, "an impossible size of frames")
                 self._frame_bytes = min(value, 64 * 1024)
         self.outgoing += f.frame(f.SETTINGS, f.ACK, 0)
-        self._pump_all()
+        if window is not None and window != self._stream_window:
+            self._change_windows(window)
 
     def _change_windows(self, value: int) -> None:
-        if value > f.WINDOW_MAX:
-            raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
+        self._idle(len(self._streams) // STREAMS_A_TOKEN)
+        self._work += len(self._streams) // STREAMS_A_TOKEN
         change, self._stream_window = value - self._stream_window, value
-        for stream in self._streams.values():
+        for stream_id, stream in list(self._streams.items()):
             stream.window += change
             if stream.window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
+            self._pump(stream_id, stream)
 
     def _window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -315,21 +350,22 @@ class Http2:
         size = f.number_in(payload) & f.WINDOW_MAX
         if not size:
             raise self._failed(f.PROTOCOL_ERROR, "an update of a window by nothing")
+        self._idle()
         before = self.waiting_bytes
         if not stream_id:
             self._window += size
             if self._window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
-            self._pump_all()
+            while self._held_up and self._window > 0:
+                first = next(iter(self._held_up))
+                self._pump(first, self._held_up.pop(first))
         elif (stream := self._streams.get(stream_id)) is not None:
             stream.window += size
             if stream.window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
             self._pump(stream_id, stream)
-        if self.waiting_bytes < before:
-            self._events.append(Sendable())
-        else:
-            self._idle()
+        if self.waiting_bytes < before and SENDABLE not in self._events[-1:]:
+            self._events.append(SENDABLE)
 
     def _reset(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -361,8 +397,10 @@ class Http2:
         stream = self._streams.get(stream_id)
         if stream is not None and size:
             stream.received -= size
-            if not stream.ended_there:
-                self.outgoing += f.window_update(stream_id, size)
+            stream.freed += size
+            if not stream.ended_there and stream.freed >= WINDOW_BYTES // 4:
+                self.outgoing += f.window_update(stream_id, stream.freed)
+                stream.freed = 0
 
     def is_open(self, stream_id: int) -> bool:
         """Can an answer still be sent?"""
@@ -380,6 +418,7 @@ class Http2:
         if stream is None or stream.ended_here:
             return
         stream.queue.append(memoryview(data))
+        stream.waiting += len(data)
         self.waiting_bytes += len(data)
         self._pump(stream_id, stream)
 
@@ -394,17 +433,11 @@ class Http2:
     def waiting_of(self, stream_id: int) -> int:
         """Bytes of one answer that wait."""
         stream = self._streams.get(stream_id)
-        return 0 if stream is None else sum(map(len, stream.queue))
+        return 0 if stream is None else stream.waiting
 
     def go_away(self, why: str) -> None:
         """Say that no more is answered here."""
         self.outgoing += f.goaway(self._last_stream, f.NO_ERROR, why)
-
-    def _pump_all(self) -> None:
-        if self.waiting_bytes and self._window > 0:
-            for stream_id, stream in list(self._streams.items()):
-                if stream.queue:
-                    self._pump(stream_id, stream)
 
     def _pump(self, stream_id: int, stream: _Stream) -> None:
         """Send what may be sent of one stream."""
@@ -413,13 +446,17 @@ class Http2:
             piece = queue[0]
             size = min(len(piece), stream.window, self._window, self._frame_bytes)
             if size <= 0 < len(piece):
+                if stream.window > 0:
+                    self._held_up[stream_id] = stream
                 return
             self.outgoing += f.frame_header(f.DATA, 0, stream_id, size)
             self.outgoing += piece[:size]
             stream.window -= size
             self._window -= size
+            stream.waiting -= size
             self.waiting_bytes -= size
-            self._earn()
+            if size == len(piece) or size >= EARNING_BYTES:
+                self._earn()
             if size == len(piece):
                 queue.popleft()
             else:
@@ -438,7 +475,23 @@ class Http2:
             self._drop(stream_id, stream)
 
     def _drop(self, stream_id: int, stream: _Stream) -> None:
-        self.waiting_bytes -= sum(map(len, stream.queue))
+        self.waiting_bytes -= stream.waiting
+        stream.waiting = 0
         stream.queue.clear()
+        self._held_up.pop(stream_id, None)
         stream.ended_here, stream.trailers = True, None
         self._streams.pop(stream_id, None)
+
+
+def _check_size_updates(block: bytearray) -> None:
+    """A block may begin with few updates of the table's size. Raises ValueError."""
+    at = updates = 0
+    while at < len(block) and block[at] & 0xE0 == 0x20:
+        updates += 1
+        is_long = block[at] & 0x1F == 0x1F
+        at += 1
+        while is_long and at < len(block):
+            is_long = block[at] >= 0x80
+            at += 1
+    if updates > SIZE_UPDATES_MAX:
+        raise ValueError("the table's size is set again and again")
