@@ -21,7 +21,12 @@ PREFIX: Final = struct.Struct(">BI")
 
 def call_headers(stream_id: int, method: str, flags: int = f.END_HEADERS, more: bytes = b"") -> bytes:
     """The beginning of a call."""
-    told = {":method": "POST", ":path": SERVICES[0] + method, ":authority": "a", "content-type": "application/grpc"}
+    told = {
+        ":method": "POST",
+        ":path": SERVICES[0] + method,
+        ":authority": "a",
+        "content-type": "application/grpc",
+    }
     block = b"".join(f.literal(name.encode(), value.encode()) for name, value in told.items())
     return f.frame(f.HEADERS, flags, stream_id, block + more)
 
@@ -77,7 +82,8 @@ def packed_headers() -> tuple[bytes, ...]:
         b"\x20" * 16_000,  # the table's size, again and again
     )
     return tuple(
-        HELLO + b"".join(f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, 2 * n + 1, block) for n in range(400))
+        HELLO
+        + b"".join(f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, 2 * n + 1, block) for n in range(400))
         for block in blocks
     )
 
@@ -85,7 +91,9 @@ def packed_headers() -> tuple[bytes, ...]:
 @cache
 def large_requests(shard_id: int) -> bytes:
     """Writes of 10,000 puts, and reads of 10,000 keys."""
-    puts = m.WriteRequest(shard=shard_id, puts=[m.PutRequest(key=b"%06d" % n, value=bytes(20)) for n in range(10_000)])
+    puts = m.WriteRequest(
+        shard=shard_id, puts=[m.PutRequest(key=b"%06d" % n, value=bytes(20)) for n in range(10_000)]
+    )
     gets = m.ReadRequest(shard=shard_id, gets=[m.GetRequest(key=b"%06d" % n) for n in range(10_000)])
     calls = (("Write", puts), ("Read", gets)) * 2
     return HELLO + b"".join(call_of(2 * n + 1, *call) for n, call in enumerate(calls))
@@ -130,10 +138,19 @@ class OxiaAttackers:
 
     async def shut_windows(self) -> None:
         """Answers of all kinds which may not be sent."""
-        scan, follow = m.RangeRequest(shard=self.table), m.NotificationsRequest(shard=self.table, start_offset_exclusive=-1)
+        scan, follow = (
+            m.RangeRequest(shard=self.table),
+            m.NotificationsRequest(shard=self.table, start_offset_exclusive=-1),
+        )
         gets = m.ReadRequest(shard=self.table, gets=[m.GetRequest(key=b"large", include_value=True)] * 8)
         sequence = m.GetSequenceUpdatesRequest(shard=self.table, key=b"k")
-        calls = (("RangeScan", scan), ("Read", gets), ("List", scan), ("GetNotifications", follow), ("GetSequenceUpdates", sequence))
+        calls = (
+            ("RangeScan", scan),
+            ("Read", gets),
+            ("List", scan),
+            ("GetNotifications", follow),
+            ("GetSequenceUpdates", sequence),
+        )
         for hello in (SHUT, HELLO):
             for _ in range(5):
                 await self._oxia(hello + b"".join(call_of(2 * n + 1, *calls[n % 5]) for n in range(STREAMS)))
@@ -160,7 +177,9 @@ class OxiaAttackers:
         """Followers of what the others write."""
         follow = m.NotificationsRequest(shard=self.table)
         for _ in range(3):
-            await self._oxia(HELLO + b"".join(call_of(2 * n + 1, "GetNotifications", follow) for n in range(STREAMS)))
+            await self._oxia(
+                HELLO + b"".join(call_of(2 * n + 1, "GetNotifications", follow) for n in range(STREAMS))
+            )
 
     def oxia_attacks(self) -> tuple[Any, ...]:
         """All of them."""

@@ -26,7 +26,7 @@ from antiphon.oxia.feeds import Feeds, batches_of, empty_batch, newest_of
 from antiphon.oxia.placing import Place, place_in
 from antiphon.oxia.protobuf import encode, put_sized
 from antiphon.oxia.reads import ANSWER_BYTES, Reads, record
-from antiphon.oxia.shards import ShardRequests
+from antiphon.oxia.shards import SCAN_BYTES_MAX, ShardRequests
 from antiphon.oxia.status import (
     INVALID_ARGUMENT,
     NOT_FOUND,
@@ -198,9 +198,9 @@ class OxiaCalls:
     async def write(self, call: Call) -> None:
         """Carry out one request."""
         rights = await self._rights(call)
-        data = await call.message()
-        request = call.parsed(m.WriteRequest, data or b"")
-        await self._pays(rights, Use.PRODUCE, len(data or b""))
+        data = await call.one_message()
+        request = call.parsed(m.WriteRequest, data)
+        await self._pays(rights, Use.PRODUCE, len(data))
         place = await self._place(call, request.shard)
         planned = plan(request, place)
         written = await self._written(place, planned, rights, call.deadline_s)
@@ -269,7 +269,7 @@ class OxiaCalls:
             place = await self._place(call, request.shard)
             version = self._gateway.metadata_version
             try:
-                async for message in self._reads.gets(place, gets, rights, call.deadline_s):
+                async for message in self._reads.gets(place, gets, rights, call):
                     await self._pays(rights, Use.FETCH, len(message))
                     told = True
                     await call.send(message)
@@ -297,13 +297,17 @@ class OxiaCalls:
         place = await self._place(call, request.shard)
         out = bytearray()
         turns, owner = self._listener.turns, call.connection
-        async for page in self._reads.pages(place, request, rights, call.deadline_s, values=values):
+        async for page in self._reads.pages(place, request, rights, call, values=values):
             for row in page:
                 piece = record(row) if values else row.key
                 if out and len(out) + len(piece) > ANSWER_BYTES:
                     await self._send(call, rights, out)
                     out = bytearray()
                 put_sized(out, 0x0A, piece)
+            if out and not call.may_read(SCAN_BYTES_MAX):
+                await self._send(call, rights, out)  # others wait for the room that it takes
+                out = bytearray()
+            call.keep(len(out))
             await turns.next(owner, owner.session.client(owner.host))
             if not call.is_open:
                 return

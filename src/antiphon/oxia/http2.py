@@ -180,6 +180,10 @@ class Http2:
         events, self._events = self._events, []
         return events
 
+    def receive_later(self, data: bytes) -> None:
+        """Keep bytes that came although the other side's turn is not yet."""
+        self._received += data
+
     @property
     def is_half_received(self) -> bool:
         """Has a frame begun that is not here yet, or a block of headers?"""
@@ -286,7 +290,7 @@ class Http2:
         self._idle(len(block) // BLOCK_FREE_BYTES)
         try:
             _check_size_updates(block)
-            headers = self._decoder.decode(bytes(block), raw=True)
+            headers = list(self._decoder.decode(bytes(block), raw=True))
         except (HPACKError, ValueError, IndexError):
             raise self._failed(
                 f.COMPRESSION_ERROR,
@@ -306,8 +310,7 @@ class Http2:
             return
         self._last_stream = stream_id
         if len(self._streams) >= self.bounds.streams:
-            self._idle()
-            self.outgoing += f.rst_stream(stream_id, f.REFUSED_STREAM)
+            self.refuse(stream_id)
             return
         self._earn()
         opened = self._streams[stream_id] = _Stream(self._stream_window)
@@ -401,6 +404,14 @@ class Http2:
             if not stream.ended_there and stream.freed >= WINDOW_BYTES // 4:
                 self.outgoing += f.window_update(stream_id, stream.freed)
                 stream.freed = 0
+
+    def refuse(self, stream_id: int) -> None:
+        """Take no such request now: nothing of it was carried out, and clients try it again."""
+        self._idle()
+        self.outgoing += f.rst_stream(stream_id, f.REFUSED_STREAM)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._drop(stream_id, stream)
 
     def is_open(self, stream_id: int) -> bool:
         """Can an answer still be sent?"""
