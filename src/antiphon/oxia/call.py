@@ -55,6 +55,7 @@ class Carrier(Protocol):
     authorization: bytes
     host: str
     place: "Place"
+    calls_bytes: int
     read_room: "ReadRoom"
 
     @property
@@ -64,6 +65,10 @@ class Carrier(Protocol):
 
     def give_back(self, call: "Call") -> None:
         """Let the client send on, as soon as there is room."""
+        ...
+
+    def count_outgoing(self) -> None:
+        """Count what waits to be sent."""
         ...
 
     def flush_soon(self) -> None:
@@ -213,10 +218,19 @@ class Call:
         """Is there room for so many bytes now, and nobody who waits for some?"""
         return self.connection.read_room.is_there(size_bytes)
 
+    def has_room_for_little(self, size_bytes: int) -> bool:
+        """May so many bytes be held whatever others hold?"""
+        connection = self.connection
+        return connection.account.fits(size_bytes, min(connection.calls_bytes, connection.account.held_bytes))
+
     async def reserve(self, size_bytes: int) -> None:
         """Return when there is room for so many bytes, which are counted from then on."""
         await self.connection.read_room.enter(size_bytes)
         self._read += size_bytes
+
+    async def turn(self) -> None:
+        """Return when it is the turn of the call's connection."""
+        await self.connection.read_room.turn()
 
     def keep(self, size_bytes: int) -> None:
         """Of all that was read so many bytes are left."""
@@ -234,15 +248,19 @@ class Call:
 
     async def send(self, message: Message | bytes | bytearray) -> None:
         """Answer with a message; returns when there is room for the next one."""
-        self.post(message)
+        size_bytes = self.post(message)
+        if self._read:  # the connection counts it from now on
+            self.connection.count_outgoing()
+            self.keep(max(0, self._read - size_bytes))
         await self.connection.room_for(self)
 
-    def post(self, message: Message | bytes | bytearray) -> None:
-        """Answer with a message now, however much waits."""
+    def post(self, message: Message | bytes | bytearray) -> int:
+        """Answer with a message now, however much waits. Returns its size."""
         data = encode(message) if isinstance(message, Message) else message
         self._begin()
         self.connection.http2.send_data(self.stream_id, _PREFIX.pack(0, len(data)) + data)
         self.connection.flush_soon()
+        return len(data)
 
     def _begin(self) -> None:
         if not self._begun:

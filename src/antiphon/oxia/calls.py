@@ -22,7 +22,7 @@ from antiphon.model.requests import OPS_MAX, Delete, TableWritten
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
 from antiphon.oxia import messages as m
 from antiphon.oxia.call import Call, Carrier, Handler
-from antiphon.oxia.feeds import Feeds, batches_of, empty_batch, newest_of
+from antiphon.oxia.feeds import Feeds, Follower, empty_batch, newest_of
 from antiphon.oxia.placing import Place, place_in
 from antiphon.oxia.protobuf import encode, put_sized
 from antiphon.oxia.reads import ANSWER_BYTES, Reads, record
@@ -315,7 +315,7 @@ class OxiaCalls:
             await self._send(call, rights, out)
         call.dealt_with()
 
-    async def _send(self, call: Call, rights: Rights, out: bytearray) -> None:
+    async def _send(self, call: Call, rights: Rights, out: bytes | bytearray) -> None:
         await self._pays(rights, Use.FETCH, len(out))
         await call.send(out)
 
@@ -331,11 +331,13 @@ class OxiaCalls:
         after = request.start_offset_exclusive
         start = await self._feeds.end_of(shard_id, rights) if after is None else max(after, -1) + 1
         await call.send(empty_batch(shard_id, start - 1, system.wall_ms()))
-        async for piece in self._feeds.pieces(shard_id, start, rights):
-            for batch in batches_of(shard_id, piece):
-                await self._send(call, rights, encode(batch))
-            if not call.is_open:
-                return
+        follower = Follower(self._feeds, shard_id, start, rights, call)
+        try:
+            while call.is_open:
+                for message in (await follower.next()).notifications(shard_id):
+                    await self._send(call, rights, message)
+        finally:
+            follower.close()
 
     async def sequence_updates(self, call: Call) -> None:
         """Tell the highest key of a sequence, and each one that is higher; of several at once the highest."""
@@ -348,13 +350,15 @@ class OxiaCalls:
         told = await self._feeds.last_of(shard_id, prefix, rights)
         if told is not None:
             await call.send(m.GetSequenceUpdatesResponse(highest_sequence_key=told))
-        async for piece in self._feeds.pieces(shard_id, start, rights):
-            newest = newest_of(piece, prefix)
-            if newest is not None and (told is None or newest > told):
-                told = newest
-                await call.send(m.GetSequenceUpdatesResponse(highest_sequence_key=newest))
-            if not call.is_open:
-                return
+        follower = Follower(self._feeds, shard_id, start, rights, call)
+        try:
+            while call.is_open:
+                newest = newest_of(await follower.next(), prefix)
+                if newest is not None and (told is None or newest > told):
+                    told = newest
+                    await call.send(m.GetSequenceUpdatesResponse(highest_sequence_key=newest))
+        finally:
+            follower.close()
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 

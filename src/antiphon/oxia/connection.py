@@ -305,9 +305,13 @@ class OxiaConnection(asyncio.Protocol):
         transport = self._transport
         return self.http2.waiting_bytes + (0 if transport is None else transport.get_write_buffer_size())
 
+    def count_outgoing(self) -> None:
+        """Count what waits to be sent."""
+        self.account.outgoing(self._waiting_bytes)
+
     def _count(self) -> None:
         """What the client has not taken is counted; who waits for room looks again."""
-        self.account.outgoing(self._waiting_bytes)
+        self.count_outgoing()
         self.account.half = any(call.is_half_received for call in self.calls.values())
         self.account.large_no_more(self.calls_bytes)
         self.read_room.look()

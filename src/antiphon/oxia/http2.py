@@ -31,8 +31,6 @@ BLOCK_UNIT_BYTES: Final = 64  # of headers, which take about as long as a frame
 BLOCK_FREE_BYTES: Final = 512  # of headers that cost no token, and each so many more cost one
 FIELDS_FREE: Final = 16  # the same of fields
 STREAMS_A_TOKEN: Final = 16  # whose windows a setting changes
-SIZE_UPDATES_MAX: Final = 2  # of HPACK's table at the beginning of a block (RFC 7541, 4.2)
-EARNING_BYTES: Final = 1_024  # of an answer, in one frame
 USEFUL: Final = (
     3.0  # tokens that a frame earns that makes something go on: its updates of windows and pings are paid
 )
@@ -289,7 +287,7 @@ class Http2:
         self._work += len(block) // BLOCK_UNIT_BYTES
         self._idle(len(block) // BLOCK_FREE_BYTES)
         try:
-            _check_size_updates(block)
+            f.check_size_updates(block)
             headers = list(self._decoder.decode(bytes(block), raw=True))
         except (HPACKError, ValueError, IndexError):
             raise self._failed(
@@ -353,7 +351,6 @@ class Http2:
         size = f.number_in(payload) & f.WINDOW_MAX
         if not size:
             raise self._failed(f.PROTOCOL_ERROR, "an update of a window by nothing")
-        self._idle()
         before = self.waiting_bytes
         if not stream_id:
             self._window += size
@@ -367,7 +364,9 @@ class Http2:
             if stream.window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
             self._pump(stream_id, stream)
-        if self.waiting_bytes < before and SENDABLE not in self._events[-1:]:
+        if self.waiting_bytes == before:
+            self._idle()
+        elif SENDABLE not in self._events[-1:]:
             self._events.append(SENDABLE)
 
     def _reset(self, stream_id: int, payload: bytes) -> None:
@@ -466,8 +465,7 @@ class Http2:
             self._window -= size
             stream.waiting -= size
             self.waiting_bytes -= size
-            if size == len(piece) or size >= EARNING_BYTES:
-                self._earn()
+            self._earn()
             if size == len(piece):
                 queue.popleft()
             else:
@@ -492,17 +490,3 @@ class Http2:
         self._held_up.pop(stream_id, None)
         stream.ended_here, stream.trailers = True, None
         self._streams.pop(stream_id, None)
-
-
-def _check_size_updates(block: bytearray) -> None:
-    """A block may begin with few updates of the table's size. Raises ValueError."""
-    at = updates = 0
-    while at < len(block) and block[at] & 0xE0 == 0x20:
-        updates += 1
-        is_long = block[at] & 0x1F == 0x1F
-        at += 1
-        while is_long and at < len(block):
-            is_long = block[at] >= 0x80
-            at += 1
-    if updates > SIZE_UPDATES_MAX:
-        raise ValueError("the table's size is set again and again")

@@ -45,6 +45,7 @@ class ReadRoom:
         self._owner = owner
         self._account = owner.account
         self._turns = turns
+        self.glancing = asyncio.Lock()  # held by a get that looks how large its rows are
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def is_there(self, size_bytes: int) -> bool:
@@ -91,6 +92,10 @@ class ReadRoom:
             self._turns.add(self, read, self._owner.client)
         else:
             read()
+
+    async def turn(self) -> None:
+        """Return when it is the connection's turn."""
+        await self._turns.next(self, self._owner.client)
 
     def spent(self, size_bytes: int) -> None:
         """So much was read in this turn of the loop."""

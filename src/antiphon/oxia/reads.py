@@ -38,7 +38,7 @@ class Reads:
 
     async def gets(
         self, place: "Place", wanted: list[GetRequest], rights: "Rights", call: "Call"
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[bytearray]:
         """The messages that answer gets, in their order."""
         if len(wanted) > GETS_MAX:
             raise CallFailedError(INVALID_ARGUMENT, f"a read has {GETS_MAX} gets at most, not {len(wanted)}")
@@ -48,17 +48,17 @@ class Reads:
             while end < len(wanted) and end - at < TOGETHER and _alike(wanted[at], wanted[end]):
                 end += 1
             if out and not call.may_read(GET_BYTES_MAX):
-                yield bytes(out)  # it holds nothing that others wait for while it waits for room itself
-                out.clear()
+                yield out  # it holds nothing that others wait for while it waits for room itself
+                out = bytearray()
                 call.keep(0)
             for response in await self._some(place, wanted[at:end], rights, call):
                 if out and len(out) + len(response) > ANSWER_BYTES:
-                    yield bytes(out)
-                    out.clear()
+                    yield out
+                    out = bytearray()
                 put_sized(out, 0x0A, response)
             call.keep(len(out))
             at = end
-        yield bytes(out)
+        yield out
 
     async def _some(
         self, place: "Place", wanted: list[GetRequest], rights: "Rights", call: "Call"
