@@ -30,6 +30,9 @@ WORK_MAX: Final = 256  # that `receive` does at a time: frames, and headers by t
 BLOCK_UNIT_BYTES: Final = 64  # of headers, which take about as long as a frame
 BLOCK_FREE_BYTES: Final = 512  # of headers that cost no token, and each so many more cost one
 FIELDS_FREE: Final = 16  # the same of fields
+PIECE_BYTES: Final = (
+    1_024  # of a larger answer that are sent at least, so that windows do not fall into crumbs
+)
 STREAMS_A_TOKEN: Final = 16  # whose windows a setting changes
 USEFUL: Final = (
     3.0  # tokens that a frame earns that makes something go on: its updates of windows and pings are paid
@@ -124,6 +127,7 @@ class Http2:
         self._last_stream = 0
         self._window = f.WINDOW_DEFAULT  # what may be sent on the connection
         self._stream_window = f.WINDOW_DEFAULT
+        self._least = PIECE_BYTES
         self._frame_bytes = f.FRAME_BYTES_DEFAULT
         self._unread = 0  # bytes that were received and not given back, on the connection
         self._consumed = 0  # that may be given back, and are collected
@@ -339,6 +343,7 @@ class Http2:
         self._idle(len(self._streams) // STREAMS_A_TOKEN)
         self._work += len(self._streams) // STREAMS_A_TOKEN
         change, self._stream_window = value - self._stream_window, value
+        self._least = max(1, min(PIECE_BYTES, value // 4))
         for stream_id, stream in list(self._streams.items()):
             stream.window += change
             if stream.window > f.WINDOW_MAX:
@@ -356,7 +361,7 @@ class Http2:
             self._window += size
             if self._window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
-            while self._held_up and self._window > 0:
+            while self._held_up and self._window >= self._least:
                 first = next(iter(self._held_up))
                 self._pump(first, self._held_up.pop(first))
         elif (stream := self._streams.get(stream_id)) is not None:
@@ -455,8 +460,10 @@ class Http2:
         while queue:
             piece = queue[0]
             size = min(len(piece), stream.window, self._window, self._frame_bytes)
-            if size <= 0 < len(piece):
-                if stream.window > 0:
+            if (
+                size < len(piece) and size < self._least
+            ):  # the window opens again: clients wait for a half of it at most
+                if stream.window >= self._least:
                     self._held_up[stream_id] = stream
                 return
             self.outgoing += f.frame_header(f.DATA, 0, stream_id, size)
