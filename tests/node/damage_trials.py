@@ -25,6 +25,7 @@ from tests.node import damage_settings
 from tests.node.damage_cluster import COUNT, TOPICS, Cluster, copies, files_of
 from tests.node.damage_kinds import (
     EMPTY_ONES,
+    EVERYWHERE,
     HARMS,
     KINDS,
     PATTERNS,
@@ -96,7 +97,9 @@ def try_out(trial: Trial, disks: dict[str, dict[int, Copy]], base: Cluster) -> T
         restored = disks_of(disks[trial.before], draw)
         if trial.before != RUNNING:
             if trial.kind in PREPARED:
-                PREPARED[trial.kind](restored[VICTIM], base.shards)
+                for node_id, disk in restored.items():
+                    if node_id == VICTIM or trial.kind in EVERYWHERE:
+                        PREPARED[trial.kind](disk, base.shards)
             harm_file(trial.kind, trial.path, trial.harm, restored, draw)
         cluster = Cluster(base.files, restored)
         cluster.shards, cluster.early = base.shards, dict(base.early)

@@ -227,3 +227,19 @@ async def test_who_was_slow_is_told_everything() -> None:
                 ]
             assert told == wanted
         assert await keys(client(0), shard_id, b"00-0000", b"00-0001") == [wanted[0]]
+
+
+@in_virtual_time
+async def test_who_follows_from_beyond_the_end_keeps_nothing_from_the_others() -> None:
+    async with nodes_with(count=1) as nodes:
+        (shard_id,) = shards_of(nodes)
+        await write(client(0), shard_id, puts=[m.PutRequest(key=b"before")])
+        end = nodes.nodes[0].hosts[shard_id].log.log_end
+        for after in (end, end - 1):
+            wanted = m.NotificationsRequest(shard=shard_id, start_offset_exclusive=after)
+            stream = ask(await client(0).connection(), "GetNotifications", wanted)
+            await stream.next(5)
+            await asyncio.sleep(0.2)
+        await write(client(0), shard_id, puts=[m.PutRequest(key=b"next")])
+        batch = decode(m.NotificationBatch, await stream.next(5) or b"")
+        assert [one.key for one in batch.notifications] == [b"next"]

@@ -91,6 +91,10 @@ class Tail:
         if not self.failed:
             await self._news.wait()
 
+    def has(self, offset: int) -> bool:
+        """Has it all that follows an offset, or will have it?"""
+        return offset >= self.end or self.piece_at(offset) is not None
+
     def piece_at(self, offset: int) -> Piece | None:
         """What follows an offset before `end`; None: it is not kept any more."""
         if not self._pieces or offset < self._pieces[0].start:
@@ -111,7 +115,8 @@ class Tails:
     def follow(self, shard_id: int, start: int, read: Read) -> Tail:
         """The tail of a shard; `leave` it again."""
         found = self._tails.get(shard_id)
-        if found is None or found.failed:
+        # A client may have named an offset beyond the log's end: its tail has nothing for those who are at the end.
+        if found is None or found.failed or not found.has(start):
             found = self._tails[shard_id] = Tail(start, read)
         found.followers += 1
         return found
