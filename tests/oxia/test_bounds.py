@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,12 +16,10 @@ from antiphon.oxia.http2 import Bounds
 from antiphon.oxia.protobuf import decode
 from antiphon.oxia.shards import ShardRequests
 from antiphon.oxia.status import DEADLINE_EXCEEDED
+from antiphon.oxia.tails import Piece, Tails
 from antiphon.simulation.cluster.oxia_client import SERVICES, CallError, Connection, Stream
 from tests.node.in_process import Nodes, in_virtual_time
 from tests.oxia.test_calls import client, get, keys, nodes_with, shards_of, write
-
-if TYPE_CHECKING:
-    from antiphon.oxia.tails import Tails
 
 MIB = 1024 * 1024
 ROW = bytes(700_000)
@@ -230,16 +228,18 @@ async def test_who_was_slow_is_told_everything() -> None:
 
 
 @in_virtual_time
-async def test_who_follows_from_beyond_the_end_keeps_nothing_from_the_others() -> None:
-    async with nodes_with(count=1) as nodes:
-        (shard_id,) = shards_of(nodes)
-        await write(client(0), shard_id, puts=[m.PutRequest(key=b"before")])
-        end = nodes.nodes[0].hosts[shard_id].log.log_end
-        for after in (end, end - 1):
-            wanted = m.NotificationsRequest(shard=shard_id, start_offset_exclusive=after)
-            stream = ask(await client(0).connection(), "GetNotifications", wanted)
-            await stream.next(5)
-            await asyncio.sleep(0.2)
-        await write(client(0), shard_id, puts=[m.PutRequest(key=b"next")])
-        batch = decode(m.NotificationBatch, await stream.next(5) or b"")
-        assert [one.key for one in batch.notifications] == [b"next"]
+async def test_a_tail_is_shared_by_those_for_whom_it_has_everything() -> None:
+    async def nothing(start: int) -> Piece:
+        await asyncio.sleep(1)
+        return Piece(start, start, [], 0)
+
+    tails = Tails()
+    later = tails.follow(7, 11, nothing)
+    assert tails.follow(7, 11, nothing) is later
+    assert tails.follow(7, 12, nothing) is later
+    earlier = tails.follow(7, 10, nothing)  # that one will never have what is at 10
+    assert earlier is not later
+    assert tails.follow(7, 11, nothing) is earlier
+    for tail in (later, later, later, earlier, earlier):
+        tails.leave(7, tail)
+    assert not tails._tails
