@@ -66,6 +66,7 @@ class OxiaLoad:
         self._ledger = pace.ledger
         self.notified = Notified(pace.ledger.problem)
         self._ranges: KeyRanges | None = None
+        self._follows = asyncio.Semaphore(0)
         self._staying: list[OxiaClient] = []
 
     def _client(self, name: str) -> OxiaClient:
@@ -79,7 +80,9 @@ class OxiaLoad:
             shards = [shard.shard_id for topic in topics if topic.name == OXIA for shard in topic.shards]
         every = self._pace.every
         followers = [asyncio.create_task(self._follow(shard)) for shard in shards]
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(TIMEOUT_S):  # what is put from now on they are told
+            for _ in shards:
+                await self._follows.acquire()
         async with asyncio.TaskGroup() as tasks:
             for which in range(PUTTERS):
                 tasks.create_task(every(PERIOD_S, "oxia put", self._putter(which)))
@@ -119,7 +122,10 @@ class OxiaLoad:
         at = self._stays(f"follower {shard}")
         _, _, stream = await at.begin("GetNotifications", m.NotificationsRequest(shard=shard))
         while (data := await stream.next(3600.0)) is not None:
-            for one in decode(m.NotificationBatch, data).notifications:
+            batch = decode(m.NotificationBatch, data)
+            if not batch.notifications:  # the first one says from where on
+                self._follows.release()
+            for one in batch.notifications:
                 self.notified.take(one.key, one.value.version_id)
         raise ConnectionError("the notifications ended")
 

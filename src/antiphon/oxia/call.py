@@ -37,6 +37,7 @@ MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of a client's message
 INBOX_MAX: Final = 1_024  # messages that wait
 SEND_BYTES: Final = 512 * 1024  # that a call may have waiting before it makes more
 CALL_BYTES: Final = 4_096  # that a call keeps beside its messages, about
+COPIED_BYTES: Final = 16 * 1024  # of a message: larger ones wait as they are
 KEPT_HEADERS: Final[tuple[bytes, ...]] = (b":authority", b"authorization", b"shard-id", b"user-agent")
 REQUEST_S: Final = 30.0  # that a call may be open whose one message does not come
 _PREFIX: Final = struct.Struct(">BI")
@@ -255,10 +256,15 @@ class Call:
         await self.connection.room_for(self)
 
     def post(self, message: Message | bytes | bytearray) -> int:
-        """Answer with a message now, however much waits. Returns its size."""
+        """Answer with a message now, however much waits; it must not change afterwards. Returns its size."""
         data = encode(message) if isinstance(message, Message) else message
         self._begin()
-        self.connection.http2.send_data(self.stream_id, _PREFIX.pack(0, len(data)) + data)
+        prefix, http2 = _PREFIX.pack(0, len(data)), self.connection.http2
+        if len(data) < COPIED_BYTES:
+            http2.send_data(self.stream_id, prefix + data)
+        else:
+            http2.send_data(self.stream_id, prefix)
+            http2.send_data(self.stream_id, data)
         self.connection.flush_soon()
         return len(data)
 
