@@ -15,6 +15,7 @@ TARGETS: Final = {
     "aborted-files": "disks:AbortedFiles",
     "node-files": "disks:NodeFiles",
     "shard-states": "states:ShardStates",
+    "compacted-files": "states:CompactedFiles",
     "multi-files": "states:MultiFiles",
     "node-states": "states:NodeStates",
     "rocks-manifest": "states:RocksManifest",

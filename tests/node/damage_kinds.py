@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from antiphon.log.compacted_files import CLEAN_NAME, Clean, save_clean
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import replace_file
 from antiphon.log.layout import DAMAGE_NAME
@@ -25,11 +26,14 @@ from antiphon.log.snapshot import (
     encode_start,
     frame,
 )
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
+from antiphon.node.audit_notes import BOOK_NAME as AUDIT_NAME
+from antiphon.node.known_voters import VOTERS_NAME, Address, Note, write_note
 from antiphon.partition.multi_salvage import SALVAGE_FILE, SALVAGE_MAGIC, SALVAGE_VERSION
 from antiphon.partition.table_files import INSTALL_MAGIC, INSTALL_SUFFIX, INSTALL_VERSION, Installation
 from antiphon.records.entry_id import EntryId
 from tests.node.damage_cluster import COUNT, FOLDERS, files_of
-from tests.node.in_process import DIRECTORY, KEY_FILE
+from tests.node.in_process import DIRECTORY, KEY_FILE, NATIVE_PORT, PEER_PORT
 
 VICTIM: Final = 1
 HARMS: Final = ("flip", "cut", "extend", "zero", "swap", "duplicate", "delete", "empty", "forbid")
@@ -47,6 +51,8 @@ KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("lock", rf"{DIRECTORY}/lock"),
     ("scrub", rf"{DIRECTORY}/scrub"),
     ("findings", rf"{DIRECTORY}/findings"),
+    ("audit", rf"{DIRECTORY}/audit"),
+    ("voters", rf"{DIRECTORY}/voters"),
     ("reserve", rf"{DIRECTORY}/reserve"),
     ("peer.key", KEY_FILE),
     ("`__cluster`: segment", rf"{DIRECTORY}/shards/0/\d+\.log"),
@@ -61,6 +67,7 @@ KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("hard-state", rf"{SHARD}/hard-state"),
     ("high-watermark", rf"{DIRECTORY}/shards/\d+/high-watermark"),
     ("led-term", rf"{DIRECTORY}/shards/\d+/led-term"),
+    ("compacted", rf"{SHARD}/compacted"),
     ("placement", rf"{DIRECTORY}/shards/\d+/placement"),
     ("origins", rf"{DIRECTORY}/shards/\d+/origins"),
     ("damaged", rf"{SHARD}/damaged"),
@@ -136,12 +143,40 @@ def being_installed(disk: SimulatedDisk, shards: Shards) -> str:
     return path
 
 
+def audited(disk: SimulatedDisk, shards: Shards) -> str:
+    """An audit has found something in a replica here."""
+    path = f"{DIRECTORY}/{AUDIT_NAME}"
+    replace_file(disk, path, msgspec.json.encode({shards["log"]: "log/0 at offset 3: differs from node 2"}))
+    return path
+
+
+def with_voters(disk: SimulatedDisk, shards: Shards) -> str:
+    """The voters have changed, and are who they were; every node has noted it."""
+    path = f"{DIRECTORY}/{VOTERS_NAME}"
+    addresses = tuple(
+        Address(node, f"node-{node}:{NATIVE_PORT}", f"node-{node}:{PEER_PORT}") for node in range(COUNT)
+    )
+    write_note(disk, path, Note(ShardMeta(CLUSTER_SHARD_ID, 0, tuple(range(COUNT))), addresses))
+    return path
+
+
+def compacted(disk: SimulatedDisk, shards: Shards) -> str:
+    """A part of a log is clean."""
+    log = _log_of(disk, shards["other"])
+    save_clean(disk, log.path, Clean(log.log_end // 2, log.log_end // 2, 1_000, 0))
+    return f"{log.path}/{CLEAN_NAME}"
+
+
 PREPARED: Final[dict[str, Callable[[SimulatedDisk, Shards], str]]] = {
     "damaged": marked,
     "behind-damage": kept_behind_damage,
     "reset": being_reset,
     "store: .install": being_installed,
+    "audit": audited,
+    "voters": with_voters,
+    "compacted": compacted,
 }
+EVERYWHERE: Final = ("voters",)  # what all nodes have then
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------------

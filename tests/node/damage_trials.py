@@ -25,6 +25,7 @@ from tests.node import damage_settings
 from tests.node.damage_cluster import COUNT, TOPICS, Cluster, copies, files_of
 from tests.node.damage_kinds import (
     EMPTY_ONES,
+    EVERYWHERE,
     HARMS,
     KINDS,
     PATTERNS,
@@ -96,7 +97,9 @@ def try_out(trial: Trial, disks: dict[str, dict[int, Copy]], base: Cluster) -> T
         restored = disks_of(disks[trial.before], draw)
         if trial.before != RUNNING:
             if trial.kind in PREPARED:
-                PREPARED[trial.kind](restored[VICTIM], base.shards)
+                for node_id, disk in restored.items():
+                    if node_id == VICTIM or trial.kind in EVERYWHERE:
+                        PREPARED[trial.kind](disk, base.shards)
             harm_file(trial.kind, trial.path, trial.harm, restored, draw)
         cluster = Cluster(base.files, restored)
         cluster.shards, cluster.early = base.shards, dict(base.early)
@@ -245,6 +248,17 @@ def _rows(trials: Sequence[Trial]) -> list[str]:
     return lines
 
 
+def merged(old: str, trials: Sequence[Trial]) -> str:
+    """The tables with these trials' rows in the first one, in the place of those of the same kinds, or behind all."""
+    lines = old.split("\n")
+    first = next(at for at, line in enumerate(lines) if line.startswith("|---")) + 1
+    end = next((at for at in range(first, len(lines)) if not lines[at].startswith("|")), len(lines))
+    rows = {line.split(" | ")[0]: line for line in lines[first:end]}
+    made = _rows([one for one in trials if one.before != RUNNING])[2:]
+    rows |= {line.split(" | ")[0]: line for line in made}
+    return "\n".join([*lines[:first], *rows.values(), *lines[end:]])
+
+
 def say(trial: Trial) -> None:
     """One line for a person."""
     told = ", ".join(trial.told)
@@ -253,7 +267,9 @@ def say(trial: Trial) -> None:
 
 
 def main() -> int:
-    """Run all, print each, write the table. Words of the command line choose kinds of files, and then nothing is written."""
+    """Run all, print each, write the table. Words of the command line choose kinds of files: then their rows are written,
+    those of nodes that were started.
+    """
     began, wanted = time.monotonic(), sys.argv[1:]
 
     def chosen(found: list[Trial]) -> list[Trial]:
@@ -263,10 +279,11 @@ def main() -> int:
     trials = run_trials(chosen, say) + of_settings
     bad = [one for one in trials if not one.is_good]
     print(f"{len(trials)} trials, {len(bad)} bad, {time.monotonic() - began:.0f} s")
-    if not wanted:
-        text = DOC.read_text()
-        head, _, rest = text.partition(BEGIN)
-        DOC.write_text(f"{head}{BEGIN}\n{table(trials)}\n{END}{rest.partition(END)[2]}")
+    text = DOC.read_text()
+    head, _, rest = text.partition(BEGIN)
+    old, _, tail = rest.partition(END)
+    new = merged(old.strip("\n"), trials) if wanted else table(trials)
+    DOC.write_text(f"{head}{BEGIN}\n{new}\n{END}{tail}")
     return 1 if bad else 0
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.node.damage_kinds import HARMS, KINDS
 from tests.node.damage_outcomes import RUNNING, Trial
-from tests.node.damage_trials import run_trials
+from tests.node.damage_trials import merged, run_trials
 
 
 def some(trials: list[Trial]) -> list[Trial]:
@@ -25,3 +25,21 @@ def test_a_damaged_file_keeps_nobody_from_serving_and_loses_nothing() -> None:
     assert len(outcomes) > 20
     assert not [one for one in outcomes if not one.is_good]
     assert {"refused", "mended", "as before"} <= {one.word for one in outcomes}
+
+
+def test_rows_of_some_kinds_take_the_places_of_their_old_ones() -> None:
+    old = "| file | flip |\n|---|---|\n| lock | refused |\n| scrub | told |\n\n2 trials."
+    trials = [
+        Trial(kind, "/data/x", "flip", before, served=True, mended=True)
+        for kind, before in (("lock", "killed"), ("audit", "stopped"), ("scrub", RUNNING))
+    ]
+    told = merged(old, trials).split("\n")
+    others = " | -" * (len(HARMS) - 1)
+    assert told == [
+        *old.split("\n")[:2],
+        f"| lock | as before{others} |",
+        "| scrub | told |",
+        f"| audit | as before{others} |",
+        "",
+        "2 trials.",
+    ]

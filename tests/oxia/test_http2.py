@@ -1,5 +1,7 @@
 """One end of HTTP/2: what clients may do, and where each of them is stopped."""
 
+from typing import Any
+
 import pytest
 from hpack import Encoder
 
@@ -7,6 +9,7 @@ from antiphon.oxia import frames as f
 from antiphon.oxia.http2 import (
     HEADER_BLOCK_BYTES,
     WINDOW_BYTES,
+    WORK_MAX,
     Bounds,
     ConnectionFailedError,
     Http2,
@@ -226,3 +229,97 @@ def test_who_does_not_speak_http2_is_told() -> None:
     one = Http2()
     with pytest.raises(ConnectionFailedError, match="HTTP/2"):
         one.receive(b"GET / HTTP/1.1\r\n")
+
+
+def _opened(count: int, waiting: bytes = b"") -> Http2:
+    """A connection with so many calls, of each of which so much waits."""
+    one, encoder = connected(), Encoder()
+    for number in range(count):
+        one.receive(headers(2 * number + 1, f.END_HEADERS | f.END_STREAM, encoder))
+        one.send_data(2 * number + 1, waiting)
+    one.outgoing.clear()
+    return one
+
+
+def _all(one: Http2, data: bytes) -> None:
+    one.receive(data)
+    while one.is_interrupted:
+        one.receive(b"")
+
+
+def test_settings_cost_as_many_as_they_are_and_the_streams_that_they_change() -> None:
+    windows = f.settings_frame([(f.INITIAL_WINDOW_SIZE, 70_000 + number) for number in range(2_000)])
+    one = connected()
+    one.receive(windows)
+    with pytest.raises(ConnectionFailedError, match="ask for nothing"):
+        one.receive(windows)
+    changes = [f.settings_frame([(f.INITIAL_WINDOW_SIZE, 70_000 + number)]) for number in range(100)]
+    one = _opened(1_000)
+    with pytest.raises(ConnectionFailedError, match="ask for nothing"):
+        _all(one, b"".join(changes))
+
+
+def test_windows_look_at_no_stream_that_cannot_send() -> None:
+    one = _opened(1_000, bytes(100))
+    asked = 0
+
+    class Counted(dict[int, Any]):
+        def items(self) -> Any:
+            nonlocal asked
+            asked += 1
+            return super().items()
+
+    one._streams = Counted(one._streams)
+    for _ in range(500):
+        one.receive(f.window_update(0, 100))
+    assert not asked
+    sent = [stream for kind, _, stream, data in frames_in(bytes(one.outgoing)) if kind == f.DATA and data]
+    assert len(set(sent)) >= 300  # 65,535 bytes were sent before; each in its turn
+
+
+def test_answers_of_many_streams_share_a_window() -> None:
+    one = _opened(10, bytes(50_000))
+    assert one.waiting_bytes == 500_000 - f.WINDOW_DEFAULT
+    for _ in range(100):
+        one.receive(f.window_update(0, 10_000))
+    assert one.waiting_bytes == 0
+    assert sum(len(data) for kind, *_, data in frames_in(bytes(one.outgoing)) if kind == f.DATA) == (
+        500_000 - f.WINDOW_DEFAULT
+    )
+
+
+@pytest.mark.parametrize(
+    "block",
+    [Encoder().encode([("a", "b" * 12_000)], huffman=True), b"\x82" * 380],
+    ids=["large", "many fields"],
+)
+def test_blocks_of_headers_that_cost_much_are_paid_for(block: bytes) -> None:
+    one, number = connected(), 1
+    with pytest.raises(ConnectionFailedError, match="ask for nothing"):  # noqa: PT012 - as long as it takes
+        while number < 20_000:
+            _all(one, f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, number, block))
+            one.send_end(number, b"")
+            number += 2
+    assert number < 1_000
+
+
+def test_the_size_of_the_table_of_headers_is_set_twice_at_most() -> None:
+    block = Encoder().encode(REQUEST)
+    one = connected()
+    (opened,) = one.receive(f.frame(f.HEADERS, f.END_HEADERS, 1, b"\x20\x3f\xe1\x1f" + block))
+    assert isinstance(opened, Opened)
+    with pytest.raises(ConnectionFailedError, match="cannot be read"):
+        one.receive(f.frame(f.HEADERS, f.END_HEADERS, 3, b"\x20" * 3 + block))
+    assert told(one) == f.COMPRESSION_ERROR
+
+
+def test_so_much_is_read_at_a_time() -> None:
+    one = connected()
+    assert one.receive(headers(1)) != []
+    one.receive(f.frame(f.DATA, 0, 1, b"x") * (WORK_MAX + 10))
+    assert one.is_interrupted
+    assert one.held_bytes == 10 * 10
+    one.receive_later(f.frame(f.DATA, 0, 1, b"y"))
+    found = one.receive(b"")
+    assert one.held_bytes == 0
+    assert [event.data for event in found if isinstance(event, Received)] == [b"x"] * 10 + [b"y"]

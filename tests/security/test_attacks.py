@@ -34,6 +34,7 @@ from antiphon.model.requests import (
 from antiphon.tools.local_cluster import LocalCluster, RunningNode
 from antiphon.wire.frames import encode_message
 from tests.kafka.raw import RawClient, fetch_body
+from tests.security.oxia_attacks import OxiaAttackers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -80,7 +81,7 @@ def large_writes(shard_id: int) -> bytes:
     )
 
 
-class Attackers:
+class Attackers(OxiaAttackers):
     """Raw connections to one node; none of them reads anything."""
 
     def __init__(self, node: Any, log: int, table: int, other: int) -> None:
@@ -211,10 +212,11 @@ class Attackers:
         attacks: tuple[Callable[[], Awaitable[None]], ...] = (
             self.announced, self.begun, self.kafka_fetches, self.native_fetches, self.gets, self.pages, self.costly,
             self.members, self.writes, self.silent, self.topics, self.placements, self.news, self.metadata,
+            *self.oxia_attacks(),
         )  # fmt: skip
-        only = os.environ.get("ATTACK")
+        only = os.environ.get("ATTACK", "").split()
         for attack in attacks:
-            if only and attack.__name__ != only:
+            if only and attack.__name__ not in only:
                 continue
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 await attack()
@@ -288,7 +290,8 @@ def test_all_attacks_at_once_hurt_neither_nodes_nor_other_clients(monkeypatch: p
         db.create_table("other", shards=1, replicas=3)
         for _ in range(20):
             db.topic("log").append(bytes(900_000))
-        db.table("book").put(b"large", bytes(900_000))
+        for name in (b"large", b"large1", b"large2"):
+            db.table("book").put(name, bytes(900_000))
         shards = {topic.name: topic.shards[0].shard_id for topic in db.metadata().topics}
         puts = Puts(running.native)
         puts.start()

@@ -22,6 +22,7 @@ TRIMMED: Final = "soak-trimmed"  # retention works on it all the time
 KAFKA: Final = "soak-kafka"
 TABLE: Final = "soak-table"
 BULK: Final = "soak-bulk"
+OXIA: Final = "soak-oxia"  # of the clients of Oxia's protocol
 SHARDS: Final = 3
 KEYS: Final = 300
 APPENDERS: Final = 3
@@ -95,6 +96,7 @@ class NativeLoad:
             await db.create_topic(KAFKA, shards=SHARDS)
             await db.create_topic(TRIMMED, shards=1, config={"retention.bytes": str(2 << 20), **small})
             await db.create_table(TABLE, shards=2)
+            await db.create_table(OXIA, shards=2)
             await db.create_table(
                 BULK, shards=2, config={"retention.bytes": str(16 << 20), "segment.bytes": str(4 << 20)}
             )

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.kafka.messages.groups import JoinGroupRequest, JoinProtocol
 from antiphon.kafka.schema import encode
 from antiphon.model.requests import PROTOCOL_VERSION, Fetch, Hello, TableScan
+from antiphon.oxia import frames as f
+from antiphon.oxia import messages as m
 from antiphon.wire.frames import encode_message
 from tests.kafka.raw import RawClient, fetch_body
+from tests.security.oxia_attacks import HELLO, SHUT, call_headers, call_of
 from tests.soak.load import KAFKA, LOG, TABLE, Pace
 from tests.soak.visitors import host_port
 
@@ -41,6 +44,8 @@ class RudeClients:
             self._http_deaf,
             self._half_a_request,
             self._member_that_vanishes,
+            self._oxia_deaf,
+            self._oxia_resets,
         )
 
     async def run(self) -> None:
@@ -104,3 +109,20 @@ class RudeClients:
         )
         client.send(11, 3, encode(request, 3, flexible=False))
         return client.writer
+
+    async def _oxia_deaf(self, node: Any) -> asyncio.StreamWriter:
+        """Scans and notifications which may not be answered."""
+        _, writer = await self._open(node.oxia)
+        scan = m.RangeRequest(shard=self._shards[TABLE])
+        follow = m.NotificationsRequest(shard=self._shards[TABLE], start_offset_exclusive=-1)
+        calls = (("RangeScan", scan), ("GetNotifications", follow)) * FETCHES
+        writer.write(SHUT + b"".join(call_of(2 * n + 1, *call) for n, call in enumerate(calls)))
+        return writer
+
+    async def _oxia_resets(self, node: Any) -> asyncio.StreamWriter:
+        """Calls that are given up at once, and one in the middle of its message."""
+        _, writer = await self._open(node.oxia)
+        resets = (call_headers(2 * n + 1, "Read") + f.rst_stream(2 * n + 1, f.CANCEL) for n in range(FETCHES))
+        half = call_headers(2 * FETCHES + 1, "Write") + f.frame(f.DATA, 0, 2 * FETCHES + 1, b"\x00\x00\x01")
+        writer.write(HELLO + b"".join(resets) + half)
+        return writer

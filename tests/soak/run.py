@@ -28,7 +28,8 @@ from tests.soak import plot
 from tests.soak.figures import JUDGED_FROM, Latencies, Sampler, as_rows, trends, window_of
 from tests.soak.kafka_load import KafkaLoad
 from tests.soak.ledger import Ledger, ShardJudge, judge_rows, parse
-from tests.soak.load import BULK, KAFKA, LOG, TABLE, TRIMMED, NativeLoad, Pace
+from tests.soak.load import BULK, KAFKA, LOG, OXIA, TABLE, TRIMMED, NativeLoad, Pace
+from tests.soak.oxia_load import OxiaLoad
 from tests.soak.rude import RudeClients
 from tests.soak.visitors import Visitors, connections
 
@@ -39,6 +40,7 @@ CLIENTS: Final = "clients"
 # What a person waits for; the rest is told as well, and not judged.
 JUDGED_KINDS: Final = (
     "native append", "put", "get", "scan", "bulk write", "kafka produce", "kafka consume", "page", "native visit",
+    "oxia put", "oxia get", "oxia scan", "oxia visit",
 )  # fmt: skip
 WRITTEN: Final = (LOG, KAFKA, TRIMMED)
 
@@ -68,7 +70,8 @@ class Soak:
         kafka = KafkaLoad(self._cluster.kafka, self.ledger, self.latencies)
         kafka.start()
         self.sampler.start()
-        parts = (native, Visitors(self._cluster, pace), RudeClients(self._cluster, shard_ids, pace))
+        oxia = OxiaLoad(self._cluster.oxia, self._cluster.native, pace)
+        parts = (native, oxia, Visitors(self._cluster, pace), RudeClients(self._cluster, shard_ids, pace))
         running = [asyncio.create_task(part.run()) for part in parts]
         await self._wait(running)
         self.sampler.stop()
@@ -120,7 +123,7 @@ class Soak:
                 if topic in WRITTEN:
                     problems += await self._judge_shard(db, topic, index, shard_id)
             found = {}
-            for table in (TABLE, BULK):
+            for table in (TABLE, BULK, OXIA):
                 async for row in db.table(table).scan():
                     found[row.key] = parse(row.value)[1]
         return problems + judge_rows(self.ledger, found)
@@ -187,7 +190,7 @@ def soak(seconds: float, out: Path, say: Callable[[str], None]) -> dict[str, Any
         one = Soak(cluster, seconds, say)
         problems = asyncio.run(one.run())
         dirs = [node.dir for node in cluster.nodes.values()]
-        kept = [shard for shard in one.shards if shard[0] in {LOG, KAFKA, TABLE}]
+        kept = [shard for shard in one.shards if shard[0] in {LOG, KAFKA, TABLE, OXIA}]
         proof = identical(dirs, kept)
         if not proof.holds:
             problems.append(f"{proof.claim}: {proof.found}")

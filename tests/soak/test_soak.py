@@ -8,6 +8,7 @@ from tests.soak.figures import Latencies, ProcessSeries, slope, trend, trends
 from tests.soak.kafka_load import KafkaLoad
 from tests.soak.ledger import Follower, Ledger, ShardJudge, Told, judge_rows, parse, value_of
 from tests.soak.load import KAFKA
+from tests.soak.oxia_load import Notified
 from tests.soak.run import JUDGED_KINDS, soak
 
 HOUR_S = 3600.0
@@ -69,6 +70,26 @@ def test_rows_and_changes_are_judged_by_their_numbers() -> None:
     assert "got 3 of b'k1' behind 3" in ledger.problems[0]
     follower.take(b"k1", 6)  # 4 was acknowledged and never came
     assert len(ledger.problems) == 2
+
+
+def test_followers_are_told_every_version_once_and_in_order() -> None:
+    said: list[str] = []
+    one = Notified(said.append)
+    for version in (3, 5, 8):
+        one.put(b"k", version)
+    one.take(b"k", 3)
+    assert one.missing() == 2
+    one.take(b"k", 4)  # one whose put had no answer
+    one.take(b"k", 5)
+    one.take(b"k", 8)
+    assert (said, one.missing()) == ([], 0)
+    one.put(b"k", 8)  # its answer came behind the notification
+    assert one.missing() == 0
+    one.take(b"k", 8)
+    assert "behind 8" in said[0]
+    one.put(b"k", 9)
+    one.take(b"k", 10)
+    assert "not told version 9" in said[1]
 
 
 def test_what_a_group_must_get_are_acknowledged_records_not_the_entries_of_elections() -> None:

@@ -117,5 +117,6 @@ def connections(operations: dict[str, int]) -> int:
         2 * operations.get("native visit", 0)
         + 3 * operations.get("kafka visit", 0)
         + operations.get("page", 0)
+        + operations.get("oxia visit", 0)
         + operations.get("rude client", 0)
     )

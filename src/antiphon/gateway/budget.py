@@ -170,9 +170,9 @@ class Account:
             self.budget.large = self
         return self.budget.large is self
 
-    def large_no_more(self) -> None:
-        """What it had no room for is done, if there was anything."""
-        if self.budget.large is self and self.held_bytes <= FLOOR_BYTES:
+    def large_no_more(self, own_bytes: int = 0) -> None:
+        """What it had no room for is done, if there was anything. `own_bytes`: held for other things."""
+        if self.budget.large is self and self.held_bytes - own_bytes <= FLOOR_BYTES:
             self.budget.large = None
             self.budget.freed()
 

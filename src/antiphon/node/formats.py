@@ -14,9 +14,14 @@ from antiphon.log.identity import FORMAT as IDENTITY
 from antiphon.log.index import INDEX_VERSION
 from antiphon.log.inventory import VERSION as INVENTORY
 from antiphon.log.recovery import DAMAGE_VERSION
-from antiphon.log.snapshot import SNAPSHOT_VERSION
+from antiphon.log.snapshot import SNAPSHOT_VERSION, START_VERSION
 from antiphon.model.requests import PROTOCOL_VERSION
 from antiphon.node.config import CONFIG_FORMAT
+from antiphon.node.known_voters import VOTERS_VERSION
+from antiphon.node.raft_shards import PLACEMENT_VERSION
+from antiphon.partition.multi_files import ORIGINS_VERSION
+from antiphon.partition.multi_salvage import SALVAGE_VERSION
+from antiphon.partition.table_files import INSTALL_VERSION
 from antiphon.table.meta import FORMAT as STORE
 
 _NUMBERS: Final = {
@@ -32,6 +37,12 @@ _NUMBERS: Final = {
     "damage": DAMAGE_VERSION,
     "compaction": COMPACTION,
     "store": STORE,
+    "start": START_VERSION,
+    "voters": VOTERS_VERSION,
+    "placement": PLACEMENT_VERSION,
+    "origins": ORIGINS_VERSION,
+    "behind damage": SALVAGE_VERSION,
+    "installation": INSTALL_VERSION,
 }
 FORMATS: Final = tuple((name, number, number) for name, number in _NUMBERS.items())
 """Name, what is written, and up to what is read."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from antiphon.errors import UNDECODABLE
-from antiphon.log.disk import Disk, read_whole, replace_file
+from antiphon.errors import UNDECODABLE, StorageFailedError
+from antiphon.log.disk import Disk, not_permitted, read_whole, replace_file
 from antiphon.log.snapshot import seal, unframe
 from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import Recovery, ShardMeta
@@ -127,8 +127,15 @@ class KnownVoters:
 
 
 def read_note(disk: Disk, path: str) -> Note | None:
-    """What is noted there; None where there is nothing that can be read."""
-    payload = unframe(VOTERS_MAGIC, VOTERS_VERSION, read_whole(disk, path), path)
+    """What is noted there; None where there is nothing that can be read.
+
+    Raises StorageFailedError for a file that this user may not open: its node would go by who voted when it was founded.
+    """
+    try:
+        data = read_whole(disk, path)
+    except PermissionError as error:
+        raise StorageFailedError(not_permitted(error)) from error
+    payload = unframe(VOTERS_MAGIC, VOTERS_VERSION, data, path)
     if payload is None:
         return None
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from antiphon.oxia.protobuf import BadMessageError, Message, decode, encode
 from antiphon.oxia.status import (
+    DEADLINE_EXCEEDED,
     HEADERS_OK,
     INTERNAL,
     INVALID_ARGUMENT,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from antiphon.gateway.budget import Account
     from antiphon.gateway.quotas import Place
     from antiphon.oxia.http2 import Http2
+    from antiphon.oxia.read_room import ReadRoom
     from antiphon.security.session import Session
 
 M = TypeVar("M", bound=Message)
@@ -35,6 +37,9 @@ MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of a client's message
 INBOX_MAX: Final = 1_024  # messages that wait
 SEND_BYTES: Final = 512 * 1024  # that a call may have waiting before it makes more
 CALL_BYTES: Final = 4_096  # that a call keeps beside its messages, about
+COPIED_BYTES: Final = 16 * 1024  # of a message: larger ones wait as they are
+KEPT_HEADERS: Final[tuple[bytes, ...]] = (b":authority", b"authorization", b"shard-id", b"user-agent")
+REQUEST_S: Final = 30.0  # that a call may be open whose one message does not come
 _PREFIX: Final = struct.Struct(">BI")
 
 
@@ -51,6 +56,8 @@ class Carrier(Protocol):
     authorization: bytes
     host: str
     place: "Place"
+    calls_bytes: int
+    read_room: "ReadRoom"
 
     @property
     def transport(self) -> Any:
@@ -59,6 +66,10 @@ class Carrier(Protocol):
 
     def give_back(self, call: "Call") -> None:
         """Let the client send on, as soon as there is room."""
+        ...
+
+    def count_outgoing(self) -> None:
+        """Count what waits to be sent."""
         ...
 
     def flush_soon(self) -> None:
@@ -93,11 +104,13 @@ class Call:
         self.headers = headers
         self.deadline_s = deadline_s
         self.task: asyncio.Task[None] | None = None
+        self.own_bytes = 0  # that are counted for the call itself
         self.flow_bytes = 0  # that the client may not send again yet
         self.failed: CallFailedError | None = None
         self._body = bytearray()
         self._inbox: deque[bytes] = deque()
         self._held = 0  # bytes that are counted for what is under work
+        self._read = 0  # and for what was read for the answer, and is not sent
         self._over = False  # the client sends no more
         self._begun = False
         self._arrived = asyncio.Event()
@@ -166,10 +179,20 @@ class Call:
 
     async def request(self, kind: type[M]) -> M:
         """The one message of a call that has one."""
-        data = await self.message()
+        return self.parsed(kind, await self.one_message())
+
+    async def one_message(self) -> bytes:
+        """The message of a call that has one. It has to come soon."""
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                data = await self.message()
+        except TimeoutError:
+            raise CallFailedError(
+                DEADLINE_EXCEEDED, f"the request's message did not come within {REQUEST_S:.0f} s"
+            ) from None
         if data is None:
             raise CallFailedError(INTERNAL, "the request has no message")
-        return self.parsed(kind, data)
+        return data
 
     def parsed(self, kind: type[M], data: bytes) -> M:
         """A message as what it has to be. Raises CallFailedError."""
@@ -185,6 +208,38 @@ class Call:
         held, self._held = self._held, 0
         self.connection.account.add(-held)
 
+    # -- what is read for the answer ----------------------------------------------------------------------------------
+
+    @property
+    def read_bytes(self) -> int:
+        """That are counted for what was read, or will be."""
+        return self._read
+
+    def may_read(self, size_bytes: int) -> bool:
+        """Is there room for so many bytes now, and nobody who waits for some?"""
+        return self.connection.read_room.is_there(size_bytes)
+
+    def has_room_for_little(self, size_bytes: int) -> bool:
+        """May so many bytes be held whatever others hold?"""
+        connection = self.connection
+        return connection.account.fits(size_bytes, min(connection.calls_bytes, connection.account.held_bytes))
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Return when there is room for so many bytes, which are counted from then on."""
+        await self.connection.read_room.enter(size_bytes)
+        self._read += size_bytes
+
+    async def turn(self) -> None:
+        """Return when it is the turn of the call's connection."""
+        await self.connection.read_room.turn()
+
+    def keep(self, size_bytes: int) -> None:
+        """Of all that was read so many bytes are left."""
+        change, self._read = size_bytes - self._read, size_bytes
+        self.connection.account.add(change)
+        if change < 0:
+            self.connection.read_room.look()
+
     # -- answers ------------------------------------------------------------------------------------------------------
 
     @property
@@ -194,15 +249,24 @@ class Call:
 
     async def send(self, message: Message | bytes | bytearray) -> None:
         """Answer with a message; returns when there is room for the next one."""
-        self.post(message)
+        size_bytes = self.post(message)
+        if self._read:  # the connection counts it from now on
+            self.connection.count_outgoing()
+            self.keep(max(0, self._read - size_bytes))
         await self.connection.room_for(self)
 
-    def post(self, message: Message | bytes | bytearray) -> None:
-        """Answer with a message now, however much waits."""
+    def post(self, message: Message | bytes | bytearray) -> int:
+        """Answer with a message now, however much waits; it must not change afterwards. Returns its size."""
         data = encode(message) if isinstance(message, Message) else message
         self._begin()
-        self.connection.http2.send_data(self.stream_id, _PREFIX.pack(0, len(data)) + data)
+        prefix, http2 = _PREFIX.pack(0, len(data)), self.connection.http2
+        if len(data) < COPIED_BYTES:
+            http2.send_data(self.stream_id, prefix + data)
+        else:
+            http2.send_data(self.stream_id, prefix)
+            http2.send_data(self.stream_id, data)
         self.connection.flush_soon()
+        return len(data)
 
     def _begin(self) -> None:
         if not self._begun:
@@ -219,8 +283,8 @@ class Call:
 
     def close(self) -> int:
         """The call is over; returns how many bytes it still held, and lets go of all."""
-        left = self._held + len(self._body) + sum(len(one) + _PREFIX.size for one in self._inbox)
-        self._held = 0
+        left = self._read + self._held + len(self._body) + sum(len(one) + _PREFIX.size for one in self._inbox)
+        self._held = self._read = 0
         self._body.clear()
         self._inbox.clear()
         return left

@@ -22,11 +22,11 @@ from antiphon.model.requests import OPS_MAX, Delete, TableWritten
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
 from antiphon.oxia import messages as m
 from antiphon.oxia.call import Call, Carrier, Handler
-from antiphon.oxia.feeds import Feeds, batches_of, empty_batch, newest_of
+from antiphon.oxia.feeds import Feeds, Follower, empty_batch, newest_of
 from antiphon.oxia.placing import Place, place_in
 from antiphon.oxia.protobuf import encode, put_sized
 from antiphon.oxia.reads import ANSWER_BYTES, Reads, record
-from antiphon.oxia.shards import ShardRequests
+from antiphon.oxia.shards import SCAN_BYTES_MAX, ShardRequests
 from antiphon.oxia.status import (
     INVALID_ARGUMENT,
     NOT_FOUND,
@@ -198,9 +198,9 @@ class OxiaCalls:
     async def write(self, call: Call) -> None:
         """Carry out one request."""
         rights = await self._rights(call)
-        data = await call.message()
-        request = call.parsed(m.WriteRequest, data or b"")
-        await self._pays(rights, Use.PRODUCE, len(data or b""))
+        data = await call.one_message()
+        request = call.parsed(m.WriteRequest, data)
+        await self._pays(rights, Use.PRODUCE, len(data))
         place = await self._place(call, request.shard)
         planned = plan(request, place)
         written = await self._written(place, planned, rights, call.deadline_s)
@@ -269,7 +269,7 @@ class OxiaCalls:
             place = await self._place(call, request.shard)
             version = self._gateway.metadata_version
             try:
-                async for message in self._reads.gets(place, gets, rights, call.deadline_s):
+                async for message in self._reads.gets(place, gets, rights, call):
                     await self._pays(rights, Use.FETCH, len(message))
                     told = True
                     await call.send(message)
@@ -297,13 +297,17 @@ class OxiaCalls:
         place = await self._place(call, request.shard)
         out = bytearray()
         turns, owner = self._listener.turns, call.connection
-        async for page in self._reads.pages(place, request, rights, call.deadline_s, values=values):
+        async for page in self._reads.pages(place, request, rights, call, values=values):
             for row in page:
                 piece = record(row) if values else row.key
                 if out and len(out) + len(piece) > ANSWER_BYTES:
                     await self._send(call, rights, out)
                     out = bytearray()
                 put_sized(out, 0x0A, piece)
+            if out and not call.may_read(SCAN_BYTES_MAX):
+                await self._send(call, rights, out)  # others wait for the room that it takes
+                out = bytearray()
+            call.keep(len(out))
             await turns.next(owner, owner.session.client(owner.host))
             if not call.is_open:
                 return
@@ -311,7 +315,7 @@ class OxiaCalls:
             await self._send(call, rights, out)
         call.dealt_with()
 
-    async def _send(self, call: Call, rights: Rights, out: bytearray) -> None:
+    async def _send(self, call: Call, rights: Rights, out: bytes | bytearray) -> None:
         await self._pays(rights, Use.FETCH, len(out))
         await call.send(out)
 
@@ -327,11 +331,13 @@ class OxiaCalls:
         after = request.start_offset_exclusive
         start = await self._feeds.end_of(shard_id, rights) if after is None else max(after, -1) + 1
         await call.send(empty_batch(shard_id, start - 1, system.wall_ms()))
-        async for piece in self._feeds.pieces(shard_id, start, rights):
-            for batch in batches_of(shard_id, piece):
-                await self._send(call, rights, encode(batch))
-            if not call.is_open:
-                return
+        follower = Follower(self._feeds, shard_id, start, rights, call)
+        try:
+            while call.is_open:
+                for message in (await follower.next()).notifications(shard_id):
+                    await self._send(call, rights, message)
+        finally:
+            follower.close()
 
     async def sequence_updates(self, call: Call) -> None:
         """Tell the highest key of a sequence, and each one that is higher; of several at once the highest."""
@@ -344,13 +350,15 @@ class OxiaCalls:
         told = await self._feeds.last_of(shard_id, prefix, rights)
         if told is not None:
             await call.send(m.GetSequenceUpdatesResponse(highest_sequence_key=told))
-        async for piece in self._feeds.pieces(shard_id, start, rights):
-            newest = newest_of(piece, prefix)
-            if newest is not None and (told is None or newest > told):
-                told = newest
-                await call.send(m.GetSequenceUpdatesResponse(highest_sequence_key=newest))
-            if not call.is_open:
-                return
+        follower = Follower(self._feeds, shard_id, start, rights, call)
+        try:
+            while call.is_open:
+                newest = newest_of(await follower.next(), prefix)
+                if newest is not None and (told is None or newest > told):
+                    told = newest
+                    await call.send(m.GetSequenceUpdatesResponse(highest_sequence_key=newest))
+        finally:
+            follower.close()
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """A client's connection: bytes of its socket through `http2.Http2` to calls, each of which runs in a task of its own.
 
 The connection is always read, also when its client has no room left: among what it sends may be what lets answers go on.
-Requests stop by HTTP/2's windows, which are not opened again without room in the connection's account.
+Requests stop by HTTP/2's windows, which are not opened again without room in the connection's account. Of what it sends a
+little is taken at a time; the rest has its turn among those of all clients (`gateway.turns`), and until then it is not read.
 """
 
 import asyncio
@@ -12,16 +13,19 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import AntiphonError
-from antiphon.gateway.budget import Account, Patience
-from antiphon.oxia.call import CALL_BYTES, SEND_BYTES, Call, Handler
+from antiphon.gateway.budget import FLOOR_BYTES, Account, Patience
+from antiphon.oxia.call import CALL_BYTES, KEPT_HEADERS, SEND_BYTES, Call, Handler
 from antiphon.oxia.http2 import Bounds, ConnectionFailedError, Event, Http2, Opened, Received, Reset, Sendable
+from antiphon.oxia.read_room import ReadRoom
 from antiphon.oxia.status import INTERNAL, UNAVAILABLE, UNIMPLEMENTED, CallFailedError, failure_of
 from antiphon.security.session import OPEN, Session
 
 if TYPE_CHECKING:
     from antiphon.gateway.quotas import Quotas
+    from antiphon.gateway.turns import Turns
 
 TLS_START: Final = b"\x16\x03"  # how a TLS handshake begins
+CALLS_SHARE: Final = 8  # of the memory that is free, one part may be that of a connection's calls
 OUTGOING_MAX: Final = 4 * 1024 * 1024  # that the socket has not taken; whoever makes more is hung up on
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
@@ -30,6 +34,7 @@ class ConnectionOwner(Protocol):
     """The listener, as its connections see it."""
 
     quotas: "Quotas"
+    turns: "Turns"
 
     def opened(self, connection: "OxiaConnection", transport: asyncio.BaseTransport) -> bool:
         """Count a connection; False when it is not to be."""
@@ -72,6 +77,9 @@ class OxiaConnection(asyncio.Protocol):
         self._writable = True
         self._room = asyncio.Event()  # set when answers have gone
         self._starved: dict[Call, None] = {}  # calls whose windows stay closed for want of memory
+        self.calls_bytes = 0  # that calls keep beside their messages
+        self.read_room = ReadRoom(self, listener.turns)
+        self._unread_bytes = 0  # of what was received, counted
         self._tick_s = system.monotonic_s()
         self._sending, self._receiving = Patience(), Patience()
 
@@ -92,6 +100,7 @@ class OxiaConnection(asyncio.Protocol):
         self._transport = None
         for call in list(self.calls.values()):
             self._drop(call)
+        self.read_room.close()
         self.account.close()
         self.place.leave()
         self._room.set()
@@ -113,6 +122,13 @@ class OxiaConnection(asyncio.Protocol):
             self._listener.told_off(self, "the client speaks TLS, and this port does not")
             self.abort()
             return
+        if self.http2.is_interrupted:
+            self.http2.receive_later(data)
+            self._count_unread()
+        else:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         now_s = system.monotonic_s()
         self.http2.refill(now_s - self._tick_s)
         self._tick_s = now_s
@@ -124,7 +140,24 @@ class OxiaConnection(asyncio.Protocol):
             return
         for event in events:
             self._happened(event)
+        if self.http2.is_interrupted and self._transport is not None:
+            self._transport.pause_reading()
+            self._listener.turns.add(self, self._receive_more, self.client)
+        self._count_unread()
         self.flush_soon()
+
+    def _receive_more(self) -> None:
+        """It has its turn."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._receive(b"")
+        if not self.http2.is_interrupted and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _count_unread(self) -> None:
+        held = self.http2.held_bytes
+        self.account.add(held - self._unread_bytes)
+        self._unread_bytes = held
 
     def _happened(self, event: Event) -> None:
         match event:
@@ -148,6 +181,11 @@ class OxiaConnection(asyncio.Protocol):
                 self._count()
 
     @property
+    def client(self) -> object:
+        """Whose turn it is when it is this connection's."""
+        return self.session.client(self.host)
+
+    @property
     def transport(self) -> asyncio.Transport | None:
         """Its socket's."""
         return self._transport
@@ -156,9 +194,11 @@ class OxiaConnection(asyncio.Protocol):
 
     def _open(self, opened: Opened) -> None:
         headers = dict(opened.headers)
+        kept = {name: headers[name] for name in KEPT_HEADERS if name in headers}
+        size_bytes = CALL_BYTES + sum(map(len, kept.values()))
         path = headers.get(b":path", b"").decode("latin-1")
         deadline_s = _deadline(headers.get(b"grpc-timeout", b""))
-        call = Call(self, opened.stream_id, path, headers, deadline_s)
+        call = Call(self, opened.stream_id, path, kept, deadline_s)
         if opened.ended:
             call.received(b"", ended=True)
         content_type = headers.get(b"content-type", b"")
@@ -169,9 +209,14 @@ class OxiaConnection(asyncio.Protocol):
         if handler is None:
             call.end(CallFailedError(UNIMPLEMENTED, f"there is no method {path[:200]} here"))
             return
+        if self.calls_bytes + size_bytes > max(FLOOR_BYTES, self.account.free_bytes // CALLS_SHARE):
+            self.http2.refuse(call.stream_id)
+            return
         self.calls[call.stream_id] = call
         self.calls_begun += 1
-        self.account.add(CALL_BYTES)
+        call.own_bytes = size_bytes
+        self.calls_bytes += size_bytes
+        self.account.add(size_bytes)
         call.task = self._listener.spawn(self._run(call, handler))
 
     async def _run(self, call: Call, handler: Handler) -> None:
@@ -194,7 +239,9 @@ class OxiaConnection(asyncio.Protocol):
     def _closed(self, call: Call) -> None:
         if self.calls.pop(call.stream_id, None) is not None:
             self._starved.pop(call, None)
-            self.account.add(-CALL_BYTES - call.close())
+            self.calls_bytes -= call.own_bytes
+            self.account.add(-call.own_bytes - call.close())
+            self.read_room.look()
             self.http2.consumed(call.stream_id, call.flow_bytes)
             call.flow_bytes = 0
 
@@ -217,10 +264,15 @@ class OxiaConnection(asyncio.Protocol):
             self.flush_soon()
         else:
             self._starved[call] = None
-            account.wait(self._room_again)
+            self.when_room()
+
+    def when_room(self) -> None:
+        """Have those who wait for room look again when there may be some."""
+        self.account.wait(self._room_again)
 
     def _room_again(self) -> None:
         self._count()
+        self.read_room.look()
         for call in list(self._starved):
             self.give_back(call)
 
@@ -253,10 +305,16 @@ class OxiaConnection(asyncio.Protocol):
         transport = self._transport
         return self.http2.waiting_bytes + (0 if transport is None else transport.get_write_buffer_size())
 
+    def count_outgoing(self) -> None:
+        """Count what waits to be sent."""
+        self.account.outgoing(self._waiting_bytes)
+
     def _count(self) -> None:
         """What the client has not taken is counted; who waits for room looks again."""
-        self.account.outgoing(self._waiting_bytes)
+        self.count_outgoing()
         self.account.half = any(call.is_half_received for call in self.calls.values())
+        self.account.large_no_more(self.calls_bytes)
+        self.read_room.look()
         self._room.set()
 
     async def room_for(self, call: Call) -> None:

@@ -36,6 +36,7 @@ WINDOW_DEFAULT: Final = 65_535
 WINDOW_MAX: Final = (1 << 31) - 1
 FRAME_BYTES_DEFAULT: Final = 16_384
 FRAME_BYTES_MAX: Final = (1 << 24) - 1
+SIZE_UPDATES_MAX: Final = 2  # of HPACK's table at the beginning of a block of headers (RFC 7541, 4.2)
 _HEADER: Final = struct.Struct(">HBBBI")
 _SETTING: Final = struct.Struct(">HI")
 _NUMBER: Final = struct.Struct(">I")
@@ -106,3 +107,17 @@ def _text(text: bytes) -> bytes:
         rest >>= 7
     out.append(rest)
     return bytes(out) + text
+
+
+def check_size_updates(block: bytearray) -> None:
+    """A block may begin with few updates of the table's size. Raises ValueError."""
+    at = updates = 0
+    while at < len(block) and block[at] & 0xE0 == 0x20:
+        updates += 1
+        is_long = block[at] & 0x1F == 0x1F
+        at += 1
+        while is_long and at < len(block):
+            is_long = block[at] >= 0x80
+            at += 1
+    if updates > SIZE_UPDATES_MAX:
+        raise ValueError("the table's size is set again and again")

@@ -8,6 +8,8 @@ GOAWAY and is hung up on:
 * Frames that make nothing go on (PING, SETTINGS, RST_STREAM, PRIORITY, updates of windows, empty DATA, refused streams):
   each costs a token, of which there are `Bounds.idle_frames` at first and so many a second.
 * Streams that are reset while they are worked on ("rapid reset") cost `RESET_COST` of them.
+* Settings cost as many as there are settings and streams that they change; large headers as much as reading them takes.
+* Work at a time: `WORK_MAX` frames, or what takes as long. Who calls has others' turns come in between.
 * Bytes of requests that nobody has taken: the windows. Those are opened again by `consumed` only.
 
 What is to be sent waits for the other side's windows; who sends asks `Http2.waiting_bytes`.
@@ -24,6 +26,14 @@ from antiphon.oxia import frames as f
 HEADER_BLOCK_BYTES: Final = 16 * 1024
 WINDOW_BYTES: Final = 1024 * 1024  # of requests on the way, for a connection and for each stream
 RESET_COST: Final = 20
+WORK_MAX: Final = 256  # that `receive` does at a time: frames, and headers by their size
+BLOCK_UNIT_BYTES: Final = 64  # of headers, which take about as long as a frame
+BLOCK_FREE_BYTES: Final = 512  # of headers that cost no token, and each so many more cost one
+FIELDS_FREE: Final = 16  # the same of fields
+PIECE_BYTES: Final = (
+    1_024  # of a larger answer that are sent at least, so that windows do not fall into crumbs
+)
+STREAMS_A_TOKEN: Final = 16  # whose windows a setting changes
 USEFUL: Final = (
     3.0  # tokens that a frame earns that makes something go on: its updates of windows and pings are paid
 )
@@ -64,6 +74,7 @@ class Sendable(NamedTuple):
     """Some of what waited could be sent."""
 
 
+SENDABLE: Final = Sendable()
 Event = Opened | Received | Reset | Sendable
 
 
@@ -74,11 +85,13 @@ class ConnectionFailedError(Exception):
 class _Stream:
     """What is left to send on one stream."""
 
-    __slots__ = ("ended_here", "ended_there", "queue", "received", "trailers", "window")
+    __slots__ = ("ended_here", "ended_there", "freed", "queue", "received", "trailers", "waiting", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window  # what may still be sent
         self.received = 0  # bytes that were received and not given back
+        self.freed = 0  # that may be given back, and are collected
+        self.waiting = 0  # bytes in the queue
         self.queue: deque[memoryview] = deque()
         self.trailers: bytes | None = None
         self.ended_there = False
@@ -90,6 +103,7 @@ class Http2:
 
     Attributes:
         waiting_bytes: of answers, which wait for the client's windows.
+        is_interrupted: is there more to be read than `receive` does at a time? It goes on with `receive(b"")`.
     """
 
     def __init__(self, bounds: Bounds | None = None) -> None:
@@ -106,11 +120,14 @@ class Http2:
             + f.window_update(0, WINDOW_BYTES - f.WINDOW_DEFAULT)
         )
         self.waiting_bytes = 0
+        self.is_interrupted = False
         self._received = bytearray()
         self._streams: dict[int, _Stream] = {}
+        self._held_up: dict[int, _Stream] = {}  # that wait for the connection's window, and not for their own
         self._last_stream = 0
         self._window = f.WINDOW_DEFAULT  # what may be sent on the connection
         self._stream_window = f.WINDOW_DEFAULT
+        self._least = PIECE_BYTES
         self._frame_bytes = f.FRAME_BYTES_DEFAULT
         self._unread = 0  # bytes that were received and not given back, on the connection
         self._consumed = 0  # that may be given back, and are collected
@@ -118,6 +135,7 @@ class Http2:
         self._decoder = Decoder(max_header_list_size=HEADER_BLOCK_BYTES)
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, fragments of headers
         self._greeted = False
+        self._work = 0
         self._events: list[Event] = []
 
     @property
@@ -132,9 +150,10 @@ class Http2:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
-        """What bytes from the other side say. Raises ConnectionFailedError."""
+        """What bytes from the other side say, or what is left of earlier ones. Raises ConnectionFailedError."""
         self._received += data
         received, at = self._received, 0
+        self._work, self.is_interrupted = 0, False
         if not self._greeted:
             if not f.PREFACE.startswith(received[: len(f.PREFACE)]):
                 raise self._failed(f.PROTOCOL_ERROR, "this port speaks HTTP/2 (gRPC) only")
@@ -151,6 +170,10 @@ class Http2:
                     )
                 if end - at < f.HEADER_BYTES + size:
                     break
+                if self._work >= WORK_MAX:
+                    self.is_interrupted = True
+                    break
+                self._work += 1
                 at += f.HEADER_BYTES
                 self._frame(kind, flags, stream_id, bytes(received[at : at + size]))
                 at += size
@@ -159,10 +182,19 @@ class Http2:
         events, self._events = self._events, []
         return events
 
+    def receive_later(self, data: bytes) -> None:
+        """Keep bytes that came although the other side's turn is not yet."""
+        self._received += data
+
     @property
     def is_half_received(self) -> bool:
         """Has a frame begun that is not here yet, or a block of headers?"""
         return bool(self._received) or self._block is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of frames and headers that are not whole yet, or were not read yet."""
+        return len(self._received) + (0 if self._block is None else len(self._block[2]))
 
     def _failed(self, code: int, why: str) -> ConnectionFailedError:
         self.outgoing += f.goaway(self._last_stream, code, why)
@@ -256,13 +288,17 @@ class Http2:
     def _block_ends(self) -> None:
         stream_id, flags, block = self._block or (0, 0, bytearray())
         self._block = None
+        self._work += len(block) // BLOCK_UNIT_BYTES
+        self._idle(len(block) // BLOCK_FREE_BYTES)
         try:
-            headers = self._decoder.decode(bytes(block), raw=True)
+            f.check_size_updates(block)
+            headers = list(self._decoder.decode(bytes(block), raw=True))
         except (HPACKError, ValueError, IndexError):
             raise self._failed(
                 f.COMPRESSION_ERROR,
                 f"headers that cannot be read, or more than {HEADER_BLOCK_BYTES} bytes of them",
             ) from None
+        self._idle(len(headers) // FIELDS_FREE)
         ended = bool(flags & f.END_STREAM)
         stream = self._streams.get(stream_id)
         if stream is not None:  # trailers of a request: gRPC's clients send none
@@ -276,8 +312,7 @@ class Http2:
             return
         self._last_stream = stream_id
         if len(self._streams) >= self.bounds.streams:
-            self._idle()
-            self.outgoing += f.rst_stream(stream_id, f.REFUSED_STREAM)
+            self.refuse(stream_id)
             return
         self._earn()
         opened = self._streams[stream_id] = _Stream(self._stream_window)
@@ -287,27 +322,33 @@ class Http2:
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) % 6 or (flags & f.ACK and payload):
             raise self._failed(f.FRAME_SIZE_ERROR, "settings that cannot be read")
-        self._idle()
+        self._idle(1 + len(payload) // 6)
         if flags & f.ACK:
             return
+        window = None
         for name, value in f.read_settings(payload):
             if name == f.INITIAL_WINDOW_SIZE:
-                self._change_windows(value)
+                if value > f.WINDOW_MAX:
+                    raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
+                window = value  # the last one counts: there are as many as the frame has room for
             elif name == f.MAX_FRAME_SIZE:
                 if not f.FRAME_BYTES_DEFAULT <= value <= f.FRAME_BYTES_MAX:
                     raise self._failed(f.PROTOCOL_ERROR, "an impossible size of frames")
                 self._frame_bytes = min(value, 64 * 1024)
         self.outgoing += f.frame(f.SETTINGS, f.ACK, 0)
-        self._pump_all()
+        if window is not None and window != self._stream_window:
+            self._change_windows(window)
 
     def _change_windows(self, value: int) -> None:
-        if value > f.WINDOW_MAX:
-            raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
+        self._idle(len(self._streams) // STREAMS_A_TOKEN)
+        self._work += len(self._streams) // STREAMS_A_TOKEN
         change, self._stream_window = value - self._stream_window, value
-        for stream in self._streams.values():
+        self._least = max(1, min(PIECE_BYTES, value // 4))
+        for stream_id, stream in list(self._streams.items()):
             stream.window += change
             if stream.window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
+            self._pump(stream_id, stream)
 
     def _window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -320,16 +361,18 @@ class Http2:
             self._window += size
             if self._window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
-            self._pump_all()
+            while self._held_up and self._window >= self._least:
+                first = next(iter(self._held_up))
+                self._pump(first, self._held_up.pop(first))
         elif (stream := self._streams.get(stream_id)) is not None:
             stream.window += size
             if stream.window > f.WINDOW_MAX:
                 raise self._failed(f.FLOW_CONTROL_ERROR, "an impossible window")
             self._pump(stream_id, stream)
-        if self.waiting_bytes < before:
-            self._events.append(Sendable())
-        else:
+        if self.waiting_bytes == before:
             self._idle()
+        elif SENDABLE not in self._events[-1:]:
+            self._events.append(SENDABLE)
 
     def _reset(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -361,8 +404,18 @@ class Http2:
         stream = self._streams.get(stream_id)
         if stream is not None and size:
             stream.received -= size
-            if not stream.ended_there:
-                self.outgoing += f.window_update(stream_id, size)
+            stream.freed += size
+            if not stream.ended_there and stream.freed >= WINDOW_BYTES // 4:
+                self.outgoing += f.window_update(stream_id, stream.freed)
+                stream.freed = 0
+
+    def refuse(self, stream_id: int) -> None:
+        """Take no such request now: nothing of it was carried out, and clients try it again."""
+        self._idle()
+        self.outgoing += f.rst_stream(stream_id, f.REFUSED_STREAM)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._drop(stream_id, stream)
 
     def is_open(self, stream_id: int) -> bool:
         """Can an answer still be sent?"""
@@ -380,6 +433,7 @@ class Http2:
         if stream is None or stream.ended_here:
             return
         stream.queue.append(memoryview(data))
+        stream.waiting += len(data)
         self.waiting_bytes += len(data)
         self._pump(stream_id, stream)
 
@@ -394,17 +448,11 @@ class Http2:
     def waiting_of(self, stream_id: int) -> int:
         """Bytes of one answer that wait."""
         stream = self._streams.get(stream_id)
-        return 0 if stream is None else sum(map(len, stream.queue))
+        return 0 if stream is None else stream.waiting
 
     def go_away(self, why: str) -> None:
         """Say that no more is answered here."""
         self.outgoing += f.goaway(self._last_stream, f.NO_ERROR, why)
-
-    def _pump_all(self) -> None:
-        if self.waiting_bytes and self._window > 0:
-            for stream_id, stream in list(self._streams.items()):
-                if stream.queue:
-                    self._pump(stream_id, stream)
 
     def _pump(self, stream_id: int, stream: _Stream) -> None:
         """Send what may be sent of one stream."""
@@ -412,12 +460,17 @@ class Http2:
         while queue:
             piece = queue[0]
             size = min(len(piece), stream.window, self._window, self._frame_bytes)
-            if size <= 0 < len(piece):
+            if (
+                size < len(piece) and size < self._least
+            ):  # the window opens again: clients wait for a half of it at most
+                if stream.window >= self._least:
+                    self._held_up[stream_id] = stream
                 return
             self.outgoing += f.frame_header(f.DATA, 0, stream_id, size)
             self.outgoing += piece[:size]
             stream.window -= size
             self._window -= size
+            stream.waiting -= size
             self.waiting_bytes -= size
             self._earn()
             if size == len(piece):
@@ -438,7 +491,9 @@ class Http2:
             self._drop(stream_id, stream)
 
     def _drop(self, stream_id: int, stream: _Stream) -> None:
-        self.waiting_bytes -= sum(map(len, stream.queue))
+        self.waiting_bytes -= stream.waiting
+        stream.waiting = 0
         stream.queue.clear()
+        self._held_up.pop(stream_id, None)
         stream.ended_here, stream.trailers = True, None
         self._streams.pop(stream_id, None)

@@ -13,11 +13,12 @@ from antiphon.model.requests import TableGet, TableRows, TableScan
 from antiphon.model.rows import Row
 from antiphon.oxia.messages import GetRequest, GetResponse, RangeRequest, Status, Version
 from antiphon.oxia.protobuf import encode, put_sized
-from antiphon.oxia.shards import ShardRequests, reply_as
+from antiphon.oxia.shards import GET_BYTES_MAX, ShardRequests, reply_as
 from antiphon.oxia.status import INVALID_ARGUMENT, CallFailedError
 from antiphon.records.attributes import unpack
 
 if TYPE_CHECKING:
+    from antiphon.oxia.call import Call
     from antiphon.oxia.placing import Place
     from antiphon.security.authorizer import Rights
 
@@ -36,8 +37,8 @@ class Reads:
         self._shards = shards
 
     async def gets(
-        self, place: "Place", wanted: list[GetRequest], rights: "Rights", deadline_s: float | None
-    ) -> AsyncIterator[bytes]:
+        self, place: "Place", wanted: list[GetRequest], rights: "Rights", call: "Call"
+    ) -> AsyncIterator[bytearray]:
         """The messages that answer gets, in their order."""
         if len(wanted) > GETS_MAX:
             raise CallFailedError(INVALID_ARGUMENT, f"a read has {GETS_MAX} gets at most, not {len(wanted)}")
@@ -46,16 +47,21 @@ class Reads:
             end = at + 1
             while end < len(wanted) and end - at < TOGETHER and _alike(wanted[at], wanted[end]):
                 end += 1
-            for response in await self._some(place, wanted[at:end], rights, deadline_s):
+            if out and not call.may_read(GET_BYTES_MAX):
+                yield out  # it holds nothing that others wait for while it waits for room itself
+                out = bytearray()
+                call.keep(0)
+            for response in await self._some(place, wanted[at:end], rights, call):
                 if out and len(out) + len(response) > ANSWER_BYTES:
-                    yield bytes(out)
-                    out.clear()
+                    yield out
+                    out = bytearray()
                 put_sized(out, 0x0A, response)
+            call.keep(len(out))
             at = end
-        yield bytes(out)
+        yield out
 
     async def _some(
-        self, place: "Place", wanted: list[GetRequest], rights: "Rights", deadline_s: float | None
+        self, place: "Place", wanted: list[GetRequest], rights: "Rights", call: "Call"
     ) -> list[bytes | bytearray]:
         """The responses to gets that are alike."""
         first = wanted[0]
@@ -64,15 +70,15 @@ class Reads:
                 INVALID_ARGUMENT, f"a comparison is 0 (equal) to 4 (higher), not {first.comparison_type}"
             )
         if first.secondary_index_name is not None:
-            return [await self._by_index(place, one, rights, deadline_s) for one in wanted]
+            return [await self._by_index(place, one, rights, call) for one in wanted]
         keys = tuple(one.key for one in wanted)
-        rows = await self._rows(place.shard, keys, first, rights, deadline_s)
+        rows = await self._rows(place.shard, keys, first, rights, call)
         found = []
         for one, row in zip(wanted, rows, strict=True):
             if row is None and first.comparison_type == EQUAL:
                 other = place.elsewhere(one.key)
                 if other is not None:
-                    (row,) = await self._rows(other, (one.key,), first, rights, deadline_s)
+                    (row,) = await self._rows(other, (one.key,), first, rights, call)
             found.append(_response(row, one))
         return found
 
@@ -82,7 +88,7 @@ class Reads:
         keys: tuple[bytes, ...],
         like: GetRequest,
         rights: "Rights",
-        deadline_s: float | None,
+        call: "Call",
     ) -> tuple[Row[Any] | None, ...]:
         body = TableGet(
             shard.shard_id,
@@ -92,11 +98,11 @@ class Reads:
             placed=True,
             hashes=shard.hashes,
         )
-        reply: TableRows = reply_as(TableRows, await self._shards.ask(body, rights, deadline_s))
+        reply: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
         return reply.rows
 
     async def _by_index(
-        self, place: "Place", one: GetRequest, rights: "Rights", deadline_s: float | None
+        self, place: "Place", one: GetRequest, rights: "Rights", call: "Call"
     ) -> bytes | bytearray:
         body = IndexFind(
             place.shard.shard_id,
@@ -105,7 +111,7 @@ class Reads:
             one.comparison_type,
             one.include_value,
         )
-        reply: IndexRows = reply_as(IndexRows, await self._shards.ask(body, rights, deadline_s))
+        reply: IndexRows = reply_as(IndexRows, await self._shards.read(body, rights, call))
         if not reply.rows:
             return _response(None, one)
         found = reply.rows[0]
@@ -116,7 +122,7 @@ class Reads:
         place: "Place",
         wanted: RangeRequest,
         rights: "Rights",
-        deadline_s: float | None,
+        call: "Call",
         *,
         values: bool,
     ) -> AsyncIterator[list[Row[Any]]]:
@@ -128,13 +134,13 @@ class Reads:
         while more:
             if name is None:
                 scan = TableScan(shard_id, start, end, limit, values, hashes=place.hashes)
-                rows: TableRows = reply_as(TableRows, await self._shards.ask(scan, rights, deadline_s))
+                rows: TableRows = reply_as(TableRows, await self._shards.read(scan, rights, call))
                 page, more = [row for row in rows.rows if row is not None], rows.more
                 if page:
                     start = page[-1].key + b"\x00"
             else:
                 by_index = IndexScan(shard_id, name, start, end, after, limit, values, place.hashes)
-                found: IndexRows = reply_as(IndexRows, await self._shards.ask(by_index, rights, deadline_s))
+                found: IndexRows = reply_as(IndexRows, await self._shards.read(by_index, rights, call))
                 page, more = [one.row for one in found.rows], found.more
                 if page:
                     after = (found.rows[-1].secondary, page[-1].key)

@@ -6,7 +6,11 @@ out already (`writes.py`).
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import structlog
 
 from antiphon.errors import (
     AntiphonError,
@@ -18,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.gateway.access import check
 from antiphon.gateway.answers import awaited
-from antiphon.model.attributes import IndexFind, IndexScan
+from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     Fetch,
@@ -32,10 +36,18 @@ from antiphon.model.requests import (
 
 if TYPE_CHECKING:
     from antiphon.gateway.interface import Gateway
+    from antiphon.oxia.call import Call
+    from antiphon.oxia.read_room import ReadRoom
     from antiphon.security.authorizer import Rights
 
 HOLD_S: Final = 20.0  # that a request waits for a leader
 TRY_S: Final = 10.0  # that one try may take
+ROW_BYTES: Final = 1024 * 1024  # of a row, about: tables take no larger batches unless their settings say so
+KEY_BYTES: Final = 256  # of a row beside its key and value
+GET_BYTES_MAX: Final = 8 * 1024 * 1024  # of all rows of a get
+SCAN_BYTES_MAX: Final = 2 * 1024 * 1024  # of all rows of a page
+GLANCE_KEYS: Final = 16  # of a get that is read without room, to see how large its rows are
+GLANCES_MAX: Final = 16  # such gets of the node at once, and one of each connection
 ROUND_S: Final = 1.0  # beyond what a fetch may wait at the leader
 PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2)  # between tries
 
@@ -46,31 +58,58 @@ class ShardRequests:
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
+        self._glances = asyncio.Semaphore(GLANCES_MAX)
 
     def shard(self, shard_id: int) -> tuple[TopicMeta, ShardMeta]:
         """A shard of a table. Raises UnknownShardError, NotReadyError."""
         return self._gateway.shard(shard_id)
+
+    def check(self, body: Any, rights: "Rights") -> None:
+        """Raise unless a client may ask for this."""
+        check(self._gateway, rights, body)
 
     async def ask(self, body: Any, rights: "Rights", deadline_s: float | None = None) -> Any:
         """The leader's answer to a request that may be repeated. Raises AntiphonError."""
         reply, _ = await self.ask_bulk(body, rights, deadline_s)
         return reply
 
+    async def read(self, body: Any, rights: "Rights", call: "Call") -> Any:
+        """Rows for a call's answer, when there is room for them; the call counts them until it says otherwise."""
+        wanted = expected_bytes(body)
+        if isinstance(body, TableGet) and len(body.keys) <= GLANCE_KEYS and not call.may_read(wanted):
+            async with call.connection.read_room.glancing, self._glances:
+                reply, _ = await self.ask_bulk(body, rights, call.deadline_s)
+                wanted = size_of(reply)
+                if call.has_room_for_little(wanted):
+                    call.keep(call.read_bytes + wanted)
+                    return reply
+                del reply  # it is read again when there is room
+        await call.reserve(wanted)
+        found_bytes = 0
+        try:
+            reply, _ = await self.ask_bulk(body, rights, call.deadline_s, call.connection.read_room)
+            found_bytes = size_of(reply)
+        finally:
+            call.keep(call.read_bytes - wanted + found_bytes)
+        return reply
+
     async def ask_bulk(
-        self, body: Any, rights: "Rights", deadline_s: float | None = None
+        self, body: Any, rights: "Rights", deadline_s: float | None = None, room: "ReadRoom | None" = None
     ) -> tuple[Any, memoryview]:
         """The same, with the bytes that come with it."""
         until_s = self._loop.time() + HOLD_S
         if deadline_s is not None:
             until_s = min(until_s, deadline_s)
-        check(self._gateway, rights, body)
+        self.check(body, rights)
         told_leader: int | None = None
         tries = 0
         while True:
             try:
                 _, shard = self._gateway.shard(body.shard_id)
                 leader = shard.leader if told_leader is None else told_leader
-                return await self._once(leader, body, min(TRY_S, max(0.01, until_s - self._loop.time())))
+                return await self._once(
+                    leader, body, min(TRY_S, max(0.01, until_s - self._loop.time())), room
+                )
             except WrongShardError:
                 raise
             except AntiphonError as error:
@@ -84,17 +123,19 @@ class ShardRequests:
             tries += 1
             await asyncio.sleep(pause_s)
 
-    async def _once(self, leader: int, body: Any, timeout_s: float) -> tuple[Any, memoryview]:
+    async def _once(
+        self, leader: int, body: Any, timeout_s: float, room: "ReadRoom | None"
+    ) -> tuple[Any, memoryview]:
         gateway = self._gateway
         if leader == gateway.node_id:
-            return await self._here(body, timeout_s)
+            return await self._here(body, timeout_s, room)
         if leader == ABSENT_NODE:
             raise NotReadyError(f"shard {body.shard_id} has no leader now")
         if isinstance(body, Fetch):
             timeout_s = body.wait_ms / 1000 + timeout_s
         return await gateway.questions.ask_bulk(leader, body, timeout_s)
 
-    async def _here(self, body: Any, timeout_s: float) -> tuple[Any, memoryview]:
+    async def _here(self, body: Any, timeout_s: float, room: "ReadRoom | None") -> tuple[Any, memoryview]:
         gateway = self._gateway
         if isinstance(body, Fetch):
             return await self._fetch_here(body)
@@ -109,7 +150,15 @@ class ShardRequests:
             gateway.check_may_write(body.shard_id, internal=False)
             gateway.submit_table_write(body, done)
         elif isinstance(body, TableGet | TableScan | IndexFind | IndexScan):
-            gateway.submit_table_read(body, done)
+            if room is None:
+                gateway.submit_table_read(body, done)
+            else:
+
+                def read(rows: Any) -> None:
+                    room.spent(size_of(rows))
+                    done(rows)
+
+                gateway.submit_table_read(body, read, partial(_in_turn, room, future))
         else:
             gateway.check_may_write(body.shard_id, internal=False)
             gateway.submit_session(body, done)
@@ -128,6 +177,38 @@ class ShardRequests:
             found.high_watermark, found.log_start, found.log_end, found.term, found.stable_end, found.aborted
         )
         return told, memoryview(b"".join(found.batches))
+
+
+def _in_turn(room: "ReadRoom", future: "asyncio.Future[Any]", read: Callable[[], None]) -> None:
+    """Read when it is its turn; what goes wrong then is the answer."""
+
+    def attempt() -> None:
+        if future.done():
+            return  # nobody waits for it any more
+        try:
+            read()
+        except AntiphonError as error:
+            future.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - answered as a bug of this node, which its log has
+            structlog.get_logger().error("oxia_read_failed", exc_info=error)
+            future.set_exception(UnavailableError(f"the node failed: {type(error).__name__}: {error}"))
+
+    room.admit(attempt)
+
+
+def expected_bytes(body: Any) -> int:
+    """What is counted for an answer before it is known how large it is."""
+    if isinstance(body, TableScan | IndexScan):
+        return SCAN_BYTES_MAX
+    if isinstance(body, TableGet):
+        return min(GET_BYTES_MAX, len(body.keys) * (ROW_BYTES if body.include_value else KEY_BYTES))
+    return ROW_BYTES
+
+
+def size_of(reply: Any) -> int:
+    """What rows take, about."""
+    rows = [one.row for one in reply.rows] if isinstance(reply, IndexRows) else getattr(reply, "rows", ())
+    return sum(KEY_BYTES + len(row.key) + len(row.value or b"") for row in rows if row is not None)
 
 
 def reply_as(kind: type, reply: Any) -> Any:

@@ -195,7 +195,8 @@ def _reads_less(node: NodeMeta, answer: StatusReply | None) -> bool:
     if node.reads < FORMAT:
         return True
     told = {} if answer is None else {name: read for name, _, read in answer.formats}
-    return bool(told) and any(told.get(name, 0) < written for name, written, _ in FORMATS)
+    # A file that a node does not name has its first format there, or is passed over as one that nobody knows.
+    return bool(told) and any(told.get(name, 1) < written for name, written, _ in FORMATS)
 
 
 def _told(answer: StatusReply | None) -> dict[str, dict[str, int]] | None:

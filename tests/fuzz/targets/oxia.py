@@ -108,6 +108,8 @@ class OxiaFrames(Target):
         for piece in pieces:
             try:
                 events = one.receive(piece)
+                while one.is_interrupted:
+                    events += one.receive(b"")
             except ConnectionFailedError as error:
                 return [], str(error)
             found += events

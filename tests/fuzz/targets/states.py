@@ -1,6 +1,7 @@
 """Files that a replica or a node has for a moment only, or in some kinds of shards, one of them hostile at a time."""
 
 import struct
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -8,6 +9,15 @@ import msgspec
 from crc32c import crc32c
 
 from antiphon.errors import AntiphonError, DamagedStoreError, NewerFormatError
+from antiphon.log.compacted_files import (
+    SWAP_MAGIC,
+    SWAP_NAME,
+    VERSION,
+    Clean,
+    Swap,
+    load_clean,
+    save_clean,
+)
 from antiphon.log.disk import replace_file
 from antiphon.log.layout import DAMAGE_NAME
 from antiphon.log.recovery import DamageReport, load_damage
@@ -17,15 +27,20 @@ from antiphon.log.snapshot import (
     RESET_NAME,
     START_NAME,
     LogStart,
+    SegmentSummary,
     Snapshot,
     encode_snapshot,
     encode_start,
     frame,
+    seal,
 )
 from antiphon.model.findings import AUDIT_TEXT_MAX
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.node.audit_notes import load_notes
+from antiphon.node.config import Member, NodeConfig
 from antiphon.node.first_seen import FirstSeen
+from antiphon.node.known_voters import VOTERS_NAME, Address, KnownVoters, Note, write_note
+from antiphon.node.local_view import LocalView
 from antiphon.node.raft_shards import known_placement, note_placement
 from antiphon.node.scrub import BOOK_NAME, _load_book
 from antiphon.partition.multi_batches import number_batch
@@ -39,6 +54,7 @@ from antiphon.partition.table_files import (
     Installation,
     recover_install,
 )
+from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import EntryId
 from antiphon.records.members import Members
@@ -46,11 +62,23 @@ from antiphon.replication.origin_history import START, History
 from antiphon.simulation.memory_store import MemoryEngine
 from antiphon.table.rocks_manifest import BLOCK_BYTES, RECYCLED, recycled_record
 from tests.fuzz.target import Target, check
-from tests.fuzz.targets.disks import CONFIG, SHARD, Files, OneFile, _history, committed, files_under
+from tests.fuzz.targets.disks import (
+    CONFIG,
+    SHARD,
+    Files,
+    OneFile,
+    ShardFiles,
+    _history,
+    committed,
+    files_under,
+)
 
 NODE: Final = "/node"
 STORE: Final = f"{NODE}/tables/7"
 LOG: Final = f"{NODE}/shards/7"
+CONFIGURED: Final = NodeConfig(
+    cluster_id="c", node_id=0, nodes=[Member(n, f"node-{n}:7400") for n in range(3)], dir=Path(NODE)
+)
 CONFLICT: Final = "last-writer-wins"
 MASK_DELTA: Final = 0xA282EAD8
 
@@ -91,6 +119,36 @@ class ShardStates(OneFile):
         check(
             again.log_end == log.log_end, f"the log ended at {log.log_end}, opened again at {again.log_end}"
         )
+
+
+class CompactedFiles(ShardFiles):
+    """A log of which a part was compacted, and is about to take its place: `swap`, `compacted`, and the new segment."""
+
+    def good_files(self) -> Files:
+        disk = SimulatedDisk(Random(0), lambda: 0.0)
+        _history(disk)
+        files = files_under(disk, SHARD)
+        first = min(name for name in files if name.endswith(".log"))
+        stem = first.removesuffix(".log")
+        data = files[first]
+        headers = [header for header, _ in iter_batches(data)]
+        size = sum(header.size_bytes for header in headers)
+        end, newest = headers[-1].next_offset, max(header.max_timestamp for header in headers)
+        new = SegmentSummary(int(stem), end, size, len(headers), newest)
+        swap = Swap(new, (int(stem),), ())
+        replace_file(disk, f"{SHARD}/{first}.compacted", data[:size])
+        replace_file(disk, f"{SHARD}/{stem}.index.compacted", files[f"{stem}.index"])
+        save_clean(disk, SHARD, Clean(end, end, 500, 0))
+        replace_file(disk, f"{SHARD}/{SWAP_NAME}", seal(SWAP_MAGIC, VERSION, msgspec.msgpack.encode(swap)))
+        return files_under(disk, SHARD)
+
+    def open(self, disk: SimulatedDisk) -> None:
+        try:
+            clean = load_clean(disk, SHARD)
+        except NewerFormatError:
+            return
+        check(self.is_sealed or clean.end >= 0, "clean before the log begins")
+        super().open(disk)
 
 
 class MultiFiles(OneFile):
@@ -145,6 +203,10 @@ class NodeStates(OneFile):
         replace_file(disk, f"{NODE}/{BOOK_NAME}", msgspec.json.encode({7: 1000, 9: 2000}))
         replace_file(disk, f"{NODE}/findings", msgspec.json.encode({"7 ": 1000, "-1 disk_full": 2000}))
         replace_file(disk, f"{NODE}/audit", msgspec.json.encode({7: "t/0 at offset 3: differs", 9: "gap"}))
+        voters = ShardMeta(0, 0, (0, 1, 3))
+        write_note(
+            disk, f"{NODE}/{VOTERS_NAME}", Note(voters, (Address(3, "node-3:7400", "node-3:7500"),), 9)
+        )
         made = Installation(EntryId(2, 17), b"", Members((0, 1, 2)))
         data = frame(INSTALL_MAGIC, INSTALL_VERSION, msgspec.msgpack.encode(made))
         replace_file(disk, STORE + INSTALL_SUFFIX, data)
@@ -155,11 +217,14 @@ class NodeStates(OneFile):
         check(all(isinstance(at, int) for at in book.values()), "no time")
         notes = load_notes(disk, f"{NODE}/audit")
         check(all(len(what) <= AUDIT_TEXT_MAX for what in notes.values()), "a long note")
+        known = KnownVoters(CONFIGURED, LocalView("c"), disk)
+        check(bool(known.voting) and set(known.asked) >= set(known.voting), "nobody votes")
+        check(known.mark >= 0, "a history before the first one")
         first = FirstSeen(disk, NODE)
         check(first.since_ms((7, ""), 5000) <= 5000, "it is known since the future")
         try:
-            known = known_placement(disk, LOG)
-            check(known is None or isinstance(known[1].shard_id, int), "no placement")
+            placed = known_placement(disk, LOG)
+            check(placed is None or isinstance(placed[1].shard_id, int), "no placement")
             found = recover_install(disk, STORE, LOG)
         except (NewerFormatError, DamagedStoreError):
             return

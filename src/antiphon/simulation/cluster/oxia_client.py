@@ -158,7 +158,10 @@ class Connection(asyncio.Protocol):
         """Send a message of a call."""
         data = encode(message)
         body = _PREFIX.pack(0, len(data)) + bytes(data)
-        self._write(f.frame(f.DATA, f.END_STREAM if last else 0, stream_id, body))
+        for at in range(0, len(body), f.FRAME_BYTES_DEFAULT):
+            piece = body[at : at + f.FRAME_BYTES_DEFAULT]
+            ends = last and at + len(piece) == len(body)
+            self._write(f.frame(f.DATA, f.END_STREAM if ends else 0, stream_id, piece))
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self.closed:

@@ -3,8 +3,9 @@
 from typing import Any, Final
 
 from antiphon.node import split_copy
-from antiphon.oxia import calls
+from antiphon.oxia import tails
 from antiphon.oxia.calls import OxiaCalls
+from antiphon.oxia.tails import Tail
 from antiphon.oxia.writes import Writes
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, MOVES, RESETS
@@ -78,8 +79,14 @@ OXIA_MUTANTS: Final = (
     ClusterMutant(
         "oxia-notifications-lose-repeats",
         "of several changes of a key in one piece of the log only the last is told",
-        (Edit(calls, "batches_of", "change.key in entries or", ""),),
+        (Edit(tails, "batches_of", "change.key in entries or", ""),),
         options={**CUTS, **_WORK},
+    ),
+    ClusterMutant(
+        "oxia-tails-lose-a-change",
+        "the first change of each piece of a log is not told to those who follow its tail",
+        (Edit(Tail, "_take", "pieces.append(piece)", "pieces.append(piece); piece.changes[:1] = []"),),
+        options={**CALM, **_WORK},
     ),
     ClusterMutant(
         "oxia-sequences-by-what-is-committed",
