@@ -102,6 +102,21 @@ async def test_what_is_read_is_counted_before_it_is_there() -> None:
 
 
 @in_virtual_time
+async def test_what_waited_is_gone_with_its_client() -> None:
+    async with with_rows() as (nodes, shard_id):
+        connection = await shut()
+        for _ in range(20):
+            ask(connection, "RangeScan", m.RangeRequest(shard=shard_id))
+        await asyncio.sleep(1)
+        served = max(nodes.servers[0].oxia.open_connections, key=lambda one: one.http2.waiting_bytes)  # type: ignore[union-attr]
+        assert served.http2.waiting_bytes > 5 * MIB
+        connection.close()
+        await asyncio.sleep(0.1)
+        assert served.http2.waiting_bytes == 0  # whoever holds the connection still
+        assert held_bytes(nodes) < 64 * 1024
+
+
+@in_virtual_time
 async def test_who_takes_his_answers_gets_all_of_them() -> None:
     async with with_rows(memory=6 * MIB, connection_memory=4 * MIB) as (_, shard_id):
         connection = await client(0).connection()

@@ -88,7 +88,7 @@ def test_answers_wait_for_windows() -> None:
     assert sum(len(payload) for kind, *_, payload in sent if kind == f.DATA) == 100_000 - f.WINDOW_DEFAULT
     assert sent[-1][:2] == (f.HEADERS, f.END_HEADERS | f.END_STREAM)
     assert one.waiting_bytes == 0
-    assert one.streams == 0
+    assert len(one._streams) == 0
 
 
 def test_a_smaller_window_may_become_negative() -> None:
@@ -187,7 +187,7 @@ def test_streams_are_bounded_one_by_one() -> None:
     one, encoder = connected(streams=2), Encoder()
     for number in (1, 3, 5):
         one.receive(headers(number, encoder=encoder))
-    assert one.streams == 2
+    assert len(one._streams) == 2
     assert frames_in(bytes(one.outgoing))[-1] == (
         f.RST_STREAM,
         0,

@@ -298,8 +298,9 @@ class OxiaCalls:
         out = bytearray()
         turns, owner = self._listener.turns, call.connection
         async for page in self._reads.pages(place, request, rights, call, values=values):
-            for row in page:
-                piece = record(row) if values else row.key
+            page.reverse()
+            while page:  # what is sent is let go of
+                piece = record(page.pop()) if values else page.pop().key
                 if out and len(out) + len(piece) > ANSWER_BYTES:
                     await self._send(call, rights, out)
                     out = bytearray()

@@ -100,6 +100,7 @@ class OxiaConnection(asyncio.Protocol):
         self._transport = None
         for call in list(self.calls.values()):
             self._drop(call)
+        self.http2.forget_all()
         self.read_room.close()
         self.account.close()
         self.place.leave()

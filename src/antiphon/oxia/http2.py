@@ -8,11 +8,10 @@ GOAWAY and is hung up on:
 * Frames that make nothing go on (PING, SETTINGS, RST_STREAM, PRIORITY, updates of windows, empty DATA, refused streams):
   each costs a token, of which there are `Bounds.idle_frames` at first and so many a second.
 * Streams that are reset while they are worked on ("rapid reset") cost `RESET_COST` of them.
-* Settings cost as many as there are settings and streams that they change; large headers as much as reading them takes.
-* Work at a time: `WORK_MAX` frames, or what takes as long. Who calls has others' turns come in between.
+* Settings cost as many as there are and as streams that they change, large headers what reading them takes.
+* Work at a time: `WORK_MAX` frames, or what takes as long.
 * Bytes of requests that nobody has taken: the windows. Those are opened again by `consumed` only.
-
-What is to be sent waits for the other side's windows; who sends asks `Http2.waiting_bytes`.
+* What is to be sent waits for the other side's windows; who sends asks `Http2.waiting_bytes`.
 """
 
 from collections import deque
@@ -34,9 +33,7 @@ PIECE_BYTES: Final = (
     1_024  # of a larger answer that are sent at least, so that windows do not fall into crumbs
 )
 STREAMS_A_TOKEN: Final = 16  # whose windows a setting changes
-USEFUL: Final = (
-    3.0  # tokens that a frame earns that makes something go on: its updates of windows and pings are paid
-)
+USEFUL: Final = 3.0  # tokens that a frame earns which makes something go on: its pings and windows
 
 
 class Bounds(NamedTuple):
@@ -137,11 +134,6 @@ class Http2:
         self._greeted = False
         self._work = 0
         self._events: list[Event] = []
-
-    @property
-    def streams(self) -> int:
-        """That are open."""
-        return len(self._streams)
 
     def refill(self, passed_s: float) -> None:
         """So much time has passed: more frames that make nothing go on are taken."""
@@ -413,9 +405,8 @@ class Http2:
         """Take no such request now: nothing of it was carried out, and clients try it again."""
         self._idle()
         self.outgoing += f.rst_stream(stream_id, f.REFUSED_STREAM)
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            self._drop(stream_id, stream)
+        if stream_id in self._streams:
+            self._drop(stream_id, self._streams[stream_id])
 
     def is_open(self, stream_id: int) -> bool:
         """Can an answer still be sent?"""
@@ -453,6 +444,12 @@ class Http2:
     def go_away(self, why: str) -> None:
         """Say that no more is answered here."""
         self.outgoing += f.goaway(self._last_stream, f.NO_ERROR, why)
+
+    def forget_all(self) -> None:
+        """The other side is gone: nothing waits for it any more, whoever still holds this object."""
+        for kept in (self._streams, self._held_up, self.outgoing, self._received):
+            kept.clear()
+        self.waiting_bytes = 0
 
     def _pump(self, stream_id: int, stream: _Stream) -> None:
         """Send what may be sent of one stream."""

@@ -51,7 +51,10 @@ class Reads:
                 yield out  # it holds nothing that others wait for while it waits for room itself
                 out = bytearray()
                 call.keep(0)
-            for response in await self._some(place, wanted[at:end], rights, call):
+            responses = await self._some(place, wanted[at:end], rights, call)
+            responses.reverse()
+            while responses:  # what is sent is let go of
+                response = responses.pop()
                 if out and len(out) + len(response) > ANSWER_BYTES:
                     yield out
                     out = bytearray()
@@ -127,24 +130,54 @@ class Reads:
         values: bool,
     ) -> AsyncIterator[list[Row[Any]]]:
         """Rows of a range in the order of their keys, or of their entries in an index; each page is of one moment."""
-        shard_id, limit = place.shard.shard_id, PAGE_ROWS if values else LIST_ROWS
-        start, end, name = wanted.start_inclusive, wanted.end_exclusive, wanted.secondary_index_name
-        after: tuple[bytes, bytes] | None = None
-        more = not end or start < end
+        start, after = wanted.start_inclusive, None
+        more = not wanted.end_exclusive or start < wanted.end_exclusive
         while more:
-            if name is None:
-                scan = TableScan(shard_id, start, end, limit, values, hashes=place.hashes)
-                rows: TableRows = reply_as(TableRows, await self._shards.read(scan, rights, call))
-                page, more = [row for row in rows.rows if row is not None], rows.more
-                if page:
-                    start = page[-1].key + b"\x00"
+            if wanted.secondary_index_name is None:
+                page, more, start = await self._page(place, wanted, start, rights, call, values=values)
             else:
-                by_index = IndexScan(shard_id, name, start, end, after, limit, values, place.hashes)
-                found: IndexRows = reply_as(IndexRows, await self._shards.read(by_index, rights, call))
-                page, more = [one.row for one in found.rows], found.more
-                if page:
-                    after = (found.rows[-1].secondary, page[-1].key)
-            yield [row for row in page if is_text(row.key)]
+                page, more, after = await self._index_page(place, wanted, after, rights, call, values=values)
+            yield page  # who takes it lets go of each row that was sent
+
+    async def _page(
+        self,
+        place: "Place",
+        wanted: RangeRequest,
+        start: bytes,
+        rights: "Rights",
+        call: "Call",
+        *,
+        values: bool,
+    ) -> tuple[list[Row[Any]], bool, bytes]:
+        """Rows, whether there are more, and where those begin."""
+        limit = PAGE_ROWS if values else LIST_ROWS
+        body = TableScan(
+            place.shard.shard_id, start, wanted.end_exclusive, limit, values, hashes=place.hashes
+        )
+        rows: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
+        page = [row for row in rows.rows if row is not None]
+        after = page[-1].key + b"\x00" if page else start
+        return [row for row in page if is_text(row.key)], rows.more, after
+
+    async def _index_page(
+        self,
+        place: "Place",
+        wanted: RangeRequest,
+        after: tuple[bytes, bytes] | None,
+        rights: "Rights",
+        call: "Call",
+        *,
+        values: bool,
+    ) -> tuple[list[Row[Any]], bool, tuple[bytes, bytes] | None]:
+        """The same by an index."""
+        limit = PAGE_ROWS if values else LIST_ROWS
+        name, start, end = wanted.secondary_index_name or "", wanted.start_inclusive, wanted.end_exclusive
+        body = IndexScan(place.shard.shard_id, name, start, end, after, limit, values, place.hashes)
+        found: IndexRows = reply_as(IndexRows, await self._shards.read(body, rights, call))
+        page = [one.row for one in found.rows]
+        if page:
+            after = (found.rows[-1].secondary, page[-1].key)
+        return [row for row in page if is_text(row.key)], found.more, after
 
 
 def _alike(one: GetRequest, other: GetRequest) -> bool:

@@ -6,7 +6,7 @@ out already (`writes.py`).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,8 +46,12 @@ ROW_BYTES: Final = 1024 * 1024  # of a row, about: tables take no larger batches
 KEY_BYTES: Final = 256  # of a row beside its key and value
 GET_BYTES_MAX: Final = 8 * 1024 * 1024  # of all rows of a get
 SCAN_BYTES_MAX: Final = 2 * 1024 * 1024  # of all rows of a page
-GLANCE_KEYS: Final = 16  # of a get that is read without room, to see how large its rows are
-GLANCES_MAX: Final = 16  # such gets of the node at once, and one of each connection
+ROWS: Final = (TableGet, TableScan, IndexFind, IndexScan)
+READS: Final = (*ROWS, Fetch)
+SMALL_AT_ONCE: Final = 32  # reads of a row that one other node is asked for: it counts no answers for nodes
+LARGE_AT_ONCE: Final = 8  # the same of several rows
+GLANCE_KEYS: Final = 1  # of a get that is read without room, to see how large its row is
+GLANCES_MAX: Final = 8  # such gets of the node at once, and one of each connection
 ROUND_S: Final = 1.0  # beyond what a fetch may wait at the leader
 PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2)  # between tries
 
@@ -58,6 +62,7 @@ class ShardRequests:
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
+        self._at_once: dict[tuple[int, bool], asyncio.Semaphore] = {}  # reads that another node answers
         self._glances = asyncio.Semaphore(GLANCES_MAX)
 
     def shard(self, shard_id: int) -> tuple[TopicMeta, ShardMeta]:
@@ -133,7 +138,36 @@ class ShardRequests:
             raise NotReadyError(f"shard {body.shard_id} has no leader now")
         if isinstance(body, Fetch):
             timeout_s = body.wait_ms / 1000 + timeout_s
-        return await gateway.questions.ask_bulk(leader, body, timeout_s)
+        asking = gateway.questions.ask_bulk(leader, body, timeout_s)
+        is_waiting = isinstance(body, Fetch) and body.wait_ms > 0
+        return await (
+            self._in_order(leader, body, asking) if isinstance(body, READS) and not is_waiting else asking
+        )
+
+    async def _in_order(
+        self, leader: int, body: Any, asking: Coroutine[Any, Any, tuple[Any, memoryview]]
+    ) -> tuple[Any, memoryview]:
+        """Ask another node for what may be large: a few at once. A call that is given up leaves its place when the answer
+        has come, for it comes all the same.
+        """
+        is_large = expected_bytes(body) > ROW_BYTES
+        at_once = self._at_once.setdefault(
+            (leader, is_large), asyncio.Semaphore(LARGE_AT_ONCE if is_large else SMALL_AT_ONCE)
+        )
+
+        def over(task: "asyncio.Task[Any]") -> None:
+            at_once.release()
+            if not task.cancelled():
+                task.exception()  # whoever waits for it hears of it
+
+        try:
+            await at_once.acquire()
+        except asyncio.CancelledError:
+            asking.close()
+            raise
+        task = self._loop.create_task(asking)
+        task.add_done_callback(over)
+        return await asyncio.shield(task)
 
     async def _here(self, body: Any, timeout_s: float, room: "ReadRoom | None") -> tuple[Any, memoryview]:
         gateway = self._gateway
@@ -149,7 +183,7 @@ class ShardRequests:
         if isinstance(body, TableWrite):
             gateway.check_may_write(body.shard_id, internal=False)
             gateway.submit_table_write(body, done)
-        elif isinstance(body, TableGet | TableScan | IndexFind | IndexScan):
+        elif isinstance(body, ROWS):
             if room is None:
                 gateway.submit_table_read(body, done)
             else:
@@ -198,7 +232,7 @@ def _in_turn(room: "ReadRoom", future: "asyncio.Future[Any]", read: Callable[[],
 
 def expected_bytes(body: Any) -> int:
     """What is counted for an answer before it is known how large it is."""
-    if isinstance(body, TableScan | IndexScan):
+    if isinstance(body, TableScan | IndexScan | Fetch):
         return SCAN_BYTES_MAX
     if isinstance(body, TableGet):
         return min(GET_BYTES_MAX, len(body.keys) * (ROW_BYTES if body.include_value else KEY_BYTES))
