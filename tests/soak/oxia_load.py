@@ -32,13 +32,17 @@ class Notified:
 
     def __init__(self, problem: Any) -> None:
         self._problem = problem
-        self._put: defaultdict[bytes, list[int]] = defaultdict(list)
+        self._put: defaultdict[bytes, list[int]] = defaultdict(list)  # and not told yet
+        self._early: defaultdict[bytes, set[int]] = defaultdict(set)  # told, and not acknowledged yet
         self._told: defaultdict[bytes, int] = defaultdict(lambda: -1)
         self.changes = 0
 
     def put(self, key: bytes, version_id: int) -> None:
-        """A put was acknowledged, as this version."""
-        self._put[key].append(version_id)
+        """A put was acknowledged, as this version. The follower may have been told of it before."""
+        if version_id in self._early[key]:
+            self._early[key].remove(version_id)
+        else:
+            self._put[key].append(version_id)
 
     def take(self, key: bytes, version_id: int) -> None:
         """The follower was told this; what was acknowledged before it and was not told is lost."""
@@ -47,13 +51,16 @@ class Notified:
             self._problem(f"a follower was told version {version_id} of {key!r} behind {self._told[key]}")
         self._told[key] = version_id
         waiting = self._put[key]
-        if any(one < version_id for one in waiting):
-            self._problem(f"a follower was not told version {waiting[0]} of {key!r}, and {version_id}")
-        self._put[key] = [one for one in waiting if one > version_id]
+        if version_id in waiting:
+            waiting.remove(version_id)
+        else:
+            self._early[key].add(version_id)
+        if waiting and waiting[0] < version_id:
+            self._problem(f"a follower was not told version {waiting.pop(0)} of {key!r}, and {version_id}")
 
     def missing(self) -> int:
         """Acknowledged versions of which nobody was told yet."""
-        return sum(one > self._told[key] for key, versions in self._put.items() for one in versions)
+        return sum(map(len, self._put.values()))
 
 
 class OxiaLoad:
