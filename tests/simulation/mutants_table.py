@@ -1,10 +1,11 @@
 """Writes the table of mutants in docs/simulation.md, from one run of all of them (`make plants-table`).
 
-    python -m tests.simulation.mutants_table [--jobs N] [--out FILE]
+    python -m tests.simulation.mutants_table [--jobs N] [--out FILE] [--missing]
 
 Every mutant is a line of JSON in FILE as soon as it is caught. A run that was stopped goes on where it was, if the sources
 are still the same; the file of a run of other sources is begun anew. All rows of the table, and the sentence above it, come
-from one such file: a run that did not find a mutant is refused.
+from one such file: a run that did not find a mutant is refused. With `--missing` only those are run that the table has no
+figure of, and the others keep theirs.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from antiphon.cli.simulate_failures import caught
 from antiphon.simulation.cluster.mutants import ALL_MUTANTS
-from antiphon.simulation.cluster.tables import table_of_mutants
+from antiphon.simulation.cluster.tables import NOT_MEASURED, measured_in, table_of_mutants
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "simulation.md"
@@ -82,6 +83,30 @@ def table(run: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_missing(page: str, jobs: int) -> str:
+    """The page with figures of those that it has none of, and a sentence more. Raises ValueError where one is missed."""
+    before = measured_in(page)
+    names = [name for name in ALL_MUTANTS if before.get(name, NOT_MEASURED) == NOT_MEASURED]
+    found = {}
+    for one in caught(names, SEEDS, jobs):
+        found[one["plant"]] = one
+        print(f"{len(found)} of {len(names)}: {one['plant']} {one['seeds']}", flush=True)
+    missed = [name for name, one in found.items() if one["seeds"] is None]
+    if missed or not names:
+        raise ValueError(f"this run did not find {missed}" if missed else "every mutant has a figure")
+    took = sorted(one["seeds"] for one in found.values())
+    said = (
+        f"The {len(took)} that came after that run were run by themselves: every one was caught, {took.count(1)} by the "
+        f"first seed,\nthe last by seed number {took[-1]}."
+    )
+    cells = {name: _cells(found[name]) if name in found else before[name] for name in ALL_MUTANTS}
+    first, rest = page.split(BEGIN)
+    old, after = rest.split(END)
+    sentence = old.partition(MADE)[0].rstrip()
+    made = "\n".join((sentence, said, "", MADE, table_of_mutants(cells), END_MADE)) + "\n"
+    return first + BEGIN + made + END + after
+
+
 def _cells(one: dict[str, Any]) -> tuple[str, str]:
     return "its script" if one.get("script") else str(one["seeds"]), f"`{one['invariant']}`"
 
@@ -100,12 +125,16 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants that run at a time")
     parser.add_argument("--out", type=Path, default=Path("plants.jsonl"))
+    parser.add_argument("--missing", action="store_true", help="only those that the table has no figure of")
     given = parser.parse_args()
     try:
-        made = table(run(given.out, given.jobs))
+        page = PAGE.read_text()
+        page = (
+            with_missing(page, given.jobs) if given.missing else put(page, table(run(given.out, given.jobs)))
+        )
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"{given.out}: {error}")
-    PAGE.write_text(put(PAGE.read_text(), made))
+    PAGE.write_text(page)
 
 
 if __name__ == "__main__":
