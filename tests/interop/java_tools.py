@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.interop.suite import FOUR_PARTITIONS, Outcome
+from tests.interop.suite import FOUR_PARTITIONS, Outcome, UnexpectedError, carried_out
 from tests.peers.servers.maven import kafka_jars
 
 VERSION: Final = "4.3.1"
@@ -18,10 +18,6 @@ JVM: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
 Step = Callable[[], str]
-
-
-class UnexpectedError(Exception):
-    """A tool did not do what it does with Kafka; the text has its last words."""
 
 
 class JavaTools:
@@ -40,16 +36,8 @@ class JavaTools:
         self._jars = kafka_jars("kafka-tools", VERSION, folder / f"kafka-tools-{VERSION}")
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
-        """See Suite. Each step is told, and the next ones are tried whatever became of it."""
-        outcomes = []
-        for name, step in Steps(Tools(self._jars, kafka), kafka, where).all():
-            try:
-                step()
-            except (UnexpectedError, subprocess.TimeoutExpired) as error:
-                outcomes.append(Outcome(name, "failed", str(error)[-300:]))
-            else:
-                outcomes.append(Outcome(name, "passed"))
-        return outcomes
+        """See Suite."""
+        return carried_out(Steps(Tools(self._jars, kafka), kafka, where).all())
 
 
 class Tools:

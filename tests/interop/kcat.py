@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.interop.suite import FOUR_PARTITIONS, Outcome
+from tests.interop.suite import FOUR_PARTITIONS, Outcome, UnexpectedError, carried_out
 from tests.peers.servers.peer import UnavailableError, run_tool
 
 PACKAGES: Final = ("kcat", "librdkafka1", "libyajl2")
@@ -21,10 +21,6 @@ CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 TOPIC: Final = "kcat"
 LINES: Final = "".join(f"key-{number}:value {number}\n" for number in range(100))
 Step = Callable[[], None]
-
-
-class UnexpectedError(Exception):
-    """kcat did not do what it does with Kafka; the text has its last words."""
 
 
 class Program:
@@ -97,16 +93,8 @@ class Kcat:
         return root
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
-        """See Suite. Each step is told, and the next ones are tried whatever became of it."""
-        outcomes = []
-        for name, step in Steps(self._program.at(kafka)).all():
-            try:
-                step()
-            except (UnexpectedError, subprocess.TimeoutExpired) as error:
-                outcomes.append(Outcome(name, "failed", str(error)[-300:]))
-            else:
-                outcomes.append(Outcome(name, "passed"))
-        return outcomes
+        """See Suite."""
+        return carried_out(Steps(self._program.at(kafka)).all())
 
 
 def _same(found: object, wanted: object) -> None:

@@ -3,10 +3,11 @@
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -22,6 +23,23 @@ class Outcome(NamedTuple):
     test: str
     result: str
     said: str = ""
+
+
+class UnexpectedError(Exception):
+    """A program did or said something else than it should."""
+
+
+def carried_out(steps: Iterable[tuple[str, Callable[[], object]]]) -> list[Outcome]:
+    """Each step is told, and the next ones are tried whatever became of it."""
+    outcomes = []
+    for name, step in steps:
+        try:
+            step()
+        except (UnexpectedError, subprocess.TimeoutExpired) as error:
+            outcomes.append(Outcome(name, "failed", str(error)[-300:]))
+        else:
+            outcomes.append(Outcome(name, "passed"))
+    return outcomes
 
 
 class Suite(Protocol):

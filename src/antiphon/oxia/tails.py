@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+import structlog
+
 from antiphon.errors import AntiphonError
 from antiphon.oxia.messages import Notification, NotificationBatch, NotificationEntry, NotificationType
 from antiphon.oxia.protobuf import encode
@@ -69,6 +71,9 @@ class Tail:
             except AntiphonError as error:
                 self.failed = not error.retriable  # each follower asks by himself, and hears why
                 await asyncio.sleep(AGAIN_S)  # nobody leads for long: who follows waits
+            except Exception as error:  # noqa: BLE001 - a bug: who follows reads by himself, and hears of it
+                structlog.get_logger().error("oxia_tail_failed", exc_info=error)
+                self.failed = True
             else:
                 self._take(piece)
             if self.failed:

@@ -1,0 +1,23 @@
+"""The shared reader of a shard's tail: whoever follows it hears when it ends."""
+
+import asyncio
+
+import pytest
+
+from antiphon.errors import InvalidRequestError
+from antiphon.oxia.tails import Piece, Tails
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), InvalidRequestError("refused for good")])
+def test_followers_are_woken_when_the_tail_cannot_be_read(error: Exception) -> None:
+    async def read(_start: int) -> Piece:
+        raise error
+
+    async def follow() -> None:
+        tails = Tails()
+        tail = tails.follow(7, 0, read)
+        await asyncio.wait_for(tail.news(), 2)
+        assert tail.failed
+        assert tails.follow(7, 0, read) is not tail, "who comes next begins anew"
+
+    asyncio.run(follow())
