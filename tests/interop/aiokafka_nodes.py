@@ -25,10 +25,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from antiphon.node.config import Member, NodeConfig, Ports
+from antiphon.node.config import NodeConfig
 from antiphon.security.settings import Security, Tls
 from antiphon.server.first_user import write_first_user
-from tests.interop.nodes import single_node, start_nodes
+from tests.interop.nodes import config_of_one, single_node, start_nodes
 
 ADMIN: Final = "admin"
 USERS: Final = ("test", "test2")  # whose passwords are their names
@@ -51,20 +51,6 @@ EVERYBODY: Final = (
 )
 
 
-def _config(folder: Path, port: int, partitions: int, security: Security) -> NodeConfig:
-    return NodeConfig(
-        cluster_id="interop",
-        node_id=0,
-        nodes=[Member(0, "127.0.0.1:7400")],  # nobody dials it
-        dir=folder,
-        bootstrap=True,
-        advertised_host="127.0.0.1",
-        num_partitions=partitions,
-        ports=Ports(native=0, kafka=port, oxia=-1, http=-1),
-        security=security,
-    )
-
-
 def _folder(order: dict[str, Any], name: str) -> Path:
     folder = Path(order["folder"]) / name
     folder.mkdir(mode=0o700)
@@ -78,7 +64,7 @@ def tls_config(order: dict[str, Any]) -> NodeConfig:
         (folder / name).write_bytes((made / name).read_bytes())
         (folder / name).chmod(0o600)
     security = Security(tls=Tls("server.crt", "server.key", "ca.crt", "required"))
-    return _config(folder, order["tls"], order["partitions"], security)
+    return config_of_one(folder, "127.0.0.1", order["tls"], order["partitions"], security)
 
 
 def sasl_config(order: dict[str, Any]) -> NodeConfig:
@@ -86,7 +72,7 @@ def sasl_config(order: dict[str, Any]) -> NodeConfig:
     folder = _folder(order, "sasl")
     write_first_user(folder / "first-user", ADMIN, ADMIN)
     security = Security(authentication=True, first_user="first-user", super_users=[f"User:{ADMIN}"])
-    return _config(folder, order["sasl"], order["partitions"], security)
+    return config_of_one(folder, "127.0.0.1", order["sasl"], order["partitions"], security)
 
 
 class Orders:

@@ -11,10 +11,11 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
-from antiphon.node.config import Member, NodeConfig, Ports
+from antiphon.node.config import NodeConfig
 from antiphon.security.settings import Security, Tls
 from antiphon.server.first_user import write_first_user
 from antiphon.server.process import run_node
+from tests.interop.nodes import config_of_one
 
 PROPERTIES: Final = """port={port}
 transport={transport}
@@ -65,17 +66,7 @@ def config_of(file: Path) -> NodeConfig:
     if said["transport"].endswith("SSL"):
         unpack(Path(said["ssl"]) / "kafka.server.keystore.jks", folder)
         security.tls = Tls("node.pem", "node.key")
-    return NodeConfig(
-        cluster_id="interop",
-        node_id=0,
-        nodes=[Member(0, "127.0.0.1:7400")],  # nobody dials it
-        dir=folder,
-        bootstrap=True,
-        advertised_host="localhost",
-        num_partitions=int(said["partitions"]),
-        ports=Ports(native=0, kafka=int(said["port"]), oxia=-1, http=-1),
-        security=security,
-    )
+    return config_of_one(folder, "localhost", int(said["port"]), int(said["partitions"]), security)
 
 
 if __name__ == "__main__":

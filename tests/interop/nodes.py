@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from antiphon.client.local_folder import load_cluster
-from antiphon.node.config import NodeConfig
+from antiphon.node.config import Member, NodeConfig, Ports
+from antiphon.security.settings import Security
 from antiphon.server.process import run_node
 from antiphon.tools.cluster_files import save_cluster
 from antiphon.tools.local_cluster import LocalCluster
@@ -36,6 +37,21 @@ def start_nodes(
         cluster.nodes[0].kafka = f"{cluster.host}:{kafka_port}"
         save_cluster(where, cluster)
     return LocalCluster.start(nodes, where, any_port=False)
+
+
+def config_of_one(folder: Path, host: str, port: int, partitions: int, security: Security) -> NodeConfig:
+    """Of a node that is a cluster by itself and listens for Kafka's clients only."""
+    return NodeConfig(
+        cluster_id="interop",
+        node_id=0,
+        nodes=[Member(0, "127.0.0.1:7400")],  # nobody dials it
+        dir=folder,
+        bootstrap=True,
+        advertised_host=host,
+        num_partitions=partitions,
+        ports=Ports(native=0, kafka=port, oxia=-1, http=-1),
+        security=security,
+    )
 
 
 @contextmanager

@@ -39,13 +39,7 @@ BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
-LISTED: Final = (
-    TOPIC,
-    BROKER,
-    BROKER_LOGGER,
-    CLIENT_METRICS,
-    GROUP,
-)  # all that tools know
+LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 SET: Final = 0
 RESET: Final = 1
 APPEND: Final = 2
