@@ -1,19 +1,26 @@
 """The files of a restored replica, and what is copied of a log that compaction changes meanwhile."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
-from antiphon.backup import log_copy
+from antiphon.backup import log_copy, shard_copy
+from antiphon.backup.log_copy import TrimmedError
 from antiphon.backup.manifest import Piece, ShardBackup, State, StoredFile
 from antiphon.backup.place import Place
+from antiphon.backup.shard_copy import ShardCopy, Written
 from antiphon.backup.shard_files import ShardFiles
+from antiphon.client.aio import AsyncClient
 from antiphon.errors import BackupError, CorruptBatchError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import RealDisk
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.shard_log import ShardLog
+from antiphon.model.backup import ShardHeld
+from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.records.batch import iter_batches, read_header
 from antiphon.records.builder import build_batch, build_end_marker, build_members
 from antiphon.records.compacted import emptied, filler
@@ -138,3 +145,24 @@ def test_parts_of_fillers_are_taken_where_compaction_has_joined_them() -> None:
     flipped[-1] ^= 1
     with pytest.raises(CorruptBatchError, match="wrong checksum"):
         log_copy._up_to(SHARD, memoryview(flipped), 8, 10)
+
+
+@pytest.mark.parametrize(("log_start", "is_taken"), [(2, True), (6, False)])
+def test_metadata_that_were_trimmed_after_the_cut_are_not_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch, log_start: int, is_taken: bool
+) -> None:
+    """The checkpoint that `__cluster` begins with by now was begun before the cut, and may have ended behind it."""
+
+    async def read(_client: AsyncClient, _shard: int, start: int, end: int) -> AsyncGenerator[memoryview]:
+        if start < log_start:
+            raise TrimmedError(f"begins at {log_start}", log_start=log_start)
+        yield memoryview(batch(start, end - start))
+
+    monkeypatch.setattr(shard_copy, "read_batches", read)
+    copy = ShardCopy(AsyncClient("127.0.0.1:1"), place, CLUSTER_SHARD_ID, Written(), None, is_table=False)
+    up_to = copy.up_to(ShardHeld(end=8, term=1, log_start=2))
+    if is_taken:
+        assert asyncio.run(up_to).start == 2
+    else:
+        with pytest.raises(BackupError, match="trimmed beyond the cut"):
+            asyncio.run(up_to)

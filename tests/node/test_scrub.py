@@ -15,6 +15,7 @@ from antiphon.model.cluster import EndTransaction
 from antiphon.model.findings import DEGRADED, Finding
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
 from antiphon.model.requests import AlterTopic, CreateTopic, GetStatus, Put, StartScrub, TableWrite
+from antiphon.node import mending
 from antiphon.node.config import Scrub
 from antiphon.node.node import Node
 from antiphon.node.scrub import BOOK_NAME
@@ -196,7 +197,7 @@ def test_the_only_replica_serves_what_it_can_and_says_since_when_it_is_damaged()
         host = node.hosts[shard_id]
         rot(nodes, host, ".log")
         node.gateway.start_scrub(-1)
-        await eventually(lambda: bool(current(node)))
+        await eventually(lambda: [one.do for one in current(node)] == [mending.ALONE])
         (found,) = current(node)
         assert (found.kind, found.level, found.shard_id) == ("damage_found", DEGRADED, shard_id)
         assert ".log" in found.what
@@ -229,6 +230,34 @@ def test_damage_waits_until_the_others_are_there_to_mend_it() -> None:
         await eventually(lambda: node.hosts.get(shard_id) not in {None, host} and is_whole(node, shard_id))
 
     with_nodes(3, test)
+
+
+def test_of_two_replicas_one_is_mended_when_the_shard_has_a_third() -> None:
+    """tarantool 8000025: it waited for ever, and said that nothing was to be done."""
+
+    async def test(nodes: Nodes) -> None:
+        shard_id = await topic_of(nodes, "t")
+        await nodes.nodes[0].gateway.alter_topic(AlterTopic("t", replicas=2))
+        await eventually(lambda: sum(shard_id in node.hosts for node in nodes.nodes.values()) == 2)
+        host = await follower_of_two(nodes, shard_id)
+        node = nodes.nodes[host.services.node_id]
+        rot(nodes, host, ".log")
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: [one.do for one in current(node)] == [mending.NEEDED])
+        await asyncio.sleep(15)
+        assert node.hosts[shard_id] is host
+        assert host.status().state == "ok", "the shard would have no majority without it"
+        await nodes.nodes[0].gateway.alter_topic(AlterTopic("t", replicas=3))
+        await eventually(lambda: node.hosts.get(shard_id) not in {None, host} and is_whole(node, shard_id))
+        await eventually(lambda: not current(node))
+
+    with_nodes(3, test)
+
+
+async def follower_of_two(nodes: Nodes, shard_id: int) -> Partition:
+    leader = await nodes.leader(shard_id)
+    hosts = [node.hosts[shard_id] for node in nodes.nodes.values() if shard_id in node.hosts]
+    return next(host for host in hosts if host is not leader)
 
 
 def test_damage_of_a_file_that_was_trimmed_since_costs_no_replica() -> None:

@@ -91,7 +91,9 @@ class ShardCopy:
         )  # what was copied before may be lost by now, where the rule of commits allows it
         log_start = await self._copy(held.log_start, held.end)
         begins = self._floor if self._state is None else self._state.offset
-        if begins > held.end:
+        # What `__cluster` goes on from is a checkpoint. One that was begun before the cut may have ended behind it.
+        is_cut_off = self._shard_id == CLUSTER_SHARD_ID and log_start > held.log_start
+        if begins > held.end or is_cut_off:
             self._state, self._pieces = None, []
             raise BackupError(
                 f"the log of shard {self._shard_id} was trimmed beyond the cut before it was copied"

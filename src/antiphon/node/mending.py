@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 LOOK_S: Final = 5.0  # between two looks at what waits
 ASK_S: Final = 5.0
 KIND: Final = "damage_found"
+NEEDED: Final = (
+    "give the shard a third replica (`antiphon topic alter NAME --replicas 3`): with two it cannot do without this one, "
+    "which is then fetched again"
+)
+ALONE: Final = "nobody else has the shard: what cannot be read comes back only from a backup"
 WELL: Final = ("ok", "disk_full")
 
 
@@ -87,6 +92,7 @@ class Mending:
         if host is None or is_over(host):
             return True  # somebody else has met the damage
         if not _can_make_anew(host, damage) and not await self._can_do_without(shard_id):
+            self._findings.note(Noted(KIND, shard_id, text_of(damage), self._what_to_do(shard_id)))
             return False
         if is_over(host) or await self._is_gone(host, damage):
             return True
@@ -120,6 +126,12 @@ class Mending:
         if isinstance(self._node.hosts.get(shard_id), MultiWriterPartition):
             return bool(others) and len(well) == len(others)
         return _are_enough(shard, well)
+
+    def _what_to_do(self, shard_id: int) -> str:
+        """For people, where the shard cannot do without this replica now. More than two members come back by themselves."""
+        known = self._node.view.shard(shard_id)
+        members = self._node.voters.voting if known is None else known[1].ensemble
+        return {1: ALONE, 2: NEEDED}.get(len(members), WAITS)
 
     def _others(self, members: Sequence[int]) -> list[int]:
         return [one for one in members if one != self._node.node_id]

@@ -20,6 +20,14 @@ _WORK: Final[dict[str, Any]] = {
 _IS_WHOLE: Final = "is_whole = is_whole and self._end == end == state.log.log_end"
 
 _MADE: Final[dict[str, Any]] = {**CALM, "fault_ms": 3_000, "backup_makers": 2, "appenders": 0, "putters": 0}
+# A checkpoint takes many batches, and the next one follows soon.
+_MANY_CHECKPOINTS: Final = {
+    "checkpoint_records": 1,
+    "checkpoint_batch": 1,
+    "metadata_segment_bytes": 4096,
+    "operator_weight": 8,
+    "backup_makers": 4,
+}
 
 BACKUP_MUTANTS: Final = (
     ClusterMutant(
@@ -56,6 +64,14 @@ BACKUP_MUTANTS: Final = (
         ),
         options=_MADE,
         quick=True,
+    ),
+    ClusterMutant(
+        "backup-of-half-a-checkpoint",
+        "the metadata are copied from a checkpoint on that ends behind the cut",
+        (Edit(ShardCopy, "up_to", "log_start > held.log_start", "log_start < 0"),),
+        options={**_MADE, **_MANY_CHECKPOINTS},
+        quick=True,
+        first_seed=14,
     ),
     ClusterMutant(
         "hold-lets-writes-in",

@@ -14,6 +14,7 @@ from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.segment import INDEX_SUFFIX
 from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.node.mending import NEEDED
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
 from antiphon.simulation.cluster.faults import Faults
@@ -89,6 +90,7 @@ def hurt(faults: Faults, machine: "Machine", what: str) -> None:
             return
         if faults.stopped:
             _take_back_flips(cluster, machine, needed)
+            _take_back_what_waits_for_people(machine)
             _remove_closed_tables(cluster, machine)
         faults.later(LOOK_S, look)
 
@@ -122,7 +124,7 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
     # Of a replica that was moved away nothing is left to mend, whenever its removal becomes durable.
     mended = node.hosts.keys() - for_people
     paths = [path for path, _ in machine.flipped if path.endswith(INDEX_SUFFIX)]
-    paths += machine.rotten
+    paths += machine.rotten.keys()
     if any(shard_of(path) in mended and is_rotten(machine.disk, path) for path in paths):
         return False
     return all(host.log.damaged is None for host in node.hosts.values())
@@ -184,6 +186,18 @@ def _is_hurt(cluster: "SimulatedCluster", machine: "Machine", host: "Partition",
     if path.endswith(INDEX_SUFFIX):
         return is_rotten(machine.disk, path)
     return not _is_whole(cluster, machine, host, end)
+
+
+def _take_back_what_waits_for_people(machine: "Machine") -> None:
+    """A log that the scrub has found rotten, on a replica that the shard cannot do without: its node says what to do.
+
+    A person would give the shard another replica. Here the bit is flipped back.
+    """
+    node = machine.node
+    told = set() if node is None else {one.shard_id for one in node.care.findings.now if one.do == NEEDED}
+    for path, bit in [one for one in machine.rotten.items() if shard_of(one[0]) in told]:
+        if path.startswith(SHARDS) and is_rotten(machine.disk, path):
+            machine.disk.flip_bit(path, bit)
 
 
 def _remove_closed_tables(cluster: "SimulatedCluster", machine: "Machine") -> None:

@@ -91,7 +91,7 @@ class Machine:
         self.may_stop = False  # has the disk given replicas a reason to stop?
         self.flipped: list[tuple[str, int]] = []  # bits, by file
         self.around_flips: dict[tuple[str, int], bytes] = {}  # and what stood there then
-        self.rotten: list[str] = []  # files that decayed under a node that ran
+        self.rotten: dict[str, int] = {}  # files that decayed under a node that ran, and their bits
         self.cluster_log_decayed = False
         self.has_new_disk = False  # in the place of the one that it began with
         self.disk_is_known = True  # to the coordinator, since a process before this one

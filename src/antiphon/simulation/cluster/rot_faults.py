@@ -183,7 +183,7 @@ def _decay(faults: Faults, machine: "Machine", draw: Random, found: list[str]) -
     if path.endswith(DATA_SUFFIX):
         # As for `bit_flip`: rot needs longer than the system takes to write an index back (decision 0007).
         machine.disk.write_back(path.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX)
-    machine.rotten.append(path)
+    machine.rotten[path] = bit
 
 
 def _files_of(machine: "Machine", host: "Partition") -> Iterator[str]:
