@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.errors import NotLeaderError, ResourceExhaustedError
 from antiphon.log.simulated_faults import Fault, descriptors_used_up
-from antiphon.model.metadata import Kind
+from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
 from antiphon.model.requests import CreateTopic, Put, TableWrite
 from antiphon.node.reopening import REOPEN_EVERY_S
 from antiphon.node.trimming import trim_replica
@@ -125,6 +125,32 @@ async def test_a_replica_is_not_opened_anew_over_and_over(monkeypatch: pytest.Mo
         assert second.status().state == "failed"
         monkeypatch.setattr(node, "now_s", lambda: node.loop.time() + REOPEN_EVERY_S)
         await eventually(lambda: node.hosts.get(shard_id) not in {None, second})
+
+
+@in_virtual_time
+async def test_a_node_gets_all_its_shards_back_in_one_go() -> None:
+    """oxia 8001230: one shard was mended at each look, 2 s apart, however many a disk had lost."""
+    async with cluster_of(3) as nodes:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=30, replicas=3))
+        shard_ids = [shard.shard_id for shard in topic.shards]
+        for shard_id in shard_ids:
+            await nodes.append(shard_id, b"kept")
+        lost = next(one for one in nodes.nodes if not leads(nodes, one, CLUSTER_SHARD_ID))
+        await nodes.stop(lost)
+        for shard_id in shard_ids:
+            disk, path = nodes.shard_path(lost, shard_id)
+            disk.lose(path)
+        node = await nodes.start(lost)
+        await eventually(lambda: all(shard_id in node.hosts for shard_id in shard_ids))
+        assert all(node.hosts[shard_id].status().state == "damaged" for shard_id in shard_ids)
+        await eventually(
+            lambda: all(node.hosts[shard_id].status().state == "ok" for shard_id in shard_ids), 2.0
+        )
+        assert all(node.hosts[shard_id].log.durable_end > 1 for shard_id in shard_ids)
+
+
+def leads(nodes: Nodes, node_id: int, shard_id: int) -> bool:
+    return nodes.nodes[node_id].hosts[shard_id].state.is_serving
 
 
 @pytest.mark.parametrize("profile", ["oxia", "raft"])

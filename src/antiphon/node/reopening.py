@@ -10,6 +10,7 @@ was trimmed, `mending` sees to it. With the replica of `__cluster` goes the coor
 meanwhile.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -52,8 +53,8 @@ class Reopening:
         self._to_mend: set[int] = set()
         self._log = structlog.get_logger()
 
-    def look(self) -> int | None:
-        """Open replicas anew, now and then; returns a shard that needs a new term, for what it lost or to be led again."""
+    def look(self) -> list[int]:
+        """Open replicas anew, now and then; returns the shards that need a new term, for what was lost or to be led again."""
         shards = self._shards
         for shard_id in sorted(self._node.suspects):
             host = self._node.hosts.get(shard_id)
@@ -63,7 +64,13 @@ class Reopening:
         for shard_id, error in list(shards.broken.items()):
             if isinstance(error, ResourceExhaustedError) and self._is_time(shard_id, error):
                 shards.open_again(shard_id)
-        return next(filter(self._is_to_mend, sorted(self._to_mend)), None)
+        opened = [shard_id for shard_id in list(self._to_mend) if self._is_to_mend(shard_id)]
+        hosts = [host for one in self._node.suspects if (host := self._node.hosts.get(one)) is not None]
+        return sorted({*opened, *(host.shard_id for host in hosts if host.mode.needs_new_term)})
+
+    def still_to_mend(self, shard_ids: Iterable[int]) -> None:
+        """No term was begun for these."""
+        self._to_mend.update(shard_ids)
 
     def _is_time(self, shard_id: int, error: Exception | None) -> bool:
         if not isinstance(error, DamagedLogError | DamagedStoreError | ResourceExhaustedError):

@@ -23,6 +23,8 @@ from antiphon.errors import (
     InvalidRequestError,
     NewerFormatError,
     StorageFailedError,
+    TimedOutError,
+    UnavailableError,
 )
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
@@ -350,24 +352,22 @@ class Shards:
             self.reconcile()
 
     def mend_damaged(self) -> None:
-        """A log that was damaged and is fed again counts only from a term that began since: ask for that election."""
-        if self._mending is not None and not self._mending.done():
-            return
-        if (opened := self._reopening.look()) is not None:
-            self._mending = self._node.spawn(self._mend(opened))
-            return
-        for shard_id in sorted(self._node.suspects):
-            host = self._node.hosts.get(shard_id)
-            if host is not None and host.mode.needs_new_term:
-                self._mending = self._node.spawn(self._mend(host.shard_id))
-                return
+        """Logs that were damaged and are fed again count only from a term that began since: ask for these elections."""
+        if self._mending is None or self._mending.done():
+            if shard_ids := self._reopening.look():
+                self._mending = self._node.spawn(self._mend(shard_ids))
 
-    async def _mend(self, shard_id: int) -> None:
-        self._log.info("mending_damaged_log", shard=shard_id)
-        try:
-            await self._node.agent.command(ElectLeader(shard_id), MEND_TIMEOUT_S)
-        except AntiphonError as error:
-            self._log.warning("damaged_log_not_mended", shard=shard_id, error=error.message)
+    async def _mend(self, shard_ids: list[int]) -> None:
+        """One after the other, and all that there are: a disk may have lost a thousand."""
+        for number, shard_id in enumerate(shard_ids, 1):
+            self._log.info("mending_damaged_log", shard=shard_id)
+            try:
+                await self._node.agent.command(ElectLeader(shard_id), MEND_TIMEOUT_S)
+            except AntiphonError as error:
+                self._log.warning("damaged_log_not_mended", shard=shard_id, error=error.message)
+                if isinstance(error, TimedOutError | UnavailableError):
+                    self._reopening.still_to_mend(shard_ids[number:])
+                    return
 
     def apply_retention(self) -> None:
         """Trim what the topics' settings no longer keep."""

@@ -138,6 +138,7 @@ class MemoryStore:
         self._left = engine.rng.randint(*engine.flush_every)  # changed rows until it flushes by itself
         self._seen = False  # does anybody look at `rows` and `keys` as they are now?
         self._closed = False
+        self._broken: StorageFailedError | None = None
         self._recover()
 
     def __repr__(self) -> str:
@@ -309,7 +310,8 @@ class MemoryStore:
                 self._disk.remove(os.path.join(self._path, old))
         except OSError as error:
             self._closed = True  # what of this is on the disk, nobody knows
-            raise _failed(error, f"table store {self._path}: flush failed", self._path) from error
+            self._broken = _failed(error, f"table store {self._path}: flush failed", self._path)
+            raise self._broken from error
         self._manifest = manifest
         self._unflushed = {}
 
@@ -358,6 +360,8 @@ class MemoryStore:
                 self._closed = True
 
     def _check_open(self) -> None:
+        if self._broken is not None:  # RocksDB, too, says again why it does no more
+            raise type(self._broken)(self._broken.message, path=self._path)
         if self._closed:
             raise StorageFailedError(f"table store {self._path} is closed", path=self._path)
 

@@ -2,7 +2,8 @@
 
 - `metadata-is-its-log`: what a voter shows is what all committed records of `__cluster`, from the first one on, come to at
   that version.
-- `checkpoint-covers`: no log of `__cluster` begins above 0 but where a committed checkpoint does.
+- `checkpoint-covers`: no log of `__cluster` begins above 0 but where a committed checkpoint does. A damaged one
+  begins with the first file that is left.
 
 The judge folds the records by their keys, and knows nothing of checkpoints. What a voter shows is compared object by object,
 with the look-ups that are kept beside them.
@@ -67,7 +68,7 @@ class MetadataWatch:
             del self._seen[machine.node_id]  # who leads is looked at first
             return
         require(
-            log_start in self._begins,
+            log_start in self._begins or host.log.damaged is not None,
             "checkpoint-covers",
             CLUSTER_SHARD_ID,
             f"the log of `__cluster` on node {machine.node_id} begins at {log_start}; committed checkpoints begin at "
