@@ -54,7 +54,7 @@ class Reopening:
         self._log = structlog.get_logger()
 
     def look(self) -> list[int]:
-        """Open replicas anew, now and then; returns the shards that need a new term, for what was lost or to be led again."""
+        """Open replicas anew, now and then; returns shards that need a new term, for what was lost or to be led again."""
         shards = self._shards
         for shard_id in sorted(self._node.suspects):
             host = self._node.hosts.get(shard_id)

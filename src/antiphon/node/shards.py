@@ -353,9 +353,10 @@ class Shards:
 
     def mend_damaged(self) -> None:
         """Logs that were damaged and are fed again count only from a term that began since: ask for these elections."""
-        if self._mending is None or self._mending.done():
-            if shard_ids := self._reopening.look():
-                self._mending = self._node.spawn(self._mend(shard_ids))
+        if self._mending is not None and not self._mending.done():
+            return
+        if shard_ids := self._reopening.look():
+            self._mending = self._node.spawn(self._mend(shard_ids))
 
     async def _mend(self, shard_ids: list[int]) -> None:
         """One after the other, and all that there are: a disk may have lost a thousand."""
