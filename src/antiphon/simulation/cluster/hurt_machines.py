@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from antiphon.client.moves import is_on_its_way
 from antiphon.errors import DamagedStoreError
 from antiphon.log.directory import SHARDS_NAME
-from antiphon.log.segment import INDEX_SUFFIX
+from antiphon.log.segment import INDEX_SUFFIX, SNAPSHOT_SUFFIX
 from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.node.mending import NEEDED
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 SHARDS: Final = f"{DIRECTORY}/{SHARDS_NAME}"
 TABLES: Final = f"{DIRECTORY}/tables"
+BESIDE_THE_LOG: Final = (
+    INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+)  # of files; a start may go without, or need them later
 LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound again
 
 
@@ -123,7 +127,7 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
         return False
     # Of a replica that was moved away nothing is left to mend, whenever its removal becomes durable.
     mended = node.hosts.keys() - for_people
-    paths = [path for path, _ in machine.flipped if path.endswith(INDEX_SUFFIX)]
+    paths = [path for path, _ in machine.flipped if path.endswith(BESIDE_THE_LOG)]
     paths += machine.rotten.keys()
     if any(shard_of(path) in mended and is_rotten(machine.disk, path) for path in paths):
         return False
@@ -183,7 +187,7 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
 
 
 def _is_hurt(cluster: "SimulatedCluster", machine: "Machine", host: "Partition", path: str, end: int) -> bool:
-    if path.endswith(INDEX_SUFFIX):
+    if path.endswith(BESIDE_THE_LOG):
         return is_rotten(machine.disk, path)
     return not _is_whole(cluster, machine, host, end)
 

@@ -113,8 +113,7 @@ OXIA_MUTANTS: Final = (
         "oxia-splits-go-by-keys",
         "a split takes rows by the hashes of their keys, also those that stand elsewhere by their place",
         (Edit(split_copy, "_within", "if not places:", "if True:"),),
-        options={**_SPLITS, "operations_per_s": 600},
-        first_seed=10,
+        options={**_SPLITS, "operations_per_s": 600, "oxia_clients": 6, "fault_ms": 12_000},
     ),
     ClusterMutant(
         "oxia-identity-is-lost",

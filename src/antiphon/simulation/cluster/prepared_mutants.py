@@ -86,8 +86,8 @@ PREPARED_MUTANTS: Final = (
                 "await self._look_again()\n    await self._prepare_all(groups)",
             ),
         ),
-        options={**CALM, "fault_ms": 4_000, **_WORK},
-        first_seed=12,
+        options={**CALM, "fault_ms": 4_000, **_WORK, "delay_us": (2_000, 20_000), "transfer_clients": 8},
+        first_seed=4,
     ),
     ClusterMutant(
         "prepared-lost-with-the-store",

@@ -6,8 +6,9 @@ from typing import Final
 from crc32c import crc32c
 
 from antiphon.log.aborted import ABORTED_SUFFIX
-from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.snapshot import decode_snapshot
 from antiphon.simulation.memory_store import MANIFEST, is_whole_run, runs_named_in
 
 _AROUND: Final = 64
@@ -41,6 +42,8 @@ def is_rotten(disk: SimulatedDisk, path: str) -> bool:
             crc32c(data[at : at + _CRC_AT]) != int.from_bytes(data[at + _CRC_AT : at + _INDEX_PIECE], "big")
             for at in range(0, len(data) - _INDEX_PIECE + 1, _INDEX_PIECE)
         )
+    if path.endswith(SNAPSHOT_SUFFIX):
+        return decode_snapshot(bytes(data), path) is None
     if path.endswith(DATA_SUFFIX):
         return not _are_batches(bytes(data))
     if path.endswith(ABORTED_SUFFIX):

@@ -94,7 +94,7 @@ VOTER_MUTANTS: Final = (
                 "leader is not None",
             ),
         ),
-        options=_LOST_VOTERS,
+        options={**_LOST_VOTERS, "voters_weight": 4, "voter_gone_weight": 1, "kill_weight": 3},
     ),
     ClusterMutant(
         "old-voter-stays",
