@@ -6,6 +6,7 @@ from antiphon.records.batch import Buffer
 
 COMMITTED: Final = "committed"  # isolations; `partition.reads` says what each of them reads
 FOLLOWER: Final = "follower"
+STORED: Final = "stored"
 FOLLOWER_COMMITTED: Final = "follower_committed"
 OF_FOLLOWERS: Final = (FOLLOWER, FOLLOWER_COMMITTED)
 
