@@ -195,7 +195,7 @@ _TRIMMED: Final = (
         (Edit(trimming, "_trim", "error = await trimmed", "error = None"),),
         options=DELETES,
         quick=True,
-        first_seed=4,
+        first_seed=14,
     ),
     ClusterMutant(
         "node-trims-all-that-is-settled",
