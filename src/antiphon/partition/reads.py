@@ -125,6 +125,7 @@ class PartitionReads:
                 start=start,
                 end=end,
                 stored=log.log_start,
+                deleted=state.deleted_before,
             )
         return end
 
@@ -177,5 +178,12 @@ class PartitionReads:
                 offset, found_ms = found
         default = log.log_end if state.default_isolation == "uncommitted" else stable_end
         return OffsetResult(
-            offset, found_ms, state.term, state.log_start, high_watermark, default, stable_end
+            offset=offset,
+            timestamp_ms=found_ms,
+            term=state.term,
+            log_start=state.log_start,
+            high_watermark=high_watermark,
+            default_end=default,
+            stable_end=stable_end,
+            deleted_before=state.deleted_before,
         )
