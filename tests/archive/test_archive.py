@@ -26,6 +26,7 @@ from antiphon.archive.job.run import ArchiveReport, ArchiveRun, Runner, addresse
 from antiphon.archive.job.tasks import run_task
 from antiphon.client.blocking import Cluster
 from antiphon.errors import ArchiveError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
+from antiphon.node.trimming import trim_replica
 from antiphon.records.arrow import to_arrow
 from antiphon.records.decode import Record
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
@@ -107,7 +108,7 @@ class Topic:
         for file in files:
             verify(file)
         start, log_start = files[0].start, self.log.offsets()[0]
-        assert archived_start(self.cluster, self.name, 0, log_start) == min(start, log_start)
+        assert archived_start(self.cluster, self.name, 0, log_start, 0) == min(start, log_start)
         rows = [row for batch in self.rows(start, files[-1].end) for row in batch]
         assert [row["offset"] for row in rows] == [r.offset for r in known if r.offset < files[-1].end]
 
@@ -403,9 +404,27 @@ def test_times_are_found_in_the_archive(topic: Topic) -> None:
         wanted = 1_000_000 + 1000 * number
         first = next(r.offset for r in topic.records if r.timestamp_ms >= wanted - 999)
         assert topic.log.offset_at(wanted - 999) == first
-        found = archived_offset_at(topic.cluster, topic.name, 0, wanted - 999, log_start)
+        found = archived_offset_at(topic.cluster, topic.name, 0, wanted - 999, log_start, 0)
         assert found == (first if first < log_start else None)
     assert topic.log.offset_at(1 << 41) == topic.end
+
+
+def test_records_that_were_deleted_are_in_no_archive_that_anybody_is_shown(topic: Topic) -> None:
+    """The files that hold them stay as they are. What is deleted before it is archived is no gap, either."""
+    topic.run(up_to=100)
+    node = topic.live.nodes.nodes[topic.live.run(leader_of(topic))]
+    assert topic.live.run(node.gateway.trim(topic.shard_id, 45, 10.0)) == 98
+    log_start = topic.log.offsets()[0]
+    assert archived_start(topic.cluster, topic.name, 0, log_start, 45) == 45
+    assert [one.offset for one in topic.log.read(start=-2)][:2] == [45, 46]
+    for start in (0, 44):
+        with pytest.raises(OffsetOutOfRangeError):
+            list(topic.log.read(start=start))
+    assert topic.log.offset_at(0) == 45
+    assert archived_offset_at(topic.cluster, topic.name, 0, 0, log_start, 45) == 45
+    assert topic.live.run(node.gateway.trim(topic.shard_id, 150, 10.0)) == 150
+    assert [one.offset for one in topic.log.read(start=-2)][:2] == [150, 151]
+    assert topic.run(up_to=None).shards[0].lost == 0
 
 
 def test_a_node_with_old_metadata_does_not_hide_the_archive(topic: Topic) -> None:
@@ -414,12 +433,12 @@ def test_a_node_with_old_metadata_does_not_hide_the_archive(topic: Topic) -> Non
     now = topic.cluster.metadata()
     others = tuple(one for one in now.topics if one.name != "__archive")
     topic.cluster._routes.meta = msgspec.structs.replace(now, version=now.version - 1, topics=others)
-    assert archived_start(topic.cluster, topic.name, 0, 100) == 0
+    assert archived_start(topic.cluster, topic.name, 0, 100, 0) == 0
 
 
 def test_what_is_neither_in_the_log_nor_in_the_archive_is_told(topic: Topic) -> None:
     node = topic.live.nodes.nodes[topic.live.run(leader_of(topic))]
-    before = topic.live.run(node.gateway.trim(topic.shard_id, 50, 10.0))
+    before = topic.live.run(trim_replica(node.replicas, topic.shard_id, 50))
     with pytest.raises(OffsetOutOfRangeError, match="outside the shard's log"):
         list(topic.log.read(start=0))  # as ever: nothing of it was archived
     topic.run(up_to=100)
@@ -428,7 +447,7 @@ def test_what_is_neither_in_the_log_nor_in_the_archive_is_told(topic: Topic) -> 
         list(topic.log.read(start=0))
     with pytest.raises(antiphon.AntiphonError, match=f"start at {before}"):
         list(topic.rows(before - 1, 100))
-    topic.live.run(node.gateway.trim(topic.shard_id, 150, 10.0))
+    topic.live.run(trim_replica(node.replicas, topic.shard_id, 150))
     report = topic.run(up_to=180)
     assert report.shards[0].lost > 40
     since = report.shards[0].archived[0]

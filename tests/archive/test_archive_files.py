@@ -112,9 +112,10 @@ def test_a_file_gives_back_what_was_put_in(tmp_path: Path) -> None:
         assert opened.parquet.metadata.num_row_groups > 5
         for wanted in (0, 7500, 20_001, file.latest_ms, file.latest_ms + 1):
             first = next((r for r in records if r.timestamp_ms >= wanted), None)
-            assert opened.first_since(wanted) == (
+            assert opened.first_since(wanted, 0) == (
                 None if first is None else (first.offset, first.timestamp_ms)
             )
+        assert opened.first_since(0, 61) == (61, next(r.timestamp_ms for r in records if r.offset == 61))
 
 
 def test_a_reader_fetches_only_the_groups_that_it_needs(

@@ -102,7 +102,7 @@ def test_records_are_written_as_documented() -> None:
         ),
         (
             "shard/5",
-            f"94c410{ones}dc00110500930001020107a64f6e6c696e6592000100a86d616a6f726974799090009090c000909102ff",
+            f"94c410{ones}dc00120500930001020107a64f6e6c696e6592000100a86d616a6f726974799090009090c00090009102ff",
         ),
         ("counter/shard", "06"),
     ]
@@ -160,6 +160,15 @@ def test_a_compacted_topic_is_not_for_older_versions() -> None:
         == written(cleanup_policy="compact,delete")
         == (("antiphon.format", b"3"),)
     )
+
+
+def test_a_shard_with_deleted_records_is_not_for_older_versions() -> None:
+    def written(deleted_before: int) -> tuple[tuple[str, bytes], ...]:
+        meta = ShardMeta(5, 0, (0, 1, 2), deleted_before=deleted_before)
+        return headers_of(*shard_record(ShardRecord(b"i" * 16, meta)))
+
+    assert (written(0), written(7)) == ((), (("antiphon.format", b"6"),))
+    assert headers_of(*shard_gone(5)) == ()
 
 
 def test_access_reaches_nodes_and_never_clients() -> None:
@@ -229,7 +238,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        5,  # rows of tables need it too
+        6,  # rows of tables need 5
         {
             "cluster",
             "node",

@@ -20,6 +20,7 @@ from antiphon.coordination.actions import (
     SendTo,
     UncleanElection,
 )
+from antiphon.coordination.cluster_records import FORMAT
 from antiphon.coordination.coordinator import CommandRequest, Coordinator, CoordinatorConfig
 from antiphon.coordination.profiles import Options, Replication, replication_of
 from antiphon.coordination.self_led import is_self_led
@@ -88,6 +89,7 @@ class Node:
         self.running = False
         self.replicas: dict[int, Any] = {}  # Replica, or ModelReplica
         self.needs_register = True
+        self.reads = FORMAT
 
     def meta(self) -> NodeMeta:
         return NodeMeta(
@@ -95,6 +97,7 @@ class Node:
             native=f"127.0.0.1:{7400 + self.node_id}",
             incarnation=f"{self.node_id}-{self.starts}",
             disk_id=self.disk.name,
+            reads=self.reads,
         )
 
 

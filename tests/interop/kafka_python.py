@@ -93,7 +93,6 @@ class KafkaPython:
     name = "kafka-python"
     title = f"kafka-python {VERSION}, its integration tests"
     differences: dict[str, str] = {
-        "test_delete_records": "DeleteRecords does not cut a batch: the log begins with the batch that holds the offset",
         "test_alter_replica_log_dirs": "a node has one directory, so AlterReplicaLogDirs is not served",
         "test_kafka_version_infer": "it infers Kafka 4.0 from the versions of the APIs, not 4.2",
     }

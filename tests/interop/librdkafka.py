@@ -86,7 +86,6 @@ class Librdkafka:
         "0081_admin: do_test_AlterConfigs": RECOMPRESSED,
         "0081_admin: do_test_CreateTopics": RECOMPRESSED,
         "0081_admin: do_test_IncrementalAlterConfigs": RECOMPRESSED,
-        "0081_admin: do_test_DeleteRecords": "DeleteRecords does not cut a batch",
         "0081_admin: do_test_UserScramCredentials": "it sends a salt of 4 bytes; 12 are the least",
         "0109_auto_create_topics": ANONYMOUS,
         "0115_producer_auth": ANONYMOUS,

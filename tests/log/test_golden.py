@@ -6,6 +6,7 @@ from antiphon.log.config import LogConfig
 from antiphon.log.recovery import DamageReport, save_damage
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.snapshot import LogStart, decode_start
 from antiphon.records.builder import (
     build_batch,
     build_committed,
@@ -99,12 +100,15 @@ COMMITTED = (
 )
 
 SNAPSHOT_WITH_MEMBERS = (
-    "414e54495048535300000002b9a5eed1980200009192030091950002ccba02cf0000018bcfe56800c403920090"
+    "414e54495048535300000002e529b887980200009192030091950002ccba02cf0000018bcfe56800c403920090"
     "c42800000000000000010000018bcfe568000000004e0000006c000000030000000157452e0ecc7de76f919202"
-    "9393010204930102039105"
+    "949301020493010203910500"
 )
 
 START_WITH_MEMBERS = (
+    "414e544950485354000000023c4623a3000000000000000200000000000000030000000000000000949301020493010203910500"
+)
+START_OF_EARLIER_VERSIONS = (
     "414e5449504853540000000221643b6b0000000000000002000000000000000300000000000000009393010204930102039105"
 )
 
@@ -218,3 +222,5 @@ def test_files_with_members_are_read() -> None:
     runner.run(log.trim(2))
     again = ShardLog.open(disk, DIRECTORY)
     assert (again.members.base, again.members.items()) == (JOINT, [])
+    old = decode_start(bytes.fromhex(START_OF_EARLIER_VERSIONS), "start")
+    assert old == LogStart(2, 3, False, JOINT), "they knew no deletions"

@@ -285,6 +285,19 @@ async def test_transactions_over_tables_take_what_topics_take() -> None:
 
 
 @in_virtual_time
+async def test_a_batch_with_deleted_records_is_whole_for_backups_only() -> None:
+    async with secured() as nodes:
+        shard_id = (await nodes.nodes[0].gateway.create_topic(CreateTopic("t"))).shards[0].shard_id
+        await give(nodes, eves(R.TOPIC, "t", Op.READ))
+        async with connected(EVE) as eve:
+            await eve.request(Fetch(shard_id, 0, 1, isolation="read_uncommitted"))
+            with pytest.raises(AccessDeniedError, match="User:eve may not"):
+                await eve.request(Fetch(shard_id, 0, 1, isolation="stored"))
+        async with connected(ROOT) as root:
+            await root.request(Fetch(shard_id, 0, 1, isolation="stored"))
+
+
+@in_virtual_time
 async def test_a_removed_user_is_hung_up_on_and_others_stay() -> None:
     async with secured() as nodes, connected(EVE) as eve, connected(ROOT) as root:
         await nodes.nodes[0].gateway.administer(AlterUser("eve", remove=True))

@@ -201,9 +201,10 @@ async def test_over_the_wire_and_from_the_leader_to_all() -> None:
                 assert (await client.request(TrimShard(shard_id, begins[2])))[0] == Trimmed(begins[2])
         leader = await nodes.leader(shard_id)
         node = nodes.nodes[leader.services.node_id]
-        assert await node.gateway.trim(shard_id, begins[4] + 2, 10.0) == begins[4]
+        assert await node.gateway.trim(shard_id, begins[4] + 2, 10.0) == begins[4] + 2
         for other in nodes.nodes.values():
-            assert other.hosts[shard_id].log.log_start == begins[4]
+            host = other.hosts[shard_id]
+            assert (host.log.log_start, host.state.log_start) == (begins[4], begins[4] + 2)
         with pytest.raises(OffsetOutOfRangeError):
             await node.gateway.trim(shard_id, leader.state.high_watermark + 1, 10.0)
         await nodes.stop((node.node_id + 1) % 3)  # who is away does not keep the others from it

@@ -5,7 +5,16 @@ import pytest
 from antiphon.errors import CorruptBatchError
 from antiphon.invariants import InvariantError
 from antiphon.records.batch import validate_batch
-from antiphon.records.builder import build_batch, build_members, build_term_start, members_of, seal
+from antiphon.records.builder import (
+    MEMBERS_TYPE,
+    build_batch,
+    build_control,
+    build_members,
+    build_term_start,
+    control_value,
+    members_of,
+    seal,
+)
 from antiphon.records.decode import decode_records
 from antiphon.records.members import Members, MembersIndex
 
@@ -20,7 +29,10 @@ def test_the_sets_that_must_agree() -> None:
     assert (THREE.is_joint, JOINT.is_joint) == (False, True)
 
 
-@pytest.mark.parametrize("members", [THREE, JOINT, Members(tuple(range(40)), tuple(range(30, 90)))])
+@pytest.mark.parametrize(
+    "members",
+    [THREE, JOINT, Members(tuple(range(40)), tuple(range(30, 90))), Members((1, 2), (), (3,), 1 << 40)],
+)
 def test_a_members_batch_says_what_was_put_in(members: Members) -> None:
     batch = build_members(members, 3, 7, 1000)
     assert validate_batch(batch).is_control
@@ -42,6 +54,14 @@ def test_a_members_batch_that_cannot_be_read_is_an_error() -> None:
     seal(batch)
     with pytest.raises(CorruptBatchError, match="members"):
         members_of(batch)
+
+
+def test_a_deletion_that_is_cut_short_is_an_error_and_older_versions_pass_over_it() -> None:
+    value = control_value(build_members(Members((1, 2), (), (3,), 9), 3, 7, 1000), MEMBERS_TYPE)
+    assert value is not None
+    assert value[:-8] == control_value(build_members(Members((1, 2), (), (3,)), 3, 7, 1000), MEMBERS_TYPE)
+    with pytest.raises(CorruptBatchError, match="members"):
+        members_of(build_control(MEMBERS_TYPE, value[:-1], 3, 7, 1000))
 
 
 def test_the_last_entry_counts_and_a_cut_brings_the_one_before_back() -> None:

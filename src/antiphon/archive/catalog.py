@@ -143,11 +143,11 @@ def topic_named(cluster: Cluster, name: str, *, refresh: bool = False) -> TopicM
     raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
 
 
-def archived_start(cluster: Cluster, topic: str, shard: int, log_start: int) -> int:
+def archived_start(cluster: Cluster, topic: str, shard: int, log_start: int, deleted_before: int) -> int:
     """Where the records of a shard begin: the first offset of the archived range that reaches its log without a gap.
 
-    That is `log_start` where nothing is archived. The answer is kept as long as `log_start` stays, so that a planner may
-    ask at every turn.
+    That is `log_start` where nothing is archived. What is found is kept as long as `log_start` stays, so that a planner may
+    ask at every turn. Records before `deleted_before` were deleted on request: they are read from no file any more.
     """
     if log_start <= 0:
         return log_start
@@ -157,7 +157,7 @@ def archived_start(cluster: Cluster, topic: str, shard: int, log_start: int) -> 
     if found is None or found.log_start != log_start:
         start = reaching(Catalog(cluster).of_shard(meta, shard), log_start)
         found = known[meta.topic_id, shard] = _Known(log_start, start)
-    return found.start
+    return max(found.start, min(deleted_before, log_start))
 
 
 def archived_offset_at(
@@ -166,10 +166,11 @@ def archived_offset_at(
     shard: int,
     timestamp_ms: int,
     log_start: int,
+    first: int,
     storage_options: Options | None = None,
 ) -> int | None:
-    """First archived offset, of those that reach the log, whose timestamp is at least that late; None if none is."""
-    start = archived_start(cluster, topic, shard, log_start)
+    """First archived offset from `first` on, where the records begin, with a timestamp that late; None if there is none."""
+    start = first
     if start >= log_start:
         return None
     files = Catalog(cluster).of_shard(topic_named(cluster, topic), shard)
@@ -179,8 +180,8 @@ def archived_offset_at(
             return None
         if file.latest_ms >= timestamp_ms:
             with OpenFile(file, storage_options) as opened:
-                found = opened.first_since(timestamp_ms)
-            if found is not None and found[0] >= start:
+                found = opened.first_since(timestamp_ms, start)
+            if found is not None:
                 return found[0] if found[0] < log_start else None
         start = file.end
     return None

@@ -210,15 +210,18 @@ class OpenFile:
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self.parquet.schema_arrow)
 
-    def first_since(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp in ms) of the first record that is at least that late; None if none is."""
+    def first_since(self, timestamp_ms: int, offset: int) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the first record from an offset on that is at least that late; None if none is."""
         import pyarrow.compute as pc
 
         with _blamed(self.file):
             for number in range(self.parquet.metadata.num_row_groups):
                 table = self.parquet.read_row_group(number, columns=["offset", "timestamp"])
                 times = table.column("timestamp").cast("int64")
-                late = pc.index(pc.greater_equal(times, timestamp_ms * 1000), True).as_py()
+                is_late = pc.greater_equal(times, timestamp_ms * 1000)
+                late = pc.index(
+                    pc.and_(is_late, pc.greater_equal(table.column("offset"), offset)), True
+                ).as_py()
                 if late >= 0:
                     return int(table.column("offset")[late].as_py()), int(times[late].as_py()) // 1000
         return None

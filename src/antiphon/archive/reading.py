@@ -8,7 +8,8 @@ have been trimmed again by then, the same happens again. Offsets only rise, so t
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from antiphon.archive.format import (
     FILES_MAX,
@@ -24,13 +25,15 @@ from antiphon.archive.format import (
 )
 from antiphon.errors import OffsetOutOfRangeError, ProtocolViolationError
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
-from antiphon.model.requests import TableRows
+from antiphon.model.requests import ListOffset, OffsetReply, TableRows
 from antiphon.records.batch import iter_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from antiphon.archive.files import OpenFile
+
+EARLIEST: Final = -2
 
 _T = TypeVar("_T")
 _P = TypeVar("_P")
@@ -106,7 +109,19 @@ async def archived_start(
     """Where the records of a shard begin whose log begins at `log_start`."""
     if log_start <= 0:
         return log_start
-    return reaching(await archived_files(cluster, topic, shard, timeout_s), log_start)
+    start = reaching(await archived_files(cluster, topic, shard, timeout_s), log_start)
+    if start < log_start:
+        start = max(start, min(await _deleted_before(cluster, topic, shard, timeout_s), log_start))
+    return start
+
+
+async def _deleted_before(cluster: Cluster, topic: TopicMeta, shard: int, timeout_s: float) -> int:
+    """Records before it were deleted on request: they are read from no file any more."""
+    shard_id = next(one.shard_id for one in topic.shards if one.index == shard)
+    reply, _ = await cluster.call_shard(shard_id, ListOffset(shard_id, EARLIEST), timeout_s=timeout_s)
+    if not isinstance(reply, OffsetReply):
+        raise ProtocolViolationError(f"asked for an offset, got {type(reply).__name__}")
+    return reply.deleted_before
 
 
 async def archived_offset_at(
@@ -117,16 +132,22 @@ async def archived_offset_at(
         return None
     files = await archived_files(cluster, topic, shard, timeout_s)
     at = reaching(files, log_start)
+    if at < log_start:
+        at = max(at, await _deleted_before(cluster, topic, shard, timeout_s))
     while at < log_start:
         file = holder(files, at)
         if file is None:
             return None
         if file.latest_ms >= timestamp_ms:
-            found = await _with_file(file, lambda opened: opened.first_since(timestamp_ms))
-            if found is not None and found[0] >= at:
+            found = await _with_file(file, partial(_first_since, timestamp_ms, at))
+            if found is not None:
                 return found[0] if found[0] < log_start else None
         at = file.end
     return None
+
+
+def _first_since(timestamp_ms: int, offset: int, opened: "OpenFile") -> tuple[int, int] | None:
+    return opened.first_since(timestamp_ms, offset)
 
 
 async def _with_file(file: ArchivedFile, look: "Callable[[OpenFile], _T]") -> _T:
@@ -196,7 +217,7 @@ async def read_through(
             return
         except OffsetOutOfRangeError as error:
             log_start = int(error.details.get("start", -1))
-            if not at < log_start:
+            if not at < log_start or at < int(error.details.get("deleted", 0)):
                 raise
             files = await archived_files(cluster, topic, shard, timeout_s)
             if not files:

@@ -199,4 +199,5 @@ def _topic(topic: TopicMeta, cut: Cut, copied: dict[int, Copied]) -> TopicBackup
 
 def _shard(shard_id: int, index: int, cut: Cut, copied: dict[int, Copied]) -> ShardBackup:
     held, found = cut.ends[shard_id], copied[shard_id]
-    return ShardBackup(shard_id, index, held.term, found.start, held.end, found.pieces, found.state)
+    state, deleted = found.state, held.deleted_before
+    return ShardBackup(shard_id, index, held.term, found.start, held.end, found.pieces, state, deleted)

@@ -14,15 +14,24 @@ from antiphon.errors import (
     ProtocolViolationError,
     UnavailableError,
 )
-from antiphon.model.backup import CopyState, DropState, ReadState, StateCopied, StateFile
+from antiphon.model.backup import (
+    NOBODY,
+    CopyState,
+    DropState,
+    HoldShard,
+    ReadState,
+    ShardHeld,
+    StateCopied,
+    StateFile,
+)
 from antiphon.model.metadata import CLUSTER_SHARD_ID
-from antiphon.model.requests import Done, Fetch, Fetched, ListOffset, OffsetReply
+from antiphon.model.requests import Done, Fetch, Fetched
+from antiphon.model.results import STORED
 from antiphon.records.batch import UNCHECKED_BYTES, Buffer, iter_batches
 from antiphon.records.compacted import filler, is_filler
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 ISOLATION: Final = "read_uncommitted"  # the log as it is, up to what is committed by the log alone
-EARLIEST: Final = -2
 EMPTY_TRIES: Final = 200  # a leader that has just been elected may not know yet how far its log is committed
 EMPTY_S: Final = 0.05
 COPY_S: Final = 600.0  # a large store takes long to copy
@@ -64,16 +73,16 @@ async def read_batches(
 
 
 async def log_start_of(client: AsyncClient, shard_id: int) -> tuple[int, int]:
-    """Where a shard's log starts, and up to where it is committed."""
-    reply, _ = await client.whole.ask_shard(shard_id, ListOffset(shard_id, EARLIEST))
-    if not isinstance(reply, OffsetReply):
-        raise ProtocolViolationError(f"asked for an offset, got {type(reply).__name__}")
-    return reply.log_start, reply.high_watermark
+    """Where a shard's log starts, a batch's first offset, and up to where it is committed."""
+    reply, _ = await client.whole.ask_shard(shard_id, HoldShard(shard_id, NOBODY, 0))
+    if not isinstance(reply, ShardHeld):
+        raise ProtocolViolationError(f"asked where a log begins, got {type(reply).__name__}")
+    return reply.log_start, reply.end
 
 
 async def term_at(client: AsyncClient, shard_id: int, offset: int) -> int:
     """The term of the batch that holds an offset; -1 where there is none."""
-    _, payload = await client.fetch(shard_id, offset, max_bytes=1, isolation=ISOLATION)
+    _, payload = await _stored(client, shard_id, offset, 1)
     return next((header.leader_epoch for header, _ in iter_batches(payload)), -1)
 
 
@@ -84,7 +93,7 @@ async def _fetch(client: AsyncClient, shard_id: int, at: int) -> memoryview:
                 Fetch(CLUSTER_SHARD_ID, at, FETCH_BYTES, isolation=ISOLATION)
             )
         else:
-            reply, payload = await client.fetch(shard_id, at, max_bytes=FETCH_BYTES, isolation=ISOLATION)
+            reply, payload = await _stored(client, shard_id, at, FETCH_BYTES)
     except OffsetOutOfRangeError as error:
         start = error.details.get("start")
         if isinstance(start, int) and start > at:
@@ -96,6 +105,20 @@ async def _fetch(client: AsyncClient, shard_id: int, at: int) -> memoryview:
     if not isinstance(reply, Fetched):
         raise ProtocolViolationError(f"asked for batches, got {type(reply).__name__}")
     return payload
+
+
+async def _stored(client: AsyncClient, shard_id: int, at: int, max_bytes: int) -> tuple[Fetched, memoryview]:
+    """Batches from the one that holds an offset, also where its first records were deleted, which no other reader is shown.
+
+    It is asked for by its name only then: earlier versions know no such deletions.
+    """
+    try:
+        return await client.fetch(shard_id, at, max_bytes=max_bytes, isolation=ISOLATION)
+    except OffsetOutOfRangeError as error:
+        begins, start = error.details.get("stored"), error.details.get("start")
+        if not isinstance(begins, int) or not isinstance(start, int) or not begins <= at < start:
+            raise
+    return await client.fetch(shard_id, at, max_bytes=max_bytes, isolation=STORED)
 
 
 def _up_to(shard_id: int, payload: memoryview, at: int, end: int) -> tuple[memoryview, int]:

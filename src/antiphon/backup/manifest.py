@@ -65,7 +65,10 @@ class State(msgspec.Struct, frozen=True):
 
 
 class ShardBackup(msgspec.Struct, frozen=True):
-    """A shard up to the cut. Without a `state` the pieces begin at 0; with one they go on from its offset, or before."""
+    """A shard up to the cut. Without a `state` the pieces begin at 0; with one they go on from its offset, or before.
+
+    `deleted_before`: records before it were deleted on request. A batch of a piece may have some of them.
+    """
 
     shard_id: Offset
     index: int
@@ -74,6 +77,7 @@ class ShardBackup(msgspec.Struct, frozen=True):
     end: Offset
     pieces: tuple[Piece, ...]
     state: State | None = None
+    deleted_before: Offset = 0
 
     @property
     def size_bytes(self) -> int:

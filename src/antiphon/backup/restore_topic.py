@@ -186,7 +186,7 @@ class _Sender:
         batches = log_of(self._source, self._saved)
         while some := await asyncio.to_thread(_take, batches, AHEAD):
             for header, batch in some:
-                if header.base_offset >= self._saved.start:
+                if header.next_offset > max(self._saved.start, self._saved.deleted_before):
                     await self._send(header, batch, is_lost=fates.is_lost(header))
         return ShardRestored(self._saved.index, self._records, self._left_out, self._kept)
 
@@ -195,10 +195,14 @@ class _Sender:
             self._left_out += header.record_count if is_lost else 0
             return
         offsets = header.last_offset_delta + 1
-        if header.record_count == offsets and not header.is_log_append_time:
+        deleted_before = self._saved.deleted_before
+        is_whole = header.record_count == offsets and header.base_offset >= deleted_before
+        if is_whole and not header.is_log_append_time:
             owned = as_plain(batch, self._producer_id, self._sequence)
         else:
-            records = decode_records(batch)
+            records = [one for one in decode_records(batch) if one.offset >= deleted_before]
+            if not records:
+                return
             offsets = len(records)
             owned = build_batch(
                 [(one.key, one.value, one.headers, one.timestamp_ms) for one in records],
@@ -209,7 +213,7 @@ class _Sender:
         done = await self._client.append_raw(self._shard_id, owned)
         self._kept = self._kept and done.base_offset == header.base_offset and offsets == header.record_count
         self._kept = self._kept and header.record_count == header.last_offset_delta + 1
-        self._records += header.record_count
+        self._records += offsets
         self._sequence = (self._sequence + offsets) & SEQUENCE_MAX
 
 

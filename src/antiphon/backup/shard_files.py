@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from antiphon import system
 from antiphon.backup.manifest import ShardBackup
 from antiphon.backup.place import Place
@@ -48,6 +50,9 @@ class ShardFiles:
         held = node.held(saved.shard_id)
         log = self.open_log(node.shard_path(saved.shard_id), saved, held)
         if log.members.base is not None or log.members.items():
+            known = log.members.current  # where replicas vote, it also says what was deleted
+            deleted_before = 0 if known is None else known.deleted_before
+            members = msgspec.structs.replace(members, deleted_before=deleted_before)
             batch = build_members(members, term, log.log_end, system.wall_ms())
             self._run(log.stage_append([batch]))
         return self._close(log, term, held)

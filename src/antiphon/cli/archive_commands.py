@@ -251,10 +251,11 @@ def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
                 if not own:
                     continue
                 request = ListOffset(shard.shard_id, EARLIEST)
-                log_start = cluster.call(ShardCall(shard.shard_id, request)).body.log_start
+                reply = cluster.call(ShardCall(shard.shard_id, request)).body
+                log_start = reply.log_start
                 at = own[0].start
                 for start in [*(file.start for file in own), log_start]:
-                    at = archived_until(own, at)
+                    at = max(archived_until(own, at), reply.deleted_before)  # what was deleted is no gap
                     if at < start <= log_start:
                         found.append({"topic": topic.name, "shard": shard.index, "start": at, "end": start})
                         at = start

@@ -21,7 +21,7 @@ from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Rec
 from antiphon.model.quotas import Quota
 
 FORMAT: Final = (
-    5  # of records: new kinds, and fields or values that an older version cannot read, need another
+    6  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
@@ -30,6 +30,9 @@ CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a
 VOTERS_FORMAT: Final = 5  # a version that does not read these would count the votes of former voters
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in logs and stores of tables
+DELETION_FORMAT: Final = (
+    6  # a version that does not read these would show deleted records, and forget the deletion
+)
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -229,6 +232,8 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
     elif kind == "topic" and value is not None:
         topic = msgspec.msgpack.decode(value, type=TopicMeta)
         number = COMPACTED_FORMAT if topic.is_compacted else 1
+    elif kind == "shard" and value is not None:
+        number = DELETION_FORMAT if _shard.decode(value).meta.deleted_before else 1
     elif key == CHECKPOINT_KEY:
         number = CHECKPOINT_FORMAT
     elif key in {VOTERS_KEY, RECOVERY_KEY}:

@@ -13,12 +13,12 @@ Every method returns the actions to carry out, in order. Times are milliseconds 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from antiphon.coordination import access, topics
+from antiphon.coordination import access, deletions, producer_ids, topics
 from antiphon.coordination.actions import Action, MetadataChanged
 from antiphon.coordination.balance import Goal
 from antiphon.coordination.capacity import DEFAULT, Capacity
 from antiphon.coordination.checkpoints import DEFAULT_RULE, CheckpointRule, Checkpoints
-from antiphon.coordination.cluster_records import PRODUCER_COUNTER, ClusterRecord
+from antiphon.coordination.cluster_records import ClusterRecord
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
@@ -40,9 +40,9 @@ from antiphon.errors import (
 )
 from antiphon.invariants import invariant
 from antiphon.model.cluster import (
+    DeleteBefore,
     Heartbeat,
     LiveSet,
-    ProducerIdBlock,
     Register,
     ReserveProducerIds,
     SplitReport,
@@ -75,10 +75,8 @@ from antiphon.replication.messages import (
     TransferLeadership,
 )
 
-CommandRequest = AdminRequest | ReserveProducerIds
+CommandRequest = AdminRequest | ReserveProducerIds | DeleteBefore
 
-PRODUCER_IDS_PER_BLOCK_MAX = 100_000
-PRODUCER_IDS_MAX = 1 << 61  # ids above are other kinds of producers'
 DEFAULT_TABLE = "default"
 DEFAULT_TABLE_SHARDS = 4
 
@@ -379,10 +377,17 @@ class Coordinator:
             case AlterUser() | AlterAcls() | AlterQuota():
                 access.carry_out(self._ledger, request)
                 self._ledger.answer_when_committed(token)
-            case ReserveProducerIds():
-                self._reserve(token, request.count)
+            case ReserveProducerIds() | DeleteBefore():
+                self._carry_out_of_node(token, request)
             case _:
                 raise InvalidRequestError(f"{type(request).__name__} is not offered")
+
+    def _carry_out_of_node(self, token: int, request: ReserveProducerIds | DeleteBefore) -> None:
+        if isinstance(request, ReserveProducerIds):
+            producer_ids.reserve(self._ledger, token, request.count)
+        else:
+            deletions.delete_before(self._ledger, request, self._elections.options_of)
+            self._ledger.answer_when_committed(token)
 
     def _check_alter(self, request: AlterTopic) -> dict[int, Goal]:
         """Raise what keeps a topic from being altered; returns its shards' goals where their members change."""
@@ -488,13 +493,3 @@ class Coordinator:
             wanted = min(others, key=lambda node: (self._model.led_by.get(node, 0), node))
         self._ledger.send(meta.leader, TransferLeadership(meta.shard_id, meta.term, wanted))
         self._waiting.for_transfer(token, meta.shard_id, wanted, self._now_ms)
-
-    def _reserve(self, token: int, count: int) -> None:
-        if not 1 <= count <= PRODUCER_IDS_PER_BLOCK_MAX:
-            raise InvalidRequestError(
-                f"a block has 1 to {PRODUCER_IDS_PER_BLOCK_MAX:,} producer ids, not {count:,}"
-            )
-        if self._model.counters.get(PRODUCER_COUNTER, 1) + count > PRODUCER_IDS_MAX:
-            raise UnavailableError("all producer ids are used up")
-        first = self._ledger.take(PRODUCER_COUNTER, count)
-        self._ledger.answer_when_committed(token, ProducerIdBlock(first, count))

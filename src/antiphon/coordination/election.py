@@ -98,6 +98,7 @@ class Election:
             outgoing=meta.outgoing,
             learners=meta.learners,
             members_version=meta.members_version,
+            deleted_before=meta.deleted_before,
         )
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from antiphon.coordination import live_sets
+from antiphon.coordination import deletions, live_sets
 from antiphon.coordination.actions import UncleanElection
 from antiphon.coordination.candidacies import Candidacies
 from antiphon.coordination.cluster_records import ShardRecord
@@ -467,7 +467,7 @@ class Elections:
         election.by_live = meta.fence == Fence.LIVE or wants_live
         election.candidate = candidate
         self._candidacies.began(candidate)
-        changed = live_sets.of_new_term(election, record, votes, candidate)
+        changed = deletions.of_new_term(live_sets.of_new_term(election, record, votes, candidate), election)
         manual = self.options_of(record).election == "manual"
         self._shards.put(
             record,

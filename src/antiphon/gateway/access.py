@@ -47,6 +47,7 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
+from antiphon.model.results import STORED
 from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.model.transactions import (
@@ -229,7 +230,17 @@ def _producer_id(_gateway: Gateway, rights: Rights, _body: NewProducerId) -> Non
         rights.require(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
 
 
+def _fetch(gateway: Gateway, rights: Rights, body: Fetch) -> None:
+    _SHARD_READ(gateway, rights, body)
+    if body.isolation == STORED:
+        _require_backup(rights)  # what was deleted is still in a batch with what was not
+
+
 def _backs_up(_gateway: Gateway, rights: Rights, _body: CopyState | ReadState) -> None:
+    _require_backup(rights)
+
+
+def _require_backup(rights: Rights) -> None:
     rights.require(Operation.ALTER, Resource.CLUSTER)
     rights.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)  # a state has all rows, whoever may read them
 
@@ -278,6 +289,7 @@ def _get_offsets(_gateway: Gateway, rights: Rights, body: GetOffsets) -> None:
         rights.require(Operation.DESCRIBE, Resource.TOPIC, name)
 
 
+_SHARD_READ: Final = _shard(Operation.READ)
 _SHARD_WRITE: Final = _shard(Operation.WRITE)
 
 ACCESS: Final[dict[type, Check]] = {
@@ -310,7 +322,7 @@ ACCESS: Final[dict[type, Check]] = {
     AlterQuota: _cluster(Operation.ALTER),
     NewProducerId: _producer_id,
     AppendBatch: _append,
-    Fetch: _shard(Operation.READ),
+    Fetch: _fetch,
     ListOffset: _shard(Operation.DESCRIBE),
     TrimShard: _shard(Operation.DELETE),
     TableWrite: _table(Operation.WRITE),

@@ -292,13 +292,14 @@ class Gateway(Protocol):
         ...
 
     async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:
-        """Let the shard's log begin at the batch that holds `before` (-1: all that is committed goes), on every replica that
-        answers in time; returns where it begins now. Raises NotLeaderError, OffsetOutOfRangeError, InvalidRequestError.
+        """Delete the records before `before` (-1: all that are committed); returns where the shard begins now.
+
+        Raises NotLeaderError, OffsetOutOfRangeError, InvalidRequestError, TimedOutError.
         """
         ...
 
     async def trim_replica(self, shard_id: int, before: int) -> int:
-        """Let the log of this node's replica begin at the batch that holds `before`; returns where it begins now."""
+        """Let the log of this node's replica begin at the batch that holds `before`; returns from where on it is shown."""
         ...
 
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:

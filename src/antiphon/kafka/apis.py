@@ -191,7 +191,7 @@ _APIS: Final = (
     ),
     ServedApi(
         21, "DeleteRecords", 0, 2, 2, admin.DeleteRecordsRequest, admin.DeleteRecordsResponse,
-        lambda on: on.topics.delete_records, Routing.LEADER, "no batch is cut",
+        lambda on: on.topics.delete_records, Routing.LEADER, "the partition begins at the offset; no batch is cut",
     ),
     ServedApi(
         22, "InitProducerId", 0, 5, 2, cluster.InitProducerIdRequest, cluster.InitProducerIdResponse,

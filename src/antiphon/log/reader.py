@@ -210,36 +210,53 @@ class LogReader:
             return read_header(self._tail.read(offset, 1, log_end, at_least_one=True)[0]).base_offset
         return max(self._segments.find(offset)[1].base_offset, log_start)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(self, timestamp_ms: int, since: int = 0) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is at least that late; None if there is none. May read the disk.
 
-        In a batch whose records cannot be decoded here (a codec that is not installed) it is the batch's first offset.
+        Records before offset `since` count for none. In a batch whose records cannot be decoded here (a codec that is not
+        installed) it is the batch's first offset, or `since`.
         """
-        in_memory = self._tail.start
+        in_memory, start = self._tail.start, max(since, self._terms.log_start)
         for entry in self.from_disk(timestamp_ms).entries():
-            if entry.max_timestamp >= timestamp_ms and self._terms.log_start < entry.next_offset <= in_memory:
-                batches = self._read(max(entry.base_offset, self._terms.log_start), 1, entry.next_offset)
-                found = first_record_since(batches[0], timestamp_ms, self._terms.log_start)
+            if entry.max_timestamp >= timestamp_ms and start < entry.next_offset <= in_memory:
+                batches = self._read(max(entry.base_offset, start), 1, entry.next_offset)
+                found = first_record_since(batches[0], timestamp_ms, start)
                 if found is not None:
                     return found
         for batch in self._tail.batches():
             header = read_header(batch)
-            if header.max_timestamp >= timestamp_ms and header.next_offset > self._terms.log_start:
-                found = first_record_since(batch, timestamp_ms, self._terms.log_start)
+            if header.max_timestamp >= timestamp_ms and header.next_offset > start:
+                found = first_record_since(batch, timestamp_ms, start)
                 if found is not None:
                     return found
         return None
 
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the latest record by timestamp; None for an empty log. May read the disk."""
+    def offset_of_max_timestamp(self, since: int = 0) -> tuple[int, int] | None:
+        """(offset, timestamp) of the latest record by timestamp, from offset `since` on; None where there is none. May read
+        the disk.
+        """
+        start = max(since, self._terms.log_start)
         newest = max((s.max_timestamp for s in self._segments.all if s.max_is_exact), default=-1)
-        in_memory = self._tail.start
-        if not all(s.max_is_exact for s in self._segments.all):
-            for entry in self.from_disk(newest).entries():
-                if self._terms.log_start < entry.next_offset <= in_memory:
-                    newest = max(newest, entry.max_timestamp)
-            newest = max([newest, *(read_header(batch).max_timestamp for batch in self._tail.batches())])
-        return self.offset_for_timestamp(newest) if newest >= 0 else None
+        begins_inside = any(s.base_offset < start < s.next_offset for s in self._segments.all)
+        if begins_inside or not all(s.max_is_exact for s in self._segments.all):
+            newest = self._newest_of_batches(start, -1 if begins_inside else newest)
+        return self.offset_for_timestamp(newest, start) if newest >= 0 else None
+
+    def _newest_of_batches(self, start: int, known_ms: int) -> int:
+        """The latest timestamp from offset `start` on, where it is not `known_ms` or earlier: by the batches."""
+        found, in_memory = known_ms, self._tail.start
+        for entry in self.from_disk(known_ms).entries():
+            if start < entry.next_offset <= in_memory and entry.max_timestamp > found:
+                if entry.base_offset >= start:
+                    found = entry.max_timestamp
+                else:
+                    found = max(found, newest_record(self._read(start, 1, entry.next_offset)[0], start))
+        for batch in self._tail.batches():
+            header = read_header(batch)
+            if start < header.next_offset and header.max_timestamp > found:
+                is_whole = header.base_offset >= start
+                found = header.max_timestamp if is_whole else max(found, newest_record(batch, start))
+        return found
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """Headers of all batches from the one that holds `offset`, in order. Reads the disk."""
@@ -282,10 +299,19 @@ def batch_matches(entry: IndexEntry, batch: memoryview) -> bool:
     )
 
 
+def newest_record(batch: Buffer, start: int) -> int:
+    """The latest timestamp of a batch's records from offset `start` on; the batch's own where they cannot be decoded."""
+    try:
+        records = decode_records(batch, include_control=True)
+        return max((record.timestamp_ms for record in records if record.offset >= start), default=-1)
+    except AntiphonError:
+        return read_header(batch).max_timestamp
+
+
 def first_record_since(batch: Buffer, timestamp_ms: int, log_start: int) -> tuple[int, int] | None:
     """(offset, timestamp) of a batch's first record from `log_start` on that is at least that late, or of the batch.
 
-    None where compaction has taken that record away.
+    None where compaction has taken that record away, or it is before `log_start`.
     """
     header = read_header(batch)
     try:
@@ -293,7 +319,7 @@ def first_record_since(batch: Buffer, timestamp_ms: int, log_start: int) -> tupl
             if record.timestamp_ms >= timestamp_ms and record.offset >= log_start:
                 return record.offset, record.timestamp_ms
     except AntiphonError:
-        return header.base_offset, header.max_timestamp
-    if header.record_count <= header.last_offset_delta:
+        return max(header.base_offset, log_start), header.max_timestamp
+    if header.record_count <= header.last_offset_delta or header.base_offset < log_start:
         return None
     return header.base_offset, header.max_timestamp

@@ -12,6 +12,7 @@ def retained_from(
     config: LogConfig,
     limit_offset: int,
     log_start: int,
+    deleted_before: int = 0,
 ) -> int:
     """The log start that retention asks for; at least `log_start`.
 
@@ -22,6 +23,7 @@ def retained_from(
         config: `retention_ms` and `retention_bytes`; -1 keeps for ever.
         limit_offset: nothing at or above this offset goes (high watermark, durable end).
         log_start: where the log starts now.
+        deleted_before: what is before it, nobody is shown any more.
     """
     start = log_start
     total_bytes = sum(size for _, size, _ in segments)
@@ -31,7 +33,8 @@ def retained_from(
         too_much = (
             config.retention_bytes >= 0 and total_bytes - size_bytes >= config.retention_bytes and not is_last
         )
-        if next_offset > limit_offset or not (too_old or too_much):
+        is_deleted = next_offset <= deleted_before
+        if next_offset > limit_offset or not (too_old or too_much or is_deleted):
             break
         start = max(start, next_offset)
         total_bytes -= size_bytes

@@ -376,16 +376,17 @@ class ShardLog:
         steps.append(CallStep(functools.partial(layout.trim_files, self.disk, self.path, start, gone)))
         return LogOp(self.queue, steps, kind=TRIM)
 
-    def apply_retention(self, now_ms: int, high_watermark: int) -> LogOp | None:
-        """Trim what `retention.ms` and `retention.bytes` no longer keep; never above `high_watermark`."""
-        return self.trim(self.retention_start(now_ms, high_watermark))
+    def apply_retention(self, now_ms: int, high_watermark: int, deleted_before: int = 0) -> LogOp | None:
+        """Trim what `retention.ms` and `retention.bytes` no longer keep, or is deleted; never above `high_watermark`."""
+        return self.trim(self.retention_start(now_ms, high_watermark, deleted_before))
 
-    def retention_start(self, now_ms: int, high_watermark: int) -> int:
+    def retention_start(self, now_ms: int, high_watermark: int, deleted: int = 0) -> int:
         """Where the log would start if it were trimmed now, as `apply_retention` does."""
         limit = min(high_watermark, self.durable_end)
         views = [(s.next_offset, s.size_bytes, s.max_timestamp) for s in self._segments.all]
+        start, config = self.log_start, self.config
         return retained_from(
-            views, now_ms=now_ms, config=self.config, limit_offset=limit, log_start=self.log_start
+            views, now_ms=now_ms, config=config, limit_offset=limit, log_start=start, deleted_before=deleted
         )
 
     def checkpoint(self) -> LogOp:

@@ -34,11 +34,15 @@ class HoldShard(Body, frozen=True, array_like=True, tag=True):
 
 
 class ShardHeld(Body, frozen=True, array_like=True, tag=True):
-    """The shard's log goes from `log_start` to `end`, and nothing more is appended while the lease lasts."""
+    """The shard's log goes from `log_start` to `end`, and nothing more is appended while the lease lasts.
+
+    `deleted_before`: records before this offset, which may be inside of the first batch, were deleted on request.
+    """
 
     end: int
     term: int
     log_start: int
+    deleted_before: int = 0
 
 
 class ConfirmHold(Body, frozen=True, array_like=True, tag=True):

@@ -149,6 +149,17 @@ class ProducerIdBlock(Body, frozen=True, array_like=True, tag=True):
     count: int
 
 
+class DeleteBefore(Body, frozen=True, array_like=True, tag=True):
+    """The leader of a shard in this term asks that records before an offset, which is settled, are shown to nobody again.
+
+    Answered by `CommandDone`, once every later leader of the shard will know.
+    """
+
+    shard_id: int
+    term: int
+    before: int
+
+
 class Command(Body, frozen=True, array_like=True, tag=True):
     """A client's request that any node passes on to the coordinator; never passed on again. Answered by `CommandDone`."""
 
@@ -220,7 +231,9 @@ class EndOffsets(Body, frozen=True, array_like=True, tag=True):
 
 
 NodeQuestion = AskTransaction | EndOffsets
-ClusterRequest = Register | Heartbeat | ReserveProducerIds | Command | SplitReport | NodeQuestion
+ClusterRequest = (
+    Register | Heartbeat | ReserveProducerIds | DeleteBefore | Command | SplitReport | NodeQuestion
+)
 ClusterReply = TransactionAnswer | HeartbeatReply | ProducerIdBlock | CommandDone
 
 

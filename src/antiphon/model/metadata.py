@@ -84,7 +84,7 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     index. `goal`: the wanted voters, the preferred leader first, until the change to them is finished. `split`: the
     shard is being split off another one and not part of its table yet. `own_start`: the log before this offset repeats
     the log of the parent. `origins`, with `writers=multi`: (node, its disk id) by origin id from 1; this only grows
-    (S4.22).
+    (S4.22). `deleted_before`: records before this offset were deleted on request; nobody is shown one.
     """
 
     shard_id: int  # unique in the cluster, never reused
@@ -104,6 +104,7 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     split: Split | None = None
     own_start: int = 0
     origins: tuple[tuple[int, str], ...] = ()
+    deleted_before: int = 0
 
     @property
     def aim(self) -> tuple[int, ...]:

@@ -354,6 +354,7 @@ class OffsetReply(Body, frozen=True, array_like=True, tag=True):
     high_watermark: int
     default_end: int = -1
     stable_end: int = -1
+    deleted_before: int = 0
 
 
 class TrimShard(Body, frozen=True, array_like=True, tag=True):

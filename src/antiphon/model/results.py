@@ -6,6 +6,7 @@ from antiphon.records.batch import Buffer
 
 COMMITTED: Final = "committed"  # isolations; `partition.reads` says what each of them reads
 FOLLOWER: Final = "follower"
+STORED: Final = "stored"
 FOLLOWER_COMMITTED: Final = "follower_committed"
 OF_FOLLOWERS: Final = (FOLLOWER, FOLLOWER_COMMITTED)
 
@@ -43,7 +44,8 @@ class FetchResult(NamedTuple):
 
 class OffsetResult(NamedTuple):
     """`offset` is -1 when no record is that late. `default_end`: where reads that name no isolation end (C7).
-    `stable_end`: where reads of committed transactions end.
+    `stable_end`: where reads of committed transactions end. `deleted_before`: records before it were deleted on request,
+    so nobody is given them from an archive, either.
     """
 
     offset: int
@@ -53,3 +55,4 @@ class OffsetResult(NamedTuple):
     high_watermark: int
     default_end: int = -1
     stable_end: int = -1
+    deleted_before: int = 0

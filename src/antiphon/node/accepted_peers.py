@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from antiphon.model.cluster import (
     AskTransaction,
     Command,
+    DeleteBefore,
     EndOffsets,
     EndTransaction,
     Heartbeat,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from antiphon.gateway.peers import Answered, PeerConnection
     from antiphon.wire.frames import Buffer, Decode
 
-CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, Command, SplitReport)
+CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, DeleteBefore, Command, SplitReport)
 QUESTIONS: Final = (AskTransaction, EndOffsets)
 
 

@@ -334,20 +334,23 @@ class ClusterAgent:
             return self._ids[0] - 1
 
     async def _reserve(self, timeout_s: float) -> ProducerIdBlock:
+        block = await self.ask(ReserveProducerIds(PRODUCER_IDS_AT_ONCE), timeout_s)
+        if not isinstance(block, ProducerIdBlock):
+            raise UnavailableError(
+                "the coordinator answered with something else than a block of producer ids"
+            )
+        return block
+
+    async def ask(self, body: Any, timeout_s: float) -> Any:
+        """Ask the coordinator, and again while there is none. What is asked for may be done twice."""
         deadline = self._node.now_s() + timeout_s
         pause_s = RETRY_FIRST_S
         while True:
             left = deadline - self._node.now_s()
             try:
-                block = await self._ask(ReserveProducerIds(PRODUCER_IDS_AT_ONCE), left)
+                return await self._ask(body, left)
             except (NotLeaderError, NotReadyError, UnavailableError) as error:
                 pause_s = await self._pause(error, left, pause_s)
-                continue
-            if not isinstance(block, ProducerIdBlock):
-                raise UnavailableError(
-                    "the coordinator answered with something else than a block of producer ids"
-                )
-            return block
 
 
 Answered = Callable[[Any], None]

@@ -41,6 +41,7 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.model.cluster import (
     Command,
     CommandDone,
+    DeleteBefore,
     Heartbeat,
     HeartbeatReply,
     LiveSet,
@@ -315,7 +316,7 @@ class CoordinatorShell:
             case SplitReport():
                 self._drive(coordinator.split_report, sender, body)
                 answered(CommandDone(self.state.version))
-            case ReserveProducerIds():
+            case ReserveProducerIds() | DeleteBefore():
                 self._wait_for(coordinator.command, answered, now_ms + SHORT_TIMEOUT_MS, body)
             case _:
                 answered(InvalidRequestError(f"{type(body).__name__} is no request for the coordinator"))

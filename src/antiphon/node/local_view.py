@@ -87,6 +87,10 @@ class LocalView(MetadataView):
         self._recorded[shard.shard_id] = shard
         return msgspec.structs.replace(shard, term=term, leader=leader, status=ShardStatus.ONLINE)
 
+    def all_read(self, number: int) -> bool:
+        """Has every node of the cluster said that it reads records of `__cluster` of this format?"""
+        return bool(self.nodes) and all(node.reads >= number for node in self.nodes.values())
+
     def refusal_of(self, shard_id: int, wanted: Wanted) -> AntiphonError | None:
         """See PartitionServices."""
         found = self.recorded(shard_id)

@@ -147,7 +147,7 @@ class Node:
             self.config,
             self.agent,
             self.replicas,
-            trimming=Trimming(self.replicas, self.link),
+            trimming=Trimming(self.replicas, self.link, self.agent.ask),
             bulk=self.bulk,
             forwarder=self.forwarder,
             transactions=self.transactions,

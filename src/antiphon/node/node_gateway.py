@@ -383,7 +383,8 @@ class NodeGateway:
 
     async def trim_replica(self, shard_id: int, before: int) -> int:
         """See Gateway."""
-        return await trim_replica(self.replicas, shard_id, before)
+        kept_from = await trim_replica(self.replicas, shard_id, before)
+        return max(kept_from, self.replicas.host(shard_id).state.log_start)
 
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
         """See Gateway."""

@@ -280,6 +280,7 @@ class Shards:
         self._node.hosts[shard.shard_id] = host
         self._node.suspects.add(shard.shard_id)
         self._note_placement(host, topic, shard)
+        host.recorded(shard, self._node.view.nodes)
         for sender, message in self._early.pop(shard.shard_id, ()):
             host.receive(sender, message)
 

@@ -10,23 +10,29 @@ that is a batch behind would need a snapshot, of a table the whole store. A foll
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from antiphon.coordination.cluster_records import DELETION_FORMAT
 from antiphon.errors import (
     AntiphonError,
     DamagedLogError,
     InvalidRequestError,
+    NotReadyError,
     OffsetOutOfRangeError,
+    StaleTermError,
     StorageFailedError,
+    TimedOutError,
 )
+from antiphon.model.cluster import DeleteBefore
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import Trimmed, TrimShard
 from antiphon.partition.partition import Partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from antiphon.node.local_replicas import LocalReplicas
     from antiphon.node.peers import PeerLink
@@ -120,48 +126,109 @@ async def _trim(host: Partition, log_start: int) -> None:
         raise error
 
 
-class Trimming:
-    """Trims a shard's log at its leader and its followers. `link` gives the connection to a node, or UnavailableError."""
+def _is_in_log(host: Partition, before: int) -> bool:
+    """Is the deletion recorded in the log, for good? Begins to record it where it is not."""
+    if host.state.deleted_before < before:
+        with contextlib.suppress(NotReadyError):  # another entry of that kind is to be committed first
+            host.upkeep.record_deletion(before)
+    return host.state.deleted_before >= before
 
-    def __init__(self, replicas: "LocalReplicas", link: "Callable[[int], PeerLink]") -> None:
+
+async def _until(is_so: "Callable[[], bool]", host: Partition, deadline_s: float) -> None:
+    """Wait for it on the leader. Raises TimedOutError, and NotLeaderError where it leads no more."""
+    loop = asyncio.get_running_loop()
+    while not is_so():
+        if loop.time() >= deadline_s:
+            raise TimedOutError(
+                f"a deletion in shard {host.shard_id} was not recorded in time: {host.mode.waits_for()}? It may yet be",
+                shard_id=host.shard_id,
+            )
+        await asyncio.sleep(RETRY_S / 5)
+        host.state.check_serving()
+
+
+class Trimming:
+    """Deletes records of a shard for a client of Kafka. `link` gives the connection to a node, or UnavailableError;
+    `ask_coordinator` what the coordinator answers, in so many seconds.
+
+    That records before an offset are deleted is recorded first (docs/decisions/0038-records-are-deleted-to-the-offset.md).
+    Then the logs of the leader and of its followers are trimmed, to the batch that holds the offset.
+    """
+
+    def __init__(
+        self,
+        replicas: "LocalReplicas",
+        link: "Callable[[int], PeerLink]",
+        ask_coordinator: "Callable[[Any, float], Awaitable[Any]]",
+    ) -> None:
         self._replicas = replicas
         self._link = link
+        self._ask_coordinator = ask_coordinator
 
     async def everywhere(self, shard_id: int, before: int, timeout_s: float) -> int:
-        """On the leader: trim here, then at the followers that answer in time; returns where this log begins now.
+        """On the leader: delete what is before an offset; returns where the shard begins now.
 
-        `before` is an offset, or END for all that is committed. A follower that is away keeps what it has, until retention
-        or a later request. Raises NotLeaderError, OffsetOutOfRangeError beyond what is committed.
+        `before` is an offset, or END for all that is committed. A follower that is away is trimmed by retention, or by a
+        later request. While a node of the cluster is of a version that knows no deletions inside of batches, the shard
+        begins at the batch that holds the offset. Raises NotLeaderError, OffsetOutOfRangeError beyond what is committed.
         """
-        replicas = self._replicas
-        host = replicas.host(shard_id)
-        host.state.check_serving()
-        wanted = host.state.high_watermark if before == END else before
-        if wanted > host.state.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"records before {wanted} were to go, committed are those before {host.state.high_watermark}",
-                asked=wanted,
-                start=host.log.log_start,
-                end=host.state.high_watermark,
-            )
-        log_start = await trim_replica(replicas, shard_id, wanted)
-        _, shard = replicas.shard(shard_id)
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        others = [member for member in shard.everybody if member != replicas.node_id]
-        await asyncio.gather(*(self._follower(other, shard_id, log_start, deadline_s) for other in others))
-        return log_start
+        host = self._replicas.host(shard_id)
+        state = host.state
+        state.check_serving()
+        _check(host, max(0, before))
+        wanted = state.high_watermark if before == END else before
+        if wanted > state.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"records before {wanted} were to go, committed are those before {state.high_watermark}",
+                asked=wanted,
+                start=state.log_start,
+                end=state.high_watermark,
+            )
+        is_exact = host.table is None and self._replicas.view.all_read(DELETION_FORMAT)
+        if is_exact and wanted > state.deleted_before:
+            await self._record(host, wanted, deadline_s)
+        kept_from = await trim_replica(self._replicas, shard_id, wanted)
+        _, shard = self._replicas.shard(shard_id)
+        others = [member for member in shard.everybody if member != self._replicas.node_id]
+        shown_from = wanted if is_exact else kept_from
+        await asyncio.gather(
+            *(
+                self._follower(other, TrimShard(shard_id, kept_from), shown_from, deadline_s)
+                for other in others
+            )
+        )
+        return max(kept_from, shown_from, state.log_start)
 
-    async def _follower(self, other: int, shard_id: int, log_start: int, deadline_s: float) -> None:
-        """Ask until it has done so: what is committed reaches a follower a little later than the leader."""
+    async def _record(self, host: Partition, before: int, deadline_s: float) -> None:
+        """Every later leader is to know that records before this offset are deleted, before anybody is told.
+
+        It waits until no election can lose what is before it: a leader whose log ended there would write it anew.
+        """
+        state = host.state
+        await _until(lambda: host.mode.settled >= before, host, deadline_s)
+        if host.mode.elects_itself:
+            await _until(lambda: _is_in_log(host, before), host, deadline_s)
+            return
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        request = DeleteBefore(host.shard_id, state.term, before)
+        try:
+            await self._ask_coordinator(request, max(left_s, RETRY_S))
+        except StaleTermError as error:
+            raise state.not_leader() from error
+        state.note_deletion(before, request.term, has_candidate=True)
+
+    async def _follower(self, other: int, request: TrimShard, shown_from: int, deadline_s: float) -> None:
+        """Ask until it has done so: what is committed, or recorded, reaches a follower a little later than the leader."""
         loop = asyncio.get_running_loop()
         while (left_s := deadline_s - loop.time()) > 0:
             try:
-                reply = await self._link(other).ask(TrimShard(shard_id, log_start), left_s)
+                reply = await self._link(other).ask(request, left_s)
             except AntiphonError as error:
                 structlog.get_logger().warning(
-                    "follower_not_trimmed", shard=shard_id, node=other, reason=error.message
+                    "follower_not_trimmed", shard=request.shard_id, node=other, reason=error.message
                 )
                 return
-            if not isinstance(reply, Trimmed) or reply.log_start >= log_start:
+            if not isinstance(reply, Trimmed) or reply.log_start >= shown_from:
                 return
             await asyncio.sleep(RETRY_S)

@@ -196,7 +196,7 @@ class PartitionClients:
                 duplicate.base_offset,
                 duplicate.next_offset,
                 term,
-                terms.log_start,
+                max(terms.log_start, state.deleted_before),
                 True,
                 duplicate.timestamp if self._gives_time else NO_TIME,
             )
@@ -221,7 +221,8 @@ class PartitionClients:
         time_ms = system.wall_ms() if gives_time else NO_TIME
         stamp(owned, base, term, time_ms)
         next_offset = base + header.last_offset_delta + 1
-        result = AppendResult(base, next_offset, term, terms.log_start, False, time_ms)
+        start = max(terms.log_start, state.deleted_before)
+        result = AppendResult(base, next_offset, term, start, False, time_ms)
         self.stage(owned, header.record_count, next_offset, result, timeout_s, done)
 
     def stage(

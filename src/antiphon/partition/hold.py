@@ -54,7 +54,7 @@ class ShardHold:
                 f"every replica writes shard {state.shard_id}: no leader can hold it for a backup"
             )
         if lease_s <= 0:
-            done(ShardHeld(state.high_watermark, state.term, state.log.log_start))
+            done(ShardHeld(state.high_watermark, state.term, state.log.log_start, state.deleted_before))
             return
         if self.holder and self._is_over():
             self.release(self.holder)
@@ -77,7 +77,7 @@ class ShardHold:
             state.services.turn.pieces.add(self, partial(self._answer, hold_id, done))
         else:
             self._end = state.log.log_end
-            done(ShardHeld(self._end, self._term, state.log.log_start))
+            done(ShardHeld(self._end, self._term, state.log.log_start, state.deleted_before))
 
     def confirm(self, hold_id: bytes, end: int, term: int, done: Done) -> None:
         """Let go; `done` gets `HoldConfirmed` when all up to `end` is committed, or what took its place.

@@ -114,6 +114,10 @@ class MultiWriterUpkeep:
             "it can say: use retention.ms or retention.bytes"
         )
 
+    def record_deletion(self, _before: int) -> bool:
+        """See LogUpkeep. `check_trimmable` refuses it."""
+        return False
+
     def trim(self, _log_start: int, _done: "Callback") -> None:
         """See LogUpkeep."""
         self.check_trimmable()

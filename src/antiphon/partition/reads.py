@@ -9,6 +9,8 @@ read goes is its isolation (C7), or the topic's where it names none:
 - `uncommitted`: to the end of the log. `replica`: what this replica knows to be committed, whoever leads, and
   `replica_committed`: of that, what `committed` reads; what is durable is read from the disk.
 - `follower`, `follower_committed`: the same for consumers, who read it from memory, and from no damaged replica.
+- `stored`: as `read_uncommitted`, and from where the log itself begins, as backups copy whole batches. Nobody else is shown
+  what was deleted on request.
 """
 
 import asyncio
@@ -16,14 +18,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from antiphon.errors import DamagedLogError, InvalidRequestError, NotReadyError, OffsetOutOfRangeError
-from antiphon.model.results import COMMITTED, FOLLOWER_COMMITTED, OF_FOLLOWERS, FetchResult, OffsetResult
+from antiphon.model.results import (
+    COMMITTED,
+    FOLLOWER_COMMITTED,
+    OF_FOLLOWERS,
+    STORED,
+    FetchResult,
+    OffsetResult,
+)
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.records.batch import Buffer, read_header
 
 REPLICA: Final = "replica"
 REPLICA_COMMITTED: Final = "replica_committed"
 OF_THIS_REPLICA: Final = (REPLICA, REPLICA_COMMITTED)
-ISOLATIONS: Final = (COMMITTED, "read_uncommitted", "uncommitted", *OF_THIS_REPLICA, *OF_FOLLOWERS)
+ISOLATIONS: Final = (COMMITTED, "read_uncommitted", "uncommitted", *OF_THIS_REPLICA, *OF_FOLLOWERS, STORED)
 OF_COMMITTED_TRANSACTIONS: Final = (COMMITTED, REPLICA_COMMITTED, FOLLOWER_COMMITTED)
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 READ_TRIES: Final = 8  # of a read while segments are replaced, which happens one after the other, with pauses
@@ -107,13 +116,16 @@ class PartitionReads:
             end = state.stable_end
         else:
             end = log.log_end if isolation == "uncommitted" else state.high_watermark
-        if not log.log_start <= offset <= log.log_end:
-            gone = "" if offset < log.log_start else "; if it was there before, a fail-over lost it"
+        start = log.log_start if isolation == STORED else state.log_start
+        if not start <= offset <= log.log_end:
+            gone = "" if offset < start else "; if it was there before, a fail-over lost it"
             raise OffsetOutOfRangeError(
-                f"offset {offset} is outside the shard's log, {log.log_start} to {end}{gone}",
+                f"offset {offset} is outside the shard's log, {start} to {end}{gone}",
                 asked=offset,
-                start=log.log_start,
+                start=start,
                 end=end,
+                stored=log.log_start,
+                deleted=state.deleted_before,
             )
         return end
 
@@ -126,7 +138,7 @@ class PartitionReads:
         log = state.log
         result = FetchResult(
             state.high_watermark,
-            log.log_start,
+            state.log_start,
             log.log_end,
             state.term,
             list(batches),
@@ -150,19 +162,28 @@ class PartitionReads:
         if timestamp_ms == LATEST:
             offset = end
         elif timestamp_ms == EARLIEST:
-            offset = log.log_start
+            offset = state.log_start
         elif timestamp_ms < MAX_TIMESTAMP:
             raise InvalidRequestError(f"{timestamp_ms} is no time: ms since 1970, or -1, -2, -3")
         else:
             try:
                 found = (
-                    log.reader.offset_of_max_timestamp()
+                    log.reader.offset_of_max_timestamp(state.log_start)
                     if timestamp_ms == MAX_TIMESTAMP
-                    else log.reader.offset_for_timestamp(timestamp_ms)
+                    else log.reader.offset_for_timestamp(timestamp_ms, state.log_start)
                 )
             except (DamagedLogError, OSError) as error:
                 raise self._driver.stopped_by(error) from error
             if found is not None and found[0] < end:
                 offset, found_ms = found
         default = log.log_end if state.default_isolation == "uncommitted" else stable_end
-        return OffsetResult(offset, found_ms, state.term, log.log_start, high_watermark, default, stable_end)
+        return OffsetResult(
+            offset=offset,
+            timestamp_ms=found_ms,
+            term=state.term,
+            log_start=state.log_start,
+            high_watermark=high_watermark,
+            default_end=default,
+            stable_end=stable_end,
+            deleted_before=state.deleted_before,
+        )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from antiphon.model.metadata import NodeMeta, ShardMeta
+from antiphon.model.metadata import NodeMeta, ShardMeta, ShardStatus
 from antiphon.model.requests import ReplicaStatus
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.common_actions import CommonActions
@@ -26,7 +26,7 @@ from antiphon.partition.table_writes import TableWrites
 from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import SingleWriterUpkeep, WatermarkHint
 from antiphon.partition.waiting_readers import WaitingReaders
-from antiphon.replication.messages import AnyMessage
+from antiphon.replication.messages import AnyMessage, BecomeLeader
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 
@@ -81,6 +81,9 @@ class SingleWriterPartition:
             self.sessions,
         )
         self.driver.attach(self._actions)
+        settled = None if self.mode.voter is None else self.mode.voter.settled_members
+        if settled is not None:
+            self.state.deleted_before = settled.deleted_before
 
     def configure(self, settings: "PartitionSettings") -> None:
         """See Partition."""
@@ -91,6 +94,9 @@ class SingleWriterPartition:
 
     def recorded(self, shard: ShardMeta, _nodes: Mapping[int, NodeMeta]) -> None:
         """See Partition. A leader that goes by its live set is told of the record (S3.29)."""
+        if self.mode.is_appointed:
+            has_candidate = shard.status is not ShardStatus.ELECTION
+            self.state.note_deletion(shard.deleted_before, shard.term, has_candidate=has_candidate)
         self.reports.recorded(shard)
 
     def hand_over(self) -> bool:
@@ -102,7 +108,9 @@ class SingleWriterPartition:
         return True
 
     def receive(self, sender: int, message: AnyMessage) -> None:
-        """See Partition."""
+        """See Partition. Who is appointed may have been told of older metadata only."""
+        if type(message) is BecomeLeader:
+            self.state.note_deletion(message.deleted_before, message.term, has_candidate=True)
         self.driver.call(self.replica.receive, sender, message)
 
     def peer_drained(self, node_id: int) -> None:

@@ -199,6 +199,8 @@ class SingleWriterActions:
 
     def _members_changed(self, action: MembersChanged) -> None:
         self._log.info("members_changed", members=action.members, committed=action.committed)
+        if action.committed:
+            self._state.deleted_before = action.members.deleted_before
         self.note_led_term()
         self._steps.later(self._services.replica_changed, self._state.shard_id)
 

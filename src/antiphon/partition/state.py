@@ -51,6 +51,7 @@ class PartitionState:
         failed: why this replica has stopped for good; None while it works.
         closed: the node has closed it.
         high_watermark: first offset that clients have not been told is committed.
+        deleted_before: records before this offset were deleted on request (docs/decisions/0038).
         traces: spans of entries with a trace; None: there never was one.
     """
 
@@ -75,6 +76,8 @@ class PartitionState:
         self.closed = False
         self.traces: ShardTraces | None = None
         self.high_watermark = replica.high_watermark
+        self.deleted_before = 0
+        self._deletion_known = (0, 0)  # by the record of this term, and of this stage of it
         self._rules = rules
 
     def configure(self, settings: "PartitionSettings", log: "LogConfig") -> None:
@@ -95,6 +98,23 @@ class PartitionState:
     def term(self) -> int:
         """The term that this replica is in."""
         return self.replica.term
+
+    @property
+    def log_start(self) -> int:
+        """First offset that anybody is shown. The log itself begins at a batch, which may begin before this."""
+        log = self.log
+        return max(log.log_start, min(self.deleted_before, log.log_end))
+
+    def note_deletion(self, before: int, term: int, *, has_candidate: bool) -> None:
+        """A record of the shard, of this term, says that records before an offset are deleted. Records may come late.
+
+        Only an unclean election takes that back, when its candidate is found: `has_candidate`.
+        """
+        told = (term, int(has_candidate))
+        if told > self._deletion_known:
+            self._deletion_known, self.deleted_before = told, before
+        elif told == self._deletion_known:
+            self.deleted_before = max(self.deleted_before, before)
 
     @property
     def stable_end(self) -> int:

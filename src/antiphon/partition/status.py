@@ -16,7 +16,7 @@ def status_of(state: PartitionState) -> ReplicaStatus:
         shard_id=state.shard_id,
         role=str(replica.role),
         term=replica.term,
-        log_start=log.log_start,
+        log_start=state.log_start,
         high_watermark=state.high_watermark,
         log_end=log.log_end,
         size_bytes=log.size_bytes,

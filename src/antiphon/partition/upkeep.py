@@ -40,6 +40,13 @@ class LogUpkeep(Protocol):
         """Raise InvalidRequestError for a shard that only retention trims."""
         ...
 
+    def record_deletion(self, before: int) -> bool:
+        """Begin to record in the log that records before an offset are deleted; False: the coordinator is to record it.
+
+        Raises NotReadyError.
+        """
+        ...
+
     def trim(self, log_start: int, done: "Callback") -> None:
         """Let the log begin at a batch, which is settled; `done(error)` when the disk has it, also where it begins there."""
         ...
@@ -148,7 +155,7 @@ class SingleWriterUpkeep:
         log = self._state.log
         if self._state.table is not None:  # readers are to see what is prepared when it is committed
             limit = log.producers.transactions.last_stable(limit)
-        op = log.apply_retention(now_ms, limit)
+        op = log.apply_retention(now_ms, limit, self._state.deleted_before)
         if op is not None:
             self._log.info("log_trimmed", log_start=log.log_start)
             self._driver.submit(op)
@@ -156,6 +163,14 @@ class SingleWriterUpkeep:
 
     def check_trimmable(self) -> None:
         """See LogUpkeep."""
+
+    def record_deletion(self, before: int) -> bool:
+        """See LogUpkeep."""
+        replica = self._replica
+        if not isinstance(replica, RaftReplica) or replica.membership is None:
+            return False
+        self._driver.call(replica.membership.delete_before, before)
+        return True
 
     def trim(self, log_start: int, done: "Callback") -> None:
         """See LogUpkeep."""

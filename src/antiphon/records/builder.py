@@ -45,6 +45,7 @@ COMMITTED_TYPE: Final = 103
 _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _VERSION: Final = struct.Struct(">h")  # of a members record; its counts have the same layout
 _TERM_START_VALUE: Final = struct.Struct(">hi")  # version, term
+_DELETED_BEFORE: Final = struct.Struct(">q")  # ends the value of a members record, where anything was deleted
 _COMMITTED_VALUE: Final = struct.Struct(">hq")  # version, high watermark
 _END_MARKER_VALUE: Final = struct.Struct(">hi")  # version, number (Kafka: the coordinator's epoch)
 NO_PRODUCER: Final = (-1, -1)
@@ -184,6 +185,8 @@ def build_members(members: Members, term: int, base_offset: int, timestamp_ms: i
     value = _VERSION.pack(0)
     for nodes in (members.voters, members.outgoing, members.learners):
         value += struct.pack(f">h{len(nodes)}i", len(nodes), *nodes)
+    if members.deleted_before:
+        value += _DELETED_BEFORE.pack(members.deleted_before)
     return build_control(MEMBERS_TYPE, value, term, base_offset, timestamp_ms)
 
 
@@ -292,9 +295,11 @@ def members_of(batch: Buffer) -> Members | None:
             count = _VERSION.unpack_from(value, at)[0]
             sets.append(struct.unpack_from(f">{count}i", value, at + _VERSION.size))
             at += _VERSION.size + 4 * count
+        deleted_before = _DELETED_BEFORE.unpack_from(value, at)[0] if at < len(value) else 0
     except struct.error as error:
         raise CorruptBatchError(f"a members batch of {len(value)} bytes cannot be read: {error}") from error
-    return Members(*sets)
+    voters, outgoing, learners = sets
+    return Members(voters, outgoing, learners, deleted_before)
 
 
 def end_marker_of(batch: Buffer) -> tuple[bool, int] | None:

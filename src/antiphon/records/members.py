@@ -20,11 +20,16 @@ NodeId = int
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """The members of one shard at one moment. `outgoing`: the previous voters, during a change."""
+    """The members of one shard at one moment. `outgoing`: the previous voters, during a change.
+
+    `deleted_before`: records before this offset were deleted on request. Where replicas vote, members entries say so, too:
+    they are committed, cut off, trimmed and sent with snapshots in the same way.
+    """
 
     voters: tuple[NodeId, ...]
     outgoing: tuple[NodeId, ...] = ()
     learners: tuple[NodeId, ...] = ()
+    deleted_before: int = 0
 
     @property
     def is_joint(self) -> bool:

@@ -11,6 +11,8 @@ Decisions
 * **A coordinator's wish** (`ChangeMembers`) is kept while something else is under way, and answered with `MembersSettled`
   once it is committed. It counts only in the term that it names, and only if none of a later record was seen: a message that
   comes late cannot bring former members back.
+* **Deletions of records are members entries, too**, with the members as they are. So they are committed, cut off, trimmed
+  and sent with snapshots as these are (docs/decisions/0038-records-are-deleted-to-the-offset.md).
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from antiphon.replication.leader import Leader
 from antiphon.replication.members import Members, MembersIndex
 from antiphon.replication.messages import ChangeMembers, MembersSettled, NodeId
 from antiphon.replication.quorum import majority
-from antiphon.replication.raft_members import final_members, next_members
+from antiphon.replication.raft_members import deleting, final_members, next_members
 from antiphon.replication.raft_transfer import LeadershipTransfer
 from antiphon.replication.replica_state import LeaderPhase
 from antiphon.replication.term_state import TermObserver, TermState
@@ -84,6 +86,23 @@ class Membership(TermObserver):
         entry = self._next(voters, learners)
         if entry is not None:
             self.write(entry, out)
+
+    def delete_before(self, before: int) -> list[Action]:
+        """Event: write into the log that records before an offset, which is settled, are deleted.
+
+        Every later leader has that entry. It counts when it is committed, of which `MembersChanged` tells. Raises
+        NotReadyError where this replica does not lead, or is not ready, and while another such entry is not committed.
+        """
+        state = self._state
+        if state.leading is None or state.leading.phase is not LeaderPhase.READY:
+            raise NotReadyError(
+                f"node {state.node_id} is {state.role} of shard {state.shard} and appends nothing now"
+            )
+        out: list[Action] = []
+        entry = deleting(state.members, before, settled=self.is_settled)
+        if entry is not None:
+            self.write(entry, out)
+        return out
 
     def on_change_members(self, sender: NodeId, message: ChangeMembers, out: list[Action]) -> None:
         """What the members are to be, by a coordinator's record; an older record than was seen in this term is late."""

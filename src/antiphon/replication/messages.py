@@ -57,6 +57,7 @@ class BecomeLeader(Message, frozen=True, array_like=True, tag=True):
 
     With `live` the term commits by the live rule, starting from this live replica set, recorded as `live_version`; without,
     by the topic's rule over the voters. `outgoing` and `learners`: see `Members`; `members_version` numbers their record.
+    `deleted_before`: records before it were deleted on request. That is for whoever serves clients; the log is as it is.
     """
 
     ensemble: tuple[NodeId, ...]
@@ -66,6 +67,7 @@ class BecomeLeader(Message, frozen=True, array_like=True, tag=True):
     outgoing: tuple[NodeId, ...] = ()
     learners: tuple[NodeId, ...] = ()
     members_version: int = 0
+    deleted_before: int = 0
 
 
 class BecomeLeaderReply(Message, frozen=True, array_like=True, tag=True):

@@ -77,10 +77,22 @@ def next_members(
     if set(voters) == set(current.voters):
         if set(learners) == set(current.learners):
             return None
-        return Members(current.voters, (), tuple(learners))
-    return Members(tuple(voters), current.voters, tuple(learners))
+        return Members(current.voters, (), tuple(learners), current.deleted_before)
+    return Members(tuple(voters), current.voters, tuple(learners), current.deleted_before)
+
+
+def deleting(current: Members, before: int, *, settled: bool) -> Members | None:
+    """The entry to write next so that records before an offset are deleted; None where they are.
+
+    Raises NotReadyError as `next_members` does: an entry that stands before it may still be cut off, and this one with it.
+    """
+    if before <= current.deleted_before:
+        return None
+    if current.is_joint or not settled:
+        raise NotReadyError(f"the change to {current} is still under way, only one is made at a time; retry")
+    return Members(current.voters, (), current.learners, before)
 
 
 def final_members(joint: Members) -> Members:
     """What follows a joint entry."""
-    return Members(joint.voters, (), joint.learners)
+    return Members(joint.voters, (), joint.learners, joint.deleted_before)

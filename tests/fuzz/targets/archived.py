@@ -76,7 +76,7 @@ class Archive(Target):
         self._path.write_bytes(data)
         try:
             with OpenFile(self._file) as opened:
-                opened.first_since(1005)
+                opened.first_since(1005, 3)
                 opened.split_entries()
             found = [record for rows in rows_of(self._file, 0, RECORDS) for record in as_records(rows)]
             verify(self._file)

@@ -93,7 +93,7 @@ def plan(cluster: Cluster, topic: TopicMeta, limits: Limits, file_bytes: int, no
                 f"{topic.name} shard {shard.index} is archived up to {begin}, but its log ends at {committed}: it "
                 "lost what was committed, and other records may take those offsets. Look at both before you archive more"
             )
-        last = max((file.end for file in files), default=end.log_start)
+        last = max([end.deleted_before, *(file.end for file in files)]) if files else end.log_start
         lost = max(0, end.log_start - last) if reaching(files, end.log_start) == end.log_start else 0
         step = max(1, int(file_bytes / offset_bytes))
         spans = tuple((at, min(at + step, cut)) for at in range(begin, cut, step))

@@ -218,7 +218,7 @@ class TopicHandler:
     async def delete_records(
         self, request: m.DeleteRecordsRequest, context: RequestContext
     ) -> m.DeleteRecordsResponse:
-        """Let partitions that this node leads begin later: at the batch that holds the offset, as no batch is cut."""
+        """Let partitions that this node leads begin later, at the very offset; no batch is cut."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
         topics = []
         for topic in request.topics:

@@ -16,6 +16,7 @@ from antiphon.simulation.cluster.client_mutants import CLIENT_MUTANTS
 from antiphon.simulation.cluster.compaction_mutants import COMPACTION_MUTANTS
 from antiphon.simulation.cluster.consumer_mutants import CONSUMER_MUTANTS
 from antiphon.simulation.cluster.core_mutants import CORE_MUTANTS
+from antiphon.simulation.cluster.deletion_mutants import DELETION_MUTANTS
 from antiphon.simulation.cluster.disk_mutants import DISK_MUTANTS
 from antiphon.simulation.cluster.fault_mutants import FAULT_MUTANTS
 from antiphon.simulation.cluster.host_mutants import HOST_MUTANTS
@@ -64,6 +65,7 @@ _ALL: Final = (
     *CORE_MUTANTS,
     *STORE_MUTANTS,
     *SNAPSHOT_MUTANTS,
+    *DELETION_MUTANTS,
     *SHELL_MUTANTS,
     *READ_MUTANTS,
     *MODE_MUTANTS,

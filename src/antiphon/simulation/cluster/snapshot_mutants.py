@@ -6,6 +6,7 @@ from antiphon.node import partition_opener, received_snapshots, trimming
 from antiphon.node.partition_opener import PartitionOpener
 from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
+from antiphon.simulation.cluster.deletion_mutants import DELETES
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CRASHES, SNAPSHOTS
 from antiphon.simulation.memory_store import MemoryStore
@@ -177,16 +178,6 @@ _STORES: Final = (
     ),
 )
 
-_DELETES: Final[dict[str, Any]] = {
-    **CRASHES,
-    "slow_calls_weight": 2,
-    "appenders": 0,
-    "putters": 0,
-    "record_deleters": 3,
-    "operations_per_s": 900,
-}
-"""Clients of Kafka's protocol let logs begin later, while nodes crash and disks are slow."""
-
 _TRIMMED: Final = (
     ClusterMutant(
         "node-trims-uncommitted",
@@ -202,15 +193,15 @@ _TRIMMED: Final = (
         "node-answers-trims-at-once",
         "where a log begins is answered before the disk has it",
         (Edit(trimming, "_trim", "error = await trimmed", "error = None"),),
-        options=_DELETES,
+        options=DELETES,
         quick=True,
-        first_seed=4,
+        first_seed=14,
     ),
     ClusterMutant(
         "node-trims-all-that-is-settled",
         "a log is trimmed as far as it is committed, whatever was asked for",
         (Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.mode.settled, "),),
-        options=_DELETES,
+        options=DELETES,
         quick=True,
     ),
 )

@@ -120,7 +120,7 @@ def bounds_of(cluster: Cluster, topic: "TopicMeta") -> dict[int, Bounds]:
     found = {}
     for shard, answer in zip(topic.shards, cluster.call_all(calls), strict=True):
         reply: OffsetReply = answer.body
-        start = archived_start(cluster, topic.name, shard.index, reply.log_start)
+        start = archived_start(cluster, topic.name, shard.index, reply.log_start, reply.deleted_before)
         found[shard.index] = Bounds(start, committed_end(reply), reply.log_start)
     return dict(sorted(found.items()))
 
@@ -157,7 +157,7 @@ def _ends_at(
 def _first_at(cluster: Cluster, topic: "TopicMeta", shard: "ShardMeta", bound: Bounds, time_ms: int) -> int:
     """The first offset whose timestamp is that late, or the end."""
     if bound.start < bound.log_start:
-        archived = archived_offset_at(cluster, topic.name, shard.index, time_ms, bound.log_start)
+        archived = archived_offset_at(cluster, topic.name, shard.index, time_ms, bound.log_start, bound.start)
         if archived is not None:
             return archived
     reply: OffsetReply = cluster.call(ShardCall(shard.shard_id, ListOffset(shard.shard_id, time_ms))).body

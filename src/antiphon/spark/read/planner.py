@@ -162,20 +162,20 @@ class Planner:
     def _committed_bounds(self) -> dict[Position, Bounds]:
         replies = self._list_offsets(dict.fromkeys(self.shard_ids, LIST_LATEST))
         return {
-            position: Bounds(
-                self._archived_start(position, reply.log_start), self._end(reply), reply.log_start
-            )
+            position: Bounds(self._archived_start(position, reply), self._end(reply), reply.log_start)
             for position, reply in replies.items()
         }
 
     def _end(self, reply: OffsetReply) -> int:
         return committed_end(reply) if self.options.isolation == "committed" else reply.high_watermark
 
-    def _archived_start(self, position: Position, log_start: int) -> int:
+    def _archived_start(self, position: Position, reply: OffsetReply) -> int:
         """Where the archive begins that reaches up to the log's start; the log's start where there is none."""
+        log_start = reply.log_start
         if log_start <= 0:
             return log_start
-        return min(log_start, archived.archived_start(self.cluster, *position, log_start))
+        found = archived.archived_start(self.cluster, *position, log_start, reply.deleted_before)
+        return min(log_start, found)
 
     def _list_offsets(self, times_ms: Mapping[Position, int]) -> dict[Position, OffsetReply]:
         """What each shard answers to its time, in one round trip per node."""
@@ -251,7 +251,9 @@ class Planner:
             bound, timestamp_ms = bounds[position], times_ms[position]
             offset: int | None = reply.offset if reply.offset >= 0 else None
             if bound.start < bound.log_start:
-                older = archived.archived_offset_at(self.cluster, *position, timestamp_ms, bound.log_start)
+                older = archived.archived_offset_at(
+                    self.cluster, *position, timestamp_ms, bound.log_start, bound.start
+                )
                 offset = offset if older is None else older
             if offset is None and spec.is_strict:
                 raise InvalidRequestError(

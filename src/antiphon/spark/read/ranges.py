@@ -94,14 +94,15 @@ def read_range(
             return
         except OffsetOutOfRangeError as error:
             at = _end_of(seen, at)
-            log_start = int(error.details.get("start", -1))
+            log_start, deleted = int(error.details.get("start", -1)), int(error.details.get("deleted", 0))
             if log_start <= at:
                 raise DataLossError(
                     f"{place.topic} shard {place.shard}: {error.message}; offsets {at} to {end} were to be read"
                 ) from error
         except CorruptBatchError as error:
             raise _named(error, place, f"at or after offset {_end_of(seen, at)}") from error
-        at = yield from _read_archive(cluster, options, wanted._replace(start=at), log_start, decoder)
+        rest = wanted._replace(start=at)
+        at = yield from _read_archive(cluster, options, rest, (log_start, deleted), decoder)
 
 
 def _decoded(
@@ -147,17 +148,18 @@ def _named(error: CorruptBatchError, place: Place, where: str) -> CorruptBatchEr
 
 
 def _read_archive(
-    cluster: Cluster, options: ReadOptions, wanted: Range, log_start: int, decoder: Decoder
+    cluster: Cluster, options: ReadOptions, wanted: Range, begins: tuple[int, int], decoder: Decoder
 ) -> "Generator[pa.RecordBatch, None, int]":
-    """Rows before the log's start; returns where to go on."""
+    """Rows before the log's start; returns where to go on. `begins`: that start, and before where records were deleted."""
     place, start, _ = wanted
+    log_start, deleted = begins
     end = min(wanted.end, log_start)
-    first = min(end, archived.archived_start(cluster, place.topic, place.shard, log_start))
+    first = min(end, archived.archived_start(cluster, place.topic, place.shard, log_start, deleted))
     if first > start:
         if options.fail_on_data_loss:
             raise DataLossError(
-                f"{place.topic} shard {place.shard} begins at offset {first} now, {start} was to be read: retention removed "
-                "the records in between. To go on with what is there, set failOnDataLoss=false"
+                f"{place.topic} shard {place.shard} begins at offset {first} now, {start} was to be read: retention, or a "
+                "deletion, removed the records in between. To go on with what is there, set failOnDataLoss=false"
             )
         start = first
     for found in archived.archived_rows(cluster, place.topic, place.shard, start, end):

@@ -1,33 +1,38 @@
 """Kafka's DeleteRecords on a topic that others write and read: what was to stay stays, what went does not come back.
 
-- `deleted-too-much`: no log begins above the highest offset that anybody asked for, nor is a reader sent away from there.
-- `low-watermark`: the answer is where a batch begins, and not above what anybody asked for.
-- `deletion-durable`: where the partition begins by the answer, the leader's disk says so too.
-- `deletion-kept`: a replica whose disk had it when the answer came never begins before that again, whoever leads since;
-  a read below that is out of range. That is judged where disks lose nothing and replicas stay where they are. A node that
-  is down at the time keeps its records, which is what docs/kafka.md says, so it is not judged.
+- `deleted-too-much`: nothing begins above the highest offset that anybody asked for, nor is a reader sent away from there.
+- `low-watermark`: a deletion is answered with its offset, inside a batch or not, or a later one that somebody asked for.
+- `deletion-kept`: who leads, in the term in which a deletion was answered or a later one, shows nothing before its offset
+  again: to fetches of Kafka's protocol and of the native one, to questions for offsets, and in the end on every replica.
+  That is judged where no disk is lost or replaced.
+- `deletion-durable`: where the leader's log itself begins by an answer, its disk says so too.
 """
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon import system
+from antiphon.errors import AntiphonError, OffsetOutOfRangeError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.kafka.messages import admin as am
+from antiphon.kafka.messages import offsets as om
 from antiphon.log.snapshot import START_NAME, decode_start
+from antiphon.model.metadata import ABSENT_NODE
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.kafka_consume import RETRIABLE
+from antiphon.simulation.cluster.workloads.kafka_consume import LIST_OFFSETS, RETRIABLE
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
+    from random import Random
+
     from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
@@ -38,41 +43,60 @@ DELETE_RECORDS: Final = 21
 FETCH_VERSIONS: Final = (5, 11, 12)  # by name, with the log's start in the answer
 RECORDS_MAX: Final = 3
 END: Final = -1
+EARLIEST: Final = -2
+NEVER: Final = 1 << 60  # no term is above it
 UNTOUCHED: Final = frozenset({code.NOT_LEADER_OR_FOLLOWER, code.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+class Floor(NamedTuple):
+    """A deletion that was answered, by the leader of this term or an earlier one."""
+
+    term: int
+    before: int
 
 
 @workload("record_deleters", 19, Drawn(seldom(0.1, 2), "deletes"), logs_in=False)
 class RecordDeletes(KafkaWorkload):
-    """DeleteRecords of Kafka's protocol, with and without an offset, while others append and fetch; one world in ten has it.
+    """DeleteRecords of Kafka's protocol at any offset, also inside of batches, and without one, while others append, fetch
+    by both protocols and ask for offsets; one world in ten has it.
 
-    Checked: no log begins above the requested offset; the answered offset is the beginning of a batch and is on the
-    leader's disk; a replica that had it on disk never begins before it again, and reads below it are out of range.
+    Checked: an answer names the offset that was asked for, or a later one; nothing begins above the highest requested
+    offset; whoever leads in that term or later shows nothing before an answered offset, however often nodes crash, and in
+    the end no replica does; fetches give what is committed; where the leader's log begins by the answer is on its disk.
     """
 
     topic = TOPIC
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "deletes") -> None:
         super().__init__(cluster, name)
-        self.outcomes = {"records-deleted": 0, "deletes-refused": 0, "pruned-read": 0, "read-below": 0}
+        self.outcomes = {
+            "records-deleted": 0,
+            "deleted-inside": 0,
+            "deletes-refused": 0,
+            "pruned-read": 0,
+            "read-below": 0,
+            "told-start": 0,
+        }
         self._keeps = not any(getattr(cluster.options, one.option) for one in KINDS.values() if one.renews)
         self._asked: dict[int, int] = {}  # by partition: the highest offset before which records were to go
         self._open_ended: dict[int, int] = {}  # by partition: requests for all whose outcome is not known
-        self._floors: dict[
-            tuple[int, int], int
-        ] = {}  # by node and partition: where its log begins at the earliest
+        self._under_way: dict[int, int] = {}  # by partition: deletions that were begun, ever
+        self._floors: dict[int, list[Floor]] = {}  # by partition: what was answered
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await super().set_up(db)
         self._asked = dict.fromkeys(self.shard_ids, 0)
         self._open_ended = dict.fromkeys(self.shard_ids, 0)
+        self._under_way = dict.fromkeys(self.shard_ids, 0)
+        self._floors = {partition: [] for partition in self.shard_ids}
 
     def begin(self) -> None:
         """See `Workload`."""
         self.spawn_all(self.cluster.options.record_deleters, self._work)
 
     async def _work(self, process: "Process", _number: int) -> None:
-        client, draw = self.client(process), process.random
+        client, draw, db = self.client(process), process.random, await self.connected()
         while not self.stopped:
             partition, kind = draw.choice(sorted(self.shard_ids)), draw.random()
             try:
@@ -80,12 +104,17 @@ class RecordDeletes(KafkaWorkload):
                     await self._append(client, partition)
                 elif kind < 0.65:
                     await self._delete(client, partition)
-                else:
+                elif kind < 0.8:
                     await self._read(client, partition)
+                elif kind < 0.9:
+                    await self._ask_start(client, partition)
+                else:
+                    await self._read_natively(db, partition, draw)
             except NoAnswerError:
                 client.forget(TOPIC, partition)
             await self.think(process)
         client.close()
+        await db.close()
 
     def _end(self, partition: int) -> int:
         return self.cluster.evidence.truth(self.shard_ids[partition]).end
@@ -120,6 +149,8 @@ class RecordDeletes(KafkaWorkload):
             self._open_ended[partition] += 1
         else:
             self._asked[partition] = max(self._asked[partition], asked)
+        self._under_way[partition] += 1
+        begun = self._under_way[partition]
         request = am.DeleteRecordsRequest(
             topics=[
                 am.DeleteRecordsTopic(
@@ -140,33 +171,51 @@ class RecordDeletes(KafkaWorkload):
         if done.error_code:
             self.outcomes["deletes-refused"] += 1
             client.forget(TOPIC, partition)
-        else:
-            self.outcomes["records-deleted"] += 1
-            self._deleted(machine, partition, asked, done.low_watermark)
+            return
+        self.outcomes["records-deleted"] += 1
+        self._deleted(machine, partition, asked, done.low_watermark)
+        if begun == self._under_way[partition]:  # else its leader may begin to trim for another one right now
+            self._check_durable(machine, partition, done.low_watermark)
 
     def _deleted(self, leader: "Machine", partition: int, asked: int, begins: int) -> None:
         """A deletion was acknowledged."""
         shard_id = self.shard_ids[partition]
         truth = self.cluster.evidence.truth(shard_id)
         require(
-            0 <= begins <= self._highest(partition) and (begins == truth.end or truth.at(begins) is not None),
+            max(asked, 0) <= begins <= self._highest(partition),
             "low-watermark",
             shard_id,
             f"records before {asked} were to go, the highest that anybody asked for is {self._highest(partition)}, and the "
-            f"answer is that the log begins at {begins}",
+            f"answer is that the partition begins at {begins}",
         )
-        for machine in self.cluster.machines:
-            start = _durable_start(machine, shard_id)
-            if machine is leader and self._keeps:
-                require(
-                    start is None or start >= begins,
-                    "deletion-durable",
-                    shard_id,
-                    f"node {machine.node_id} has answered that the log begins at {begins}; on its disk it begins at {start}",
-                )
-            if start is not None:
-                at = machine.node_id, partition
-                self._floors[at] = max(self._floors.get(at, 0), min(start, begins))
+        self.outcomes["deleted-inside"] += begins < truth.end and truth.at(begins) is None
+        if self._keeps:
+            host = None if leader.node is None else leader.node.hosts.get(shard_id)
+            term = NEVER if host is None else host.state.term
+            self._floors[partition].append(Floor(term, begins))
+
+    def _check_durable(self, leader: "Machine", partition: int, begins: int) -> None:
+        shard_id = self.shard_ids[partition]
+        host = None if leader.node is None else leader.node.hosts.get(shard_id)
+        if not self._keeps or host is None or host.log.log_start > begins:
+            return
+        start = _durable_start(leader, shard_id)
+        require(
+            start is None or start >= host.log.log_start,
+            "deletion-durable",
+            shard_id,
+            f"node {leader.node_id} has answered that {begins} is where it begins, and its log begins at "
+            f"{host.log.log_start}; on its disk it begins at {start}",
+        )
+
+    def _floor(self, partition: int, term: int) -> int:
+        """What the leader of this term, and of every later one, must know to be deleted by now."""
+        return max((floor.before for floor in self._floors[partition] if floor.term <= term), default=0)
+
+    def _floor_of(self, machine: "Machine", partition: int) -> int:
+        """What a node must know to be deleted, if it leads: its term only rises."""
+        host = None if machine.node is None else machine.node.hosts.get(self.shard_ids[partition])
+        return 0 if host is None else self._floor(partition, host.state.term)
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
@@ -175,7 +224,7 @@ class RecordDeletes(KafkaWorkload):
         draw, shard_id = client.random, self.shard_ids[partition]
         machine, address = await self._leader(client, partition)
         position = draw.randint(0, self._end(partition))
-        floor = self._floors.get((machine.node_id, partition), 0) if self._keeps else 0
+        floor = self._floor_of(machine, partition)
         one = m.FetchPartition(index=partition, offset=position, max_bytes=draw.choice((1, 10_000)))
         topics = [m.FetchTopic(name=TOPIC, partitions=[one])]
         request = m.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
@@ -194,10 +243,47 @@ class RecordDeletes(KafkaWorkload):
             client.forget(TOPIC, partition)
         else:
             self.outcomes["pruned-read"] += 1
-            self._check_start(machine, partition, found.log_start_offset, position, floor)
+            self._check_start(machine.node_id, partition, found.log_start_offset, position, floor)
             self._check_records(partition, position, found.records or b"")
 
-    def _check_start(self, machine: "Machine", partition: int, start: int, position: int, floor: int) -> None:
+    async def _ask_start(self, client: KafkaClient, partition: int) -> None:
+        """ListOffsets: the first offset, or the first record of a time."""
+        machine, address = await self._leader(client, partition)
+        floor = self._floor_of(machine, partition)
+        asked_ms = EARLIEST if client.random.random() < 0.7 else 0
+        one = om.ListOffsetsPartition(partition_index=partition, timestamp=asked_ms)
+        request = om.ListOffsetsRequest(
+            replica_id=-1, topics=[om.ListOffsetsTopic(name=TOPIC, partitions=[one])]
+        )
+        answer = await client.ask(address, LIST_OFFSETS, 7, request)
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            client.forget(TOPIC, partition)
+        elif found.offset >= 0:
+            self.outcomes["told-start"] += 1
+            if asked_ms == EARLIEST:
+                self._check_start(machine.node_id, partition, found.offset, found.offset, floor)
+            else:
+                self._check_start(machine.node_id, partition, floor, found.offset, floor)
+
+    async def _read_natively(self, db: "AsyncClient", partition: int, draw: "Random") -> None:
+        """Fetch once by the native protocol, which tells the leader's term."""
+        shard_id = self.shard_ids[partition]
+        position, known = draw.randint(0, self._end(partition)), len(self._floors[partition])
+        try:
+            reply, payload = await db.fetch(shard_id, position, isolation="read_uncommitted")
+        except OffsetOutOfRangeError:
+            self.outcomes["read-below"] += 1
+            return
+        except AntiphonError:
+            return
+        floors = self._floors[partition][:known]  # that were answered before it asked
+        floor = max((one.before for one in floors if one.term <= reply.term), default=0)
+        self.outcomes["pruned-read"] += 1
+        self._check_start(ABSENT_NODE, partition, reply.log_start, position, floor)
+        self._check_records(partition, position, bytes(payload))
+
+    def _check_start(self, node_id: int, partition: int, start: int, position: int, floor: int) -> None:
         shard_id = self.shard_ids[partition]
         require(
             start <= self._highest(partition),
@@ -209,8 +295,8 @@ class RecordDeletes(KafkaWorkload):
             min(start, position) >= floor,
             "deletion-kept",
             shard_id,
-            f"node {machine.node_id} had the log begin at {floor} when a deletion was acknowledged; now {position} can "
-            f"be read there, and the log begins at {start}",
+            f"records before {floor} were deleted, which was answered; now {position} can be read at node {node_id}, where "
+            f"the log begins at {start}",
         )
 
     def _check_records(self, partition: int, position: int, data: bytes) -> None:
@@ -229,15 +315,14 @@ class RecordDeletes(KafkaWorkload):
             position = header.next_offset
 
     def check(self) -> None:
-        """See `Workload`: where each replica's log begins in the end."""
+        """See `Workload`: from where on each replica is shown in the end."""
         for machine in self.cluster.machines:
             for partition, shard_id in self.shard_ids.items():
                 host = None if machine.node is None else machine.node.hosts.get(shard_id)
                 if host is None:
                     continue
-                start = host.log.log_start
-                floor = self._floors.get((machine.node_id, partition), 0) if self._keeps else 0
-                self._check_start(machine, partition, start, start, floor)
+                start = host.state.log_start
+                self._check_start(machine.node_id, partition, start, start, self._floor(partition, NEVER))
 
 
 def _durable_start(machine: "Machine", shard_id: int) -> int | None:
