@@ -19,9 +19,10 @@ from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.quotas import Quota
+from antiphon.records.key_order import is_hierarchical
 
 FORMAT: Final = (
-    5  # of records: new kinds, and fields or values that an older version cannot read, need another
+    6  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
@@ -30,6 +31,7 @@ CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a
 VOTERS_FORMAT: Final = 5  # a version that does not read these would count the votes of former voters
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in logs and stores of tables
+ORDER_FORMAT: Final = 6  # a version that does not read these would write rows without their place in an order
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -229,6 +231,7 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
     elif kind == "topic" and value is not None:
         topic = msgspec.msgpack.decode(value, type=TopicMeta)
         number = COMPACTED_FORMAT if topic.is_compacted else 1
+        number = ORDER_FORMAT if is_hierarchical(topic.config) else number
     elif key == CHECKPOINT_KEY:
         number = CHECKPOINT_FORMAT
     elif key in {VOTERS_KEY, RECOVERY_KEY}:
