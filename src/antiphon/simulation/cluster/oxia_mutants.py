@@ -159,6 +159,7 @@ OXIA_MUTANTS: Final = (
         "a removal of a range by depth looks for what is not committed by its bytes",
         (Edit(RangeRemovals, "_known", "order.sort_key", "None"),),
         options={**CALM, **_RANGES, "oxia_scanners": 6, "operations_per_s": 0, "fault_ms": 1_000},
+        first_seed=2,
     ),
     ClusterMutant(
         "oxia-scans-end-with-their-page",
