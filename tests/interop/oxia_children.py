@@ -3,8 +3,9 @@
 `oxia_python` runs this in the client's environment, beside the tests of the client's repository.
 """
 
-import oxia
 from oxia.internal.oxia_container import OxiaContainer
+
+import oxia
 
 TREE = ("/f/LH441", "/f/LH441/seats", "/f/BA286", "/f/BA286/seats/1", "/gates", "/f", "f", "/f/")
 CHILDREN = ["/f/", "/f/BA286", "/f/LH441"]
