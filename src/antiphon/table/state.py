@@ -175,7 +175,9 @@ class TableState:
         batch = self._store.batch()
         put = batch.put
         rows = list(effects)
-        attributed = self.add_effects(batch, rows)
+        attributed = add_effects(batch, rows)
+        if self.ordered:
+            key_order.add_entries(batch, rows)
         if attributed or self.has_indexes:
             self._follow_attributes(batch, rows, attributed)
         owned, jobs = self.owned, self.jobs
