@@ -35,8 +35,9 @@ from antiphon.node.config import Limits
 from antiphon.node.local_backups import COPIES_MAX
 from antiphon.node.metrics import NodeMetrics
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
+from antiphon.table.found_rows import GET_BYTES_MAX
 from antiphon.table.range_removals import RANGE_KEYS_MAX
-from antiphon.table.state import GET_BYTES_MAX, SCAN_BYTES_MAX
+from antiphon.table.state import SCAN_BYTES_MAX
 from antiphon.transactions.coordinator import IDS_MAX, PARTICIPANTS_MAX
 from antiphon.transactions.endings import MARKERS_AT_ONCE, WORKERS
 from antiphon.transactions.pending_offsets import PENDING_BYTES_MAX, PENDING_MAX

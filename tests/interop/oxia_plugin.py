@@ -19,7 +19,7 @@ db = antiphon.connect(sys.argv[1])
 db.delete_topic("default")
 for _ in range(100):
     try:
-        db.create_table("default", shards=int(sys.argv[2]))
+        db.create_table("default", shards=int(sys.argv[2]), config={"key.sorting": "hierarchical"})
         break
     except antiphon.AntiphonError:
         time.sleep(0.1)

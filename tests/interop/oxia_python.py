@@ -1,9 +1,11 @@
 """The tests of Oxia's Python client, each against nodes of its own. They come with its repository, not with its package.
+Some of our own with the same client run beside them (`oxia_children`).
 
 The client wants older releases of what it needs than it says, and than Antiphon has, so it gets an environment of its own.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,10 +41,12 @@ class OxiaPython:
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite."""
         told = where / "oxia-python.xml"
+        own = where / "oxia_children.py"  # by itself: this repository's tests want other packages
+        shutil.copy(Path(__file__).parent / own.name, own)
         command = [
             str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "oxia_plugin",
             f"--junitxml={told}", "--rootdir", str(self._source), "-o", "addopts=", "--timeout", str(TEST_S),
-            "tests/client_test.py",
+            "tests/client_test.py", str(own),
         ]  # fmt: skip
         environment = os.environ | {
             "PYTHONPATH": str(Path(__file__).parent),

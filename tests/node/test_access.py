@@ -23,6 +23,7 @@ from antiphon.gateway.access import ACCESS
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
+from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
 from antiphon.model.placement import PlaceReplicas
@@ -166,6 +167,8 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             KeepSession(table, 1),
             IndexFind(table, "i", b"k"),
             IndexScan(table, "i", b"", b""),
+            OrderedFind(table, (b"k",), 1),
+            OrderedScan(table, b"", b""),
             CloseSession(table, 1),
             ListSessions(table),
             HoldShard(topic, ID, 1),
@@ -346,6 +349,9 @@ async def test_rows_of_the_clusters_own_tables_stand_for_their_topics() -> None:
             write("__epochs", Put(b"head/" + b"0" * 32 + b"/q", b"v")),
             write("__epochs", Put(b"x", b"v")),
             write("__epochs", DeleteRange(b"", b"")),
+            write("__epochs", DeleteOrdered(epoch(mine.topic_id), epoch(mine.topic_id) + b"0")),
+            OrderedScan(epochs, epoch(mine.topic_id), epoch(mine.topic_id) + b"0"),
+            OrderedFind(epochs, (epoch(mine.topic_id),), 1),
             write("__epochs", DeleteRange(epoch(mine.topic_id), b"")),
             write("__archive", Put(others + b"/0/0", b"v")),
             write("__groups", Put(b"g", b"v")),

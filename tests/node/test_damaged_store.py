@@ -24,8 +24,8 @@ from antiphon.model.requests import (
 )
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
+from antiphon.table.neighbours import CEILING
 from antiphon.table.rocks_store import RocksEngine, RocksStore
-from antiphon.table.state import CEILING
 from tests.node.real_nodes import Nodes, cluster_of, eventually, run
 
 ROWS = 111

@@ -210,7 +210,7 @@ async def test_a_log_is_read_once_for_all_who_follow_it() -> None:
                     m.GetSequenceUpdatesResponse, await sequence.next(5) or b""
                 ).highest_sequence_key
         assert 1 <= fetches < 60  # and not 50 times as many
-        feeds: Tails = nodes.servers[0].oxia._calls._feeds.tails  # type: ignore[union-attr]
+        feeds: Tails = nodes.servers[0].oxia.calls._feeds.tails  # type: ignore[union-attr]
         assert len(feeds._tails) == 1
         connection.close()
         await asyncio.sleep(0.1)

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from antiphon.coordination.cluster_records import ORDER_FORMAT
+from antiphon.errors import InvalidRequestError
+from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import Kind, key_hash
-from antiphon.model.requests import CreateTopic, Put, SplitShard, TableGet, TableWrite
+from antiphon.model.requests import AlterTopic, CreateTopic, Put, SplitShard, TableGet, TableScan, TableWrite
 from antiphon.node.config import Ports
 from antiphon.oxia import messages as m
 from antiphon.oxia import status
@@ -450,3 +453,111 @@ async def test_everybody_may_ask_for_health() -> None:
         assert found.status == 1
         with pytest.raises(CallError):
             await at.call("Check", m.HealthCheckRequest(service="nobody"), m.HealthCheckResponse)
+
+
+ORDERED = {"key.sorting": "hierarchical"}
+TREE = (b"a", b"/", b"/a", b"/b", b"/a/", b"/a/x", b"/a/y", b"/a//", b"/b/x", b"/a/x/1")
+"""In the hierarchical order."""
+
+
+async def scanned(at: OxiaClient, shard_id: int, start: bytes = b"", end: bytes = b"") -> list[bytes]:
+    wanted = m.RangeRequest(shard=shard_id, start_inclusive=start, end_exclusive=end)
+    pages = await at.calls("RangeScan", wanted, m.RangeScanResponse)
+    assert all(one.value == b"v" + one.key for page in pages for one in page.records)
+    return [one.key for page in pages for one in page.records]
+
+
+@in_virtual_time
+async def test_the_order_that_a_table_was_made_with() -> None:
+    async with nodes_with(count=1) as nodes:
+        gateway = nodes.nodes[0].gateway
+        ordered = (
+            (await gateway.create_topic(CreateTopic("o", Kind.TABLE, 1, config=ORDERED))).shards[0].shard_id
+        )
+        plain = shards_of(nodes)[0]
+        at = client(0)
+        for shard_id, order in ((ordered, TREE), (plain, sorted(TREE))):
+            for key in sorted(TREE):
+                await gateway.table_write(TableWrite(shard_id, (Put(key, b"v" + key), Put(b"\xff", b""))))
+            for page in (1_000, 3):
+                reads = nodes.servers[0].oxia.calls.reads  # type: ignore[union-attr]
+                reads.page_rows = reads.list_keys = page
+                assert await keys(at, shard_id) == await scanned(at, shard_id) == list(order)
+            children = [b"/a/", b"/a/x", b"/a/y"] if shard_id == ordered else [b"/a/"]
+            assert (
+                await keys(at, shard_id, b"/a/", b"/a//")
+                == await scanned(at, shard_id, b"/a/", b"/a//")
+                == children
+            )
+            assert await keys(at, shard_id, b"/a//", b"/a/") == []
+            middle = order[4]
+            for comparison, expected in ((1, order[4]), (2, order[4]), (3, order[3]), (4, order[5])):
+                assert (await get(at, shard_id, middle, comparison_type=comparison)).key == expected
+            assert (await get(at, shard_id, order[0], comparison_type=3)).status == m.Status.KEY_NOT_FOUND
+            wanted = m.DeleteRangeRequest(start_inclusive=b"/a/", end_exclusive=b"/a//")
+            await write(at, shard_id, delete_ranges=[wanted])
+            assert await keys(at, shard_id) == [key for key in order if key not in children]
+            scan = await gateway.table_scan(TableScan(shard_id, b"", b""))  # others see the order of bytes
+            left = [row.key for row in scan.rows if row is not None]
+            assert left == sorted({*TREE, b"\xff"} - set(children))
+
+
+@in_virtual_time
+async def test_the_order_is_fixed_and_the_first_table_has_that_of_oxia() -> None:
+    async with nodes_with(count=1) as nodes:
+        gateway = nodes.nodes[0].gateway
+        assert gateway.topic("default").config == ORDERED
+        assert gateway.topic("t").config == {}
+        for name, changed, said in (
+            ("default", "natural", "has key.sorting=hierarchical, which cannot become natural"),
+            ("default", None, "has key.sorting=hierarchical, which cannot become natural"),
+            ("t", "hierarchical", "has key.sorting=natural, which cannot become hierarchical"),
+        ):
+            with pytest.raises(InvalidRequestError, match=said):
+                await gateway.administer(AlterTopic(name, {"key.sorting": changed}))
+        await gateway.administer(AlterTopic("t", {"key.sorting": "natural"}))
+        for request, said in (
+            (CreateTopic("x", Kind.TOPIC, config=ORDERED), "a setting of tables"),
+            (CreateTopic("x", Kind.TABLE, config={**ORDERED, "writers": "multi"}), "one writer"),
+            (CreateTopic("x", Kind.TABLE, config={"key.sorting": "random"}), "natural or hierarchical"),
+        ):
+            with pytest.raises(InvalidRequestError, match=said):
+                await gateway.create_topic(request)
+        await gateway.create_topic(CreateTopic("m", Kind.TABLE, config={"writers": "multi"}))
+        shard_id = shards_of(nodes)[0]
+        for body in (OrderedScan(shard_id, b"", b""), OrderedFind(shard_id, (b"k",), 1)):
+            with pytest.raises(InvalidRequestError, match="order of their bytes only"):
+                gateway.submit_table_read(body, lambda _: None)
+
+
+@in_virtual_time
+async def test_nodes_of_an_older_version_get_no_such_table() -> None:
+    nodes = Nodes(1, ports=Ports(NATIVE_PORT, -1, OXIA_PORT, -1))
+    nodes.told_reads[0] = ORDER_FORMAT - 1
+    try:
+        await nodes.start_all()
+        gateway = nodes.nodes[0].gateway
+        assert gateway.topic("default").config == {}
+        with pytest.raises(InvalidRequestError, match="nodes 0 have a version that knows no"):
+            await gateway.create_topic(CreateTopic("o", Kind.TABLE, config=ORDERED))
+    finally:
+        await nodes.close()
+
+
+@in_virtual_time
+async def test_a_shard_that_is_split_keeps_the_order() -> None:
+    async with nodes_with(count=1) as nodes:
+        gateway = nodes.nodes[0].gateway
+        shard_id = (
+            (await gateway.create_topic(CreateTopic("o", Kind.TABLE, 1, config=ORDERED))).shards[0].shard_id
+        )
+        at = client(0)
+        puts = [m.PutRequest(key=key, value=b"v" + key) for key in TREE]
+        await write(at, shard_id, puts=puts)
+        await gateway.administer(SplitShard(shard_id))
+        await eventually(lambda: len(gateway.topic("o").shards) == 2)
+        parts = [await scanned(at, shard.shard_id) for shard in gateway.topic("o").shards]
+        assert all(parts)
+        assert sorted(parts[0] + parts[1]) == sorted(TREE)
+        for part, shard in zip(parts, gateway.topic("o").shards, strict=True):
+            assert part == [key for key in TREE if key in part] == await keys(at, shard.shard_id)

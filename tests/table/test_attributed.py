@@ -28,7 +28,7 @@ from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import ABSENT, TableEvaluator
 from antiphon.table.index_reads import find_by_index, scan_index
 from antiphon.table.indexes import entry_key, parsed, prefix_of
-from antiphon.table.meta import FORMAT, PLAIN_FORMAT
+from antiphon.table.meta import ATTRIBUTES_FORMAT, PLAIN_FORMAT
 from antiphon.table.outcomes import results_from_batch
 from antiphon.table.places import place_of
 from antiphon.table.rocks_store import RocksEngine
@@ -288,7 +288,7 @@ def test_a_store_says_that_older_versions_cannot_read_it(
     assert leader.state.format == PLAIN_FORMAT
     leader.write(put(b"k"))
     leader.commit()
-    assert leader.state.format == leader.follower.format == FORMAT
+    assert leader.state.format == leader.follower.format == ATTRIBUTES_FORMAT
     leader.state.close()
     monkeypatch.setattr(meta, "FORMAT", PLAIN_FORMAT)
     with pytest.raises(NewerFormatError):

@@ -22,15 +22,9 @@ from antiphon.records.changes import VERSION, Effect, effects_of
 from antiphon.records.split_entries import Freeze, Release
 from antiphon.table import state as states
 from antiphon.table.meta import META_KEY
+from antiphon.table.neighbours import CEILING, EQUAL, FLOOR, HIGHER, LOWER
 from antiphon.table.rocks_store import RocksEngine
-from antiphon.table.state import (
-    CEILING,
-    EQUAL,
-    FLOOR,
-    HIGHER,
-    LOWER,
-    TableState,
-)
+from antiphon.table.state import TableState
 from antiphon.table.store import Batch, Store
 
 
@@ -273,7 +267,7 @@ def test_checkpoint_is_a_store_of_its_own(tmp_path: Path) -> None:
 def test_open_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     for meta, error in (
-        (struct.pack(">iqq", 3, 0, 0), NewerFormatError),
+        (struct.pack(">iqq", 4, 0, 0), NewerFormatError),
         (b"\x00\x00\x00\x01", StorageFailedError),
         (struct.pack(">iqq", 0, 0, 0), StorageFailedError),
     ):

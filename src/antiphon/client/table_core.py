@@ -23,6 +23,7 @@ from antiphon.client.table_writer import (
 )
 from antiphon.client.transaction import Operation, Results
 from antiphon.errors import AntiphonError, BatchTooLargeError, InvalidRequestError, WrongShardError
+from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.metadata import KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import DeleteRange, OpResult, OpStatus, TableOp, TableScan
 
@@ -108,7 +109,7 @@ class TableCore(Handle):
 
     def _route(self, op: TableOp) -> int | None:
         self._known()
-        return None if isinstance(op, DeleteRange) else self._ranges.shard_of(op.key).shard_id
+        return None if isinstance(op, DeleteRange | DeleteOrdered) else self._ranges.shard_of(op.key).shard_id
 
     def bounds_of(self, shard_id: int) -> tuple[int, ...]:
         """What the shard holds, to be said to it where the table was ever split."""
@@ -124,7 +125,7 @@ class TableCore(Handle):
             return
         try:
             ops = what.ops if type(what) is Together else (what,)
-            if any(isinstance(op, DeleteRange) for op in ops):
+            if any(isinstance(op, DeleteRange | DeleteOrdered) for op in ops):
                 raise WrongShardError(
                     "the shard was split"
                 )  # whoever asked starts over with what each part holds

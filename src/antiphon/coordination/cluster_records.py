@@ -19,6 +19,7 @@ from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.quotas import Quota
+from antiphon.records.key_order import is_hierarchical
 
 FORMAT: Final = (
     6  # of records: new kinds, and fields or values that an older version cannot read, need another
@@ -33,6 +34,7 @@ ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in
 DELETION_FORMAT: Final = (
     6  # a version that does not read these would show deleted records, and forget the deletion
 )
+ORDER_FORMAT: Final = 6  # a version that does not read these would write rows without their place in an order
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -232,6 +234,7 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
     elif kind == "topic" and value is not None:
         topic = msgspec.msgpack.decode(value, type=TopicMeta)
         number = COMPACTED_FORMAT if topic.is_compacted else 1
+        number = ORDER_FORMAT if is_hierarchical(topic.config) else number
     elif kind == "shard" and value is not None:
         number = DELETION_FORMAT if _shard.decode(value).meta.deleted_before else 1
     elif key == CHECKPOINT_KEY:

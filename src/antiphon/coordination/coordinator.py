@@ -27,7 +27,6 @@ from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfiguratio
 from antiphon.coordination.reconfiguration_commands import MemberCommands
 from antiphon.coordination.splits import Splits
 from antiphon.coordination.state import ClusterState, has_leader
-from antiphon.coordination.topic_rules import REPLICAS_DEFAULT
 from antiphon.coordination.voters import VoterChanges
 from antiphon.coordination.waiting import WaitingCommands, nobody_leads
 from antiphon.errors import (
@@ -47,7 +46,7 @@ from antiphon.model.cluster import (
     ReserveProducerIds,
     SplitReport,
 )
-from antiphon.model.metadata import Kind, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.metadata import ShardMeta, ShardStatus, TopicMeta
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
     AdminRequest,
@@ -76,9 +75,6 @@ from antiphon.replication.messages import (
 )
 
 CommandRequest = AdminRequest | ReserveProducerIds | DeleteBefore
-
-DEFAULT_TABLE = "default"
-DEFAULT_TABLE_SHARDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,13 +297,7 @@ class Coordinator:
             return
         self._assembly_ends_ms = None
         self._ledger.put_cluster(ClusterRecord(cluster.cluster_id, bootstrapped=True))
-        request = CreateTopic(
-            DEFAULT_TABLE,
-            kind=Kind.TABLE,
-            shards=DEFAULT_TABLE_SHARDS,
-            replicas=min(REPLICAS_DEFAULT, alive),
-            profile=self._config.default_profile,
-        )
+        request = topics.first_table(self._model, alive, self._config.default_profile)
         _, shard_ids = topics.create(self._ledger, cluster.cluster_id, request, DEFAULT)
         for shard_id in shard_ids:
             self._elections.begin(shard_id, "created")

@@ -17,6 +17,8 @@ from antiphon.model.metadata import SHARDS_MAX, Kind, cleanup_policies
 from antiphon.model.placement import NODES_MAX
 from antiphon.model.requests import FRAME_BYTES_MAX
 from antiphon.records.intake import VALIDATIONS
+from antiphon.records.key_order import SETTING as KEY_SORTING
+from antiphon.records.key_order import SORTINGS, is_hierarchical
 from antiphon.replication.commit_rule import QUORUM, CommitRule
 
 NAME_LENGTH_MAX: Final = 249
@@ -79,11 +81,26 @@ def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind:
     found = check_replication(profile, config, replicas, kind)
     check_config(config, replicas, found.commit)
     check_cleanup(config, replicas, kind, found)
+    if is_hierarchical(config):
+        _check_hierarchical(kind, found)
     if kind is Kind.TABLE and config.get("message.timestamp.type") == LOG_APPEND_TIME:
         raise InvalidRequestError(
             "message.timestamp.type=LogAppendTime is a setting of topics: a table's changes have the time of their append"
         )
     return found
+
+
+def _check_hierarchical(kind: Kind, found: Replication) -> None:
+    """Refuse the hierarchical order of keys where there is no table of one writer."""
+    if kind is not Kind.TABLE:
+        raise InvalidRequestError(
+            f"{KEY_SORTING}=hierarchical is a setting of tables: a topic's records are in the order of its log"
+        )
+    if found.is_multi:
+        raise InvalidRequestError(
+            f"{KEY_SORTING}=hierarchical is for tables with one writer: with writers=multi keys are in the order of their "
+            "bytes"
+        )
 
 
 def check_cleanup(config: Mapping[str, str], replicas: int, kind: Kind, found: Replication) -> None:
@@ -224,5 +241,6 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
     "message.timestamp.type": _one_of(
         ("CreateTime", LOG_APPEND_TIME), "records have their producer's time, or that of their append"
     ),
+    KEY_SORTING: _one_of(SORTINGS, "Oxia's clients see keys by their bytes, or by their depth first"),
     **dict.fromkeys(DEFAULTS, _judged_together),
 }

@@ -47,6 +47,7 @@ _SETTINGS: Final = (
     TopicSetting("flush", "always", STRING, "When an append is synced: always, before it is acknowledged; interval; os."),
     TopicSetting("flush.ms", "100", LONG, "Milliseconds between syncs with flush=interval; a node may have another."),
     TopicSetting("isolation", "committed", STRING, "Of reads that do not say: committed or uncommitted."),
+    TopicSetting("key.sorting", "natural", STRING, "Of tables for Oxia: natural or hierarchical. Fixed at creation."),
     TopicSetting("live.lag.max", "10000", LONG, "Records behind the leader that cost a place in the live set."),
     TopicSetting("live.lag.ms", "3000", LONG, "Milliseconds a replica may lag before it is no longer live."),
     TopicSetting("max.batch.records", "1000000", INT, "Records of the largest compressed batch that is accepted."),

@@ -4,14 +4,15 @@ All functions raise an `AntiphonError` before they change anything.
 """
 
 import hashlib
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
 from antiphon.coordination import topic_rules
 from antiphon.coordination.balance import check_nodes
 from antiphon.coordination.capacity import Capacity
-from antiphon.coordination.cluster_records import SHARD_COUNTER, TOPIC_COUNTER, ShardRecord
+from antiphon.coordination.cluster_records import ORDER_FORMAT, SHARD_COUNTER, TOPIC_COUNTER, ShardRecord
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
 from antiphon.coordination.profiles import FIXED, Replication, normal_name, replication_of
@@ -26,6 +27,11 @@ from antiphon.errors import (
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.model.placement import Placement
 from antiphon.model.requests import AlterTopic, CreateTopic
+from antiphon.records.key_order import HIERARCHICAL, NATURAL, is_hierarchical
+from antiphon.records.key_order import SETTING as KEY_SORTING
+
+DEFAULT_TABLE: Final = "default"
+DEFAULT_TABLE_SHARDS: Final = 4
 
 
 class NewTopic(NamedTuple):
@@ -59,6 +65,7 @@ def check_create(state: ClusterState, request: CreateTopic, capacity: Capacity) 
     wanted = len(request.placement[0]) if request.placement else request.replicas
     loads, replicas = _choose_nodes(state, wanted)
     topic_rules.check_settings(request.profile, config, replicas, request.kind)
+    check_all_read(state, config)
     if not request.internal:
         capacity.check_topic(state)
         capacity.check_shards(state, request.shards)
@@ -104,6 +111,7 @@ def check_alter(state: ClusterState, request: AlterTopic, capacity: Capacity) ->
             config[normal_name(name)] = value
     wanted = topic_rules.check_settings(topic.profile, config, topic.replicas, topic.kind)
     _check_fixed(topic, wanted)
+    _check_sorting(topic, config)
     for voters in _voters_now(state, topic) - {topic.replicas}:
         check_replication(topic.profile, config, voters, topic.kind)
     count = len(state.shards_of[topic.topic_id])
@@ -127,6 +135,19 @@ def alter(ledger: Ledger, request: AlterTopic, capacity: Capacity) -> tuple[Topi
         topic = msgspec.structs.replace(topic, config=dict(sorted(config.items())))
         ledger.put_topic(topic)
     return topic, _add_shards(ledger, topic, ensembles, has) if ensembles else []
+
+
+def first_table(state: ClusterState, alive: int, profile: str) -> CreateTopic:
+    """A fresh cluster's first table. Oxia's clients find there what Oxia gives them, if all nodes know of it."""
+    knows = all(node.reads >= ORDER_FORMAT for node in state.nodes.values())
+    return CreateTopic(
+        DEFAULT_TABLE,
+        kind=Kind.TABLE,
+        shards=DEFAULT_TABLE_SHARDS,
+        replicas=min(topic_rules.REPLICAS_DEFAULT, alive),
+        profile=profile,
+        config={KEY_SORTING: HIERARCHICAL} if knows else {},
+    )
 
 
 def check_delete(state: ClusterState, name: str) -> TopicMeta:
@@ -159,6 +180,26 @@ def _check_fixed(topic: TopicMeta, wanted: Replication) -> None:
                 f"{name} is decided when a {topic.kind.value} is made: {topic.name!r} has {name}={old}, which cannot become "
                 f"{new}; create a new one and copy"
             )
+
+
+def _check_sorting(topic: TopicMeta, config: Mapping[str, str]) -> None:
+    """Clients that are in the middle of a list would go on in another order."""
+    old, new = (one.get(KEY_SORTING, NATURAL) for one in (topic.config, config))
+    if old != new:
+        raise InvalidRequestError(
+            f"{KEY_SORTING} is decided when a table is made: {topic.name!r} has {KEY_SORTING}={old}, which cannot become "
+            f"{new}; create a new one and copy"
+        )
+
+
+def check_all_read(state: ClusterState, config: Mapping[str, str]) -> None:
+    """Refuse settings with which nodes of an older version would write rows that lack something."""
+    old = [node.node_id for node in state.nodes.values() if node.reads < ORDER_FORMAT]
+    if old and is_hierarchical(config):
+        raise InvalidRequestError(
+            f"nodes {', '.join(map(str, sorted(old)))} have a version that knows no {KEY_SORTING}=hierarchical: upgrade "
+            "them first, or leave it out"
+        )
 
 
 def _voters_now(state: ClusterState, topic: TopicMeta) -> set[int]:

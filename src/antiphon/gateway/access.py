@@ -16,6 +16,7 @@ from antiphon.model.access import Operation, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
+from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
@@ -126,7 +127,14 @@ def _ranges(body: TableWrite | TableGet | TableScan) -> Iterator[tuple[bytes, by
             yield body.start, body.end or b"\xff"
         case TableWrite():
             for op in body.ops:
-                yield (op.start, op.end or b"\xff") if isinstance(op, DeleteRange) else (op.key, b"")
+                if isinstance(op, DeleteOrdered):
+                    yield b"", b"\xff"  # its bounds say nothing of the keys' bytes
+                else:
+                    yield (op.start, op.end or b"\xff") if isinstance(op, DeleteRange) else (op.key, b"")
+
+
+FINDERS: Final = (IndexFind, IndexScan, OrderedFind, OrderedScan)
+"""They find other keys than they name."""
 
 
 def _own_rows(
@@ -134,9 +142,9 @@ def _own_rows(
     rights: Rights,
     operation: Operation,
     name: str,
-    body: TableWrite | TableGet | TableScan | IndexFind | IndexScan,
+    body: TableWrite | TableGet | TableScan | IndexFind | IndexScan | OrderedFind | OrderedScan,
 ) -> None:
-    if isinstance(body, IndexFind | IndexScan) or (isinstance(body, TableGet) and body.comparison):
+    if isinstance(body, FINDERS) or (isinstance(body, TableGet) and body.comparison):
         rights.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)  # it finds other keys than it names
         return
     for first, end in _ranges(body):
@@ -330,6 +338,8 @@ ACCESS: Final[dict[type, Check]] = {
     TableScan: _table(Operation.READ),
     IndexFind: _table(Operation.READ),
     IndexScan: _table(Operation.READ),
+    OrderedFind: _table(Operation.READ),
+    OrderedScan: _table(Operation.READ),
     ReadKeys: _shard(Operation.READ),
     CheckReads: _shard(Operation.READ),
     PrepareWrite: _prepare,

@@ -22,6 +22,7 @@ from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.events import Event
 from antiphon.model.findings import AuditNote
+from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.plans import Plan
 from antiphon.model.requests import (
@@ -57,11 +58,15 @@ ShardRequest = (
     | TableScan
     | IndexFind
     | IndexScan
+    | OrderedFind
+    | OrderedScan
     | PrepareWrite
     | ReadKeys
     | CheckReads
 )
 """Requests of the native protocol that the leader of a shard answers."""
+
+TableRead = TableGet | TableScan | IndexFind | IndexScan | OrderedFind | OrderedScan
 
 
 Rehearse = Callable[[ClusterMeta, AdminRequest], Plan]
@@ -325,9 +330,7 @@ class Gateway(Protocol):
         """
         ...
 
-    def submit_table_read(
-        self, request: TableGet | TableScan | IndexFind | IndexScan, done: Done, admit: Admit | None = None
-    ) -> None:
+    def submit_table_read(self, request: TableRead, done: Done, admit: Admit | None = None) -> None:
         """See `table_get`, `table_scan`; errors that are known at once are raised. `admit` says when the rows are read."""
         ...
 

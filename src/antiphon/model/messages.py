@@ -2,6 +2,7 @@
 
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.backup import BackupReply, BackupRequest
+from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
@@ -42,9 +43,10 @@ Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
     | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions | IndexFind | IndexScan
+    | OrderedFind | OrderedScan
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
     | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply | TableTransactionReply
-    | BackupReply | SessionsReply | IndexRows
+    | BackupReply | SessionsReply | IndexRows | OrderedKeys
 )  # fmt: skip

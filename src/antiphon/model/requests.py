@@ -15,6 +15,7 @@ from antiphon.model.attributes import PutAttributed
 from antiphon.model.body import Body
 from antiphon.model.counters import Counters
 from antiphon.model.findings import OF_NODE, AuditNote, Finding, ScrubStatus
+from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
 from antiphon.model.quotas import Quota
@@ -405,7 +406,7 @@ class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3, forbi
     expected_version: int
 
 
-TableOp = Put | Delete | DeleteRange | Check | PutEphemeral | PutAttributed
+TableOp = Put | Delete | DeleteRange | Check | PutEphemeral | PutAttributed | DeleteOrdered
 
 
 class TableWrite(Body, frozen=True, array_like=True, tag=True):

@@ -10,6 +10,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.gateway.mutations import partitions_of
 from antiphon.gateway.quotas import Charged, Payer, Quotas, Use
 from antiphon.model.attributes import IndexRows
+from antiphon.model.key_order import OrderedKeys
 from antiphon.model.requests import (
     AppendBatch,
     Authenticate,
@@ -22,7 +23,7 @@ from antiphon.model.table_transactions import KeysRead, PrepareWrite
 
 WRITES: Final = (AppendBatch, TableWrite, PrepareWrite)
 NEVER_WAIT: Final = (GetMetadata, Authenticate)  # whatever a client's quotas
-READ: Final = (Fetched, TableRows, IndexRows, KeysRead)
+READ: Final = (Fetched, TableRows, IndexRows, KeysRead, OrderedKeys)
 
 
 class Client(Charged, Protocol):

@@ -28,6 +28,7 @@ from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.gateway.quotas import FREE, Mute, Payer, Place, payer_of
 from antiphon.gateway.turns import COUNTED_BYTES
 from antiphon.model.attributes import IndexScan
+from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
 from antiphon.model.table_transactions import ReadKeys
@@ -442,12 +443,14 @@ def expected_bytes(body: Any) -> int:
     match body:
         case Fetch():
             return WAITING_BYTES if body.wait_ms > 0 else FORWARDED_BYTES
-        case TableGet():
+        case TableGet() | OrderedFind():
             return min(ROW_BYTES * len(body.keys), GET_BYTES) if body.include_value else FORWARDED_BYTES
         case ReadKeys():
             return min(ROW_BYTES * len(body.keys), GET_BYTES)
         case TableScan() | IndexScan():
             return SCAN_BYTES if body.include_value else FORWARDED_BYTES
+        case OrderedScan():
+            return SCAN_BYTES
     return 0
 
 

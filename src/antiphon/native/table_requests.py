@@ -7,6 +7,7 @@ from typing import Any, Final
 from antiphon.coordination.transactions import Producer
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.model.attributes import IndexFind, IndexScan
+from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession, SessionRequest
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
@@ -16,6 +17,7 @@ from antiphon.native.transaction_parts import once_joined
 KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
 SESSION_BYTES: Final = 64  # of one in a list, about
 FIND_BYTES: Final = 1024  # the same for a key next to another one
+Ranged = TableScan | IndexFind | IndexScan | OrderedScan
 
 
 def table_write(exchange: Exchange, request_id: int, body: TableWrite, _payload: memoryview) -> None:
@@ -40,13 +42,22 @@ def table_get(exchange: Exchange, request_id: int, body: TableGet, _payload: mem
         raise
 
 
-def table_scan(
-    exchange: Exchange, request_id: int, body: TableScan | IndexFind | IndexScan, _payload: memoryview
-) -> None:
+def table_scan(exchange: Exchange, request_id: int, body: Ranged, _payload: memoryview) -> None:
     """Read a range of keys."""
     done = exchange.begin(request_id)
     try:
         exchange.gateway.submit_table_read(body, done, partial(_when_room, exchange, done, 0))
+    except BaseException:
+        exchange.end()
+        raise
+
+
+def ordered_find(exchange: Exchange, request_id: int, body: OrderedFind, _payload: memoryview) -> None:
+    """Find rows next to keys in the hierarchical order."""
+    done = exchange.begin(request_id)
+    try:
+        cost_bytes = len(body.keys) * FIND_BYTES
+        exchange.gateway.submit_table_read(body, done, partial(_when_room, exchange, done, cost_bytes))
     except BaseException:
         exchange.end()
         raise
@@ -134,6 +145,8 @@ TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None
     TableScan: table_scan,
     IndexFind: table_scan,
     IndexScan: table_scan,
+    OrderedScan: table_scan,
+    OrderedFind: ordered_find,
     OpenSession: session,
     KeepSession: session,
     CloseSession: session,

@@ -21,11 +21,12 @@ from antiphon.errors import (
 )
 from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done, awaited
 from antiphon.gateway.backups import ShardBackups
-from antiphon.gateway.interface import NodeQuestions, Rehearse, RehearseAccess, ShardRequest
+from antiphon.gateway.interface import NodeQuestions, Rehearse, RehearseAccess, ShardRequest, TableRead
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.internal import write_problem
+from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -425,15 +426,15 @@ class NodeGateway:
         else:
             host.table_writes.write(request, done, sender)
 
-    def submit_table_read(
-        self, request: TableGet | TableScan | IndexFind | IndexScan, done: Done, admit: Admit | None = None
-    ) -> None:
+    def submit_table_read(self, request: TableRead, done: Done, admit: Admit | None = None) -> None:
         """See Gateway."""
         reads = self.replicas.host(request.shard_id).table_reads
         if isinstance(request, TableGet):
             reads.get(request, done, admit)
         elif isinstance(request, IndexFind | IndexScan):
             reads.by_index(request, done, admit)
+        elif isinstance(request, OrderedFind | OrderedScan):
+            reads.ordered(request, done, admit)
         else:
             reads.scan(request, done, admit)
 

@@ -37,6 +37,7 @@ from antiphon.partition.table_files import (
     watermark_at_start,
 )
 from antiphon.records.builder import build_committed, build_term_start
+from antiphon.records.key_order import is_hierarchical
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.messages import Entry
@@ -126,7 +127,10 @@ class PartitionOpener:
         if is_table:
             from antiphon.partition.table_shard import TableShard
 
-            table = open_or_rebuild(self._disk, store, log, lambda: TableShard(store, log, stores))
+            ordered = is_hierarchical(topic.config)
+            table = open_or_rebuild(
+                self._disk, store, log, lambda: TableShard(store, log, stores, ordered=ordered)
+            )
             applied, unclean = table.state.applied_offset, settings.replica.unclean
             high_watermark = watermark_at_start(high_watermark, applied, log.log_end, unclean=unclean)
             try:

@@ -39,7 +39,6 @@ from antiphon.records.entry_id import EntryId
 from antiphon.replication.actions import ResetLog
 from antiphon.replication.members import Members
 from antiphon.replication.messages import SnapshotOffer
-from antiphon.table.state import open_state
 
 PRODUCERS_FILE = "producers.antiphon"  # beside the store's files
 MANIFEST_FILE = "manifest.antiphon"
@@ -177,7 +176,7 @@ def install_snapshot(host: Partition, at: EntryId, copy: str, members: Members |
                 for name in (PRODUCERS_FILE, MANIFEST_FILE):
                     disk.remove(os.path.join(copy, name))
                 begin_install(disk, copy, table.path)
-                table.state = open_state(table.path, table.stores)
+                table.state = table.opened()
         return actions
 
     host.driver.call(event)

@@ -75,7 +75,7 @@ class OxiaCalls:
         self._listener = listener
         self._shards = ShardRequests(gateway)
         self._writes = Writes(gateway, self._shards)
-        self._reads = Reads(self._shards)
+        self.reads = Reads(self._shards)
         self._feeds = Feeds(self._shards)
         found: dict[str, Handler] = {
             "GetShardAssignments": self.assignments,
@@ -269,7 +269,7 @@ class OxiaCalls:
             place = await self._place(call, request.shard)
             version = self._gateway.metadata_version
             try:
-                async for message in self._reads.gets(place, gets, rights, call):
+                async for message in self.reads.gets(place, gets, rights, call):
                     await self._pays(rights, Use.FETCH, len(message))
                     told = True
                     await call.send(message)
@@ -297,10 +297,10 @@ class OxiaCalls:
         place = await self._place(call, request.shard)
         out = bytearray()
         turns, owner = self._listener.turns, call.connection
-        async for page in self._reads.pages(place, request, rights, call, values=values):
+        async for page in self.reads.pages(place, request, rights, call, values=values):
             page.reverse()
             while page:  # what is sent is let go of
-                piece = record(page.pop()) if values else page.pop().key
+                piece = record(page.pop()) if values else page.pop()
                 if out and len(out) + len(piece) > ANSWER_BYTES:
                     await self._send(call, rights, out)
                     out = bytearray()

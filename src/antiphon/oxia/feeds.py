@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError
 from antiphon.model.requests import Fetch, Fetched, ListOffset, OffsetReply, TableGet, TableRows
 from antiphon.oxia.messages import NotificationBatch
-from antiphon.oxia.reads import is_text
 from antiphon.oxia.shards import ROW_BYTES, ShardRequests, reply_as
 from antiphon.oxia.tails import AGAIN_S, Piece, Tail, Tails
 from antiphon.records.aborted import without_aborted
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import decode_changes
+from antiphon.records.key_order import is_text
 from antiphon.records.sequences import last_before, numbers_in
 from antiphon.security.authorizer import EVERYTHING
 

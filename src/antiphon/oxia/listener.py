@@ -61,7 +61,7 @@ class OxiaListener:
         self.turns: Turns = pool.budget.turns
         self.open_connections: dict[OxiaConnection, _Seen] = {}
         self._pool = pool
-        self._calls = OxiaCalls(gateway, self)
+        self.calls = OxiaCalls(gateway, self)
         self._addresses = Addresses(config.address_connections_max)
         self._loop = asyncio.get_running_loop()
         self._server: Listening | None = None
@@ -140,7 +140,7 @@ class OxiaListener:
 
     def handler(self, path: str) -> Handler | None:
         """What carries out a method."""
-        found = self._calls.handlers.get(path)
+        found = self.calls.handlers.get(path)
         if found is None:
             return None
         name, handler = found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from xxhash import xxh64_intdigest
 
 from antiphon.model.metadata import HASH_MAX, KeyRanges, ShardMeta, TopicMeta, key_hash
+from antiphon.records.key_order import is_hierarchical
 
 if TYPE_CHECKING:
     from antiphon.gateway.interface import Gateway
@@ -28,6 +29,11 @@ class Place:
         self._is_python = is_python
         self._ranges = KeyRanges(topic.shards) if len(topic.shards) > 1 else None
         self._range = (0, HASH_MAX) if self._ranges is None else self._ranges.range_of(shard)
+
+    @property
+    def is_hierarchical(self) -> bool:
+        """Do clients see the keys in the hierarchical order?"""
+        return is_hierarchical(self.topic.config)
 
     def at(self, shard: ShardMeta) -> "Place":
         """Another shard of the same table, as of the same metadata."""

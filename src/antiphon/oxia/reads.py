@@ -1,13 +1,14 @@
 """Reads of Oxia's clients: gets, lists and scans of one shard, each answered from what is committed.
 
-Keys are in the order of their bytes. A row whose key is no UTF-8, which only others than Oxia's clients can put, is not
-shown: one such key would make a whole answer unreadable.
+Keys are in the order that the table was made with (`records.key_order`). A row whose key is no UTF-8, which only others
+than Oxia's clients can put, is not shown: one such key would make a whole answer unreadable.
 """
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
+from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
 from antiphon.model.metadata import ShardMeta
 from antiphon.model.requests import TableGet, TableRows, TableScan
 from antiphon.model.rows import Row
@@ -16,6 +17,7 @@ from antiphon.oxia.protobuf import encode, put_sized
 from antiphon.oxia.shards import GET_BYTES_MAX, ShardRequests, reply_as
 from antiphon.oxia.status import INVALID_ARGUMENT, CallFailedError
 from antiphon.records.attributes import unpack
+from antiphon.records.key_order import is_text, sort_key
 
 if TYPE_CHECKING:
     from antiphon.oxia.call import Call
@@ -27,14 +29,22 @@ GETS_MAX: Final = 10_000  # of one request
 TOGETHER: Final = 500  # gets that one request to the shard has
 ANSWER_BYTES: Final = 1024 * 1024  # after which a message ends, and another one begins
 PAGE_ROWS: Final = 1_000
-LIST_ROWS: Final = 10_000
+LIST_KEYS: Final = 10_000
+Page = tuple[list[Any], bool, Any]
 
 
 class Reads:
-    """See the module's text; for all calls of a listener."""
+    """See the module's text; for all calls of a listener.
+
+    Attributes:
+        page_rows: that are read at once for a scan.
+        list_keys: the same for a list.
+    """
 
     def __init__(self, shards: ShardRequests) -> None:
         self._shards = shards
+        self.page_rows = PAGE_ROWS
+        self.list_keys = LIST_KEYS
 
     async def gets(
         self, place: "Place", wanted: list[GetRequest], rights: "Rights", call: "Call"
@@ -75,7 +85,10 @@ class Reads:
         if first.secondary_index_name is not None:
             return [await self._by_index(place, one, rights, call) for one in wanted]
         keys = tuple(one.key for one in wanted)
-        rows = await self._rows(place.shard, keys, first, rights, call)
+        if place.is_hierarchical and first.comparison_type != EQUAL:
+            rows = await self._ordered_rows(place.shard, keys, first, rights, call)
+        else:
+            rows = await self._rows(place.shard, keys, first, rights, call)
         found = []
         for one, row in zip(wanted, rows, strict=True):
             if row is None and first.comparison_type == EQUAL:
@@ -104,6 +117,19 @@ class Reads:
         reply: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
         return reply.rows
 
+    async def _ordered_rows(
+        self,
+        shard: ShardMeta,
+        keys: tuple[bytes, ...],
+        like: GetRequest,
+        rights: "Rights",
+        call: "Call",
+    ) -> tuple[Row[Any] | None, ...]:
+        """The rows next to keys in the hierarchical order."""
+        body = OrderedFind(shard.shard_id, keys, like.comparison_type, like.include_value, shard.hashes)
+        reply: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
+        return reply.rows
+
     async def _by_index(
         self, place: "Place", one: GetRequest, rights: "Rights", call: "Call"
     ) -> bytes | bytearray:
@@ -128,56 +154,96 @@ class Reads:
         call: "Call",
         *,
         values: bool,
-    ) -> AsyncIterator[list[Row[Any]]]:
-        """Rows of a range in the order of their keys, or of their entries in an index; each page is of one moment."""
-        start, after = wanted.start_inclusive, None
-        more = not wanted.end_exclusive or start < wanted.end_exclusive
+    ) -> AsyncIterator[list[Any]]:
+        """Rows of a range, or their keys without `values`, in the order of the table or of an index.
+
+        Each page is of one moment.
+        """
+        read = self._page
+        if wanted.secondary_index_name is not None:
+            read = self._index_page
+        elif place.is_hierarchical:
+            read = self._ordered_page
+        after: Any = None  # where the next page begins: behind this
+        more = not is_empty(wanted, hierarchical=read == self._ordered_page)
         while more:
-            if wanted.secondary_index_name is None:
-                page, more, start = await self._page(place, wanted, start, rights, call, values=values)
-            else:
-                page, more, after = await self._index_page(place, wanted, after, rights, call, values=values)
+            page, more, after = await read(place, wanted, after, rights, call, values=values)
             yield page  # who takes it lets go of each row that was sent
 
     async def _page(
         self,
         place: "Place",
         wanted: RangeRequest,
-        start: bytes,
+        after: Any,
         rights: "Rights",
         call: "Call",
         *,
         values: bool,
-    ) -> tuple[list[Row[Any]], bool, bytes]:
-        """Rows, whether there are more, and where those begin."""
-        limit = PAGE_ROWS if values else LIST_ROWS
+    ) -> Page:
+        """Rows or keys in the order of bytes, whether there are more, and behind which key those begin."""
+        limit = self.page_rows if values else self.list_keys
+        start = wanted.start_inclusive if after is None else after + b"\x00"
         body = TableScan(
             place.shard.shard_id, start, wanted.end_exclusive, limit, values, hashes=place.hashes
         )
         rows: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
         page = [row for row in rows.rows if row is not None]
-        after = page[-1].key + b"\x00" if page else start
-        return [row for row in page if is_text(row.key)], rows.more, after
+        return _told(page, values), rows.more, page[-1].key if page else after
+
+    async def _ordered_page(
+        self,
+        place: "Place",
+        wanted: RangeRequest,
+        after: Any,
+        rights: "Rights",
+        call: "Call",
+        *,
+        values: bool,
+    ) -> Page:
+        """The same in the hierarchical order. All keys there are text."""
+        start, end = wanted.start_inclusive, wanted.end_exclusive
+        limit = self.page_rows if values else self.list_keys
+        body = OrderedScan(place.shard.shard_id, start, end, after, limit, not values, place.hashes)
+        reply = await self._shards.read(body, rights, call)
+        if not values:
+            found: OrderedKeys = reply_as(OrderedKeys, reply)
+            return list(found.keys), found.more, found.keys[-1] if found.keys else after
+        rows: TableRows = reply_as(TableRows, reply)
+        page = [row for row in rows.rows if row is not None]
+        return page, rows.more, page[-1].key if page else after
 
     async def _index_page(
         self,
         place: "Place",
         wanted: RangeRequest,
-        after: tuple[bytes, bytes] | None,
+        after: Any,
         rights: "Rights",
         call: "Call",
         *,
         values: bool,
-    ) -> tuple[list[Row[Any]], bool, tuple[bytes, bytes] | None]:
-        """The same by an index."""
-        limit = PAGE_ROWS if values else LIST_ROWS
+    ) -> Page:
+        """The same by an index; pages go on behind an entry."""
+        limit = self.page_rows if values else self.list_keys
         name, start, end = wanted.secondary_index_name or "", wanted.start_inclusive, wanted.end_exclusive
         body = IndexScan(place.shard.shard_id, name, start, end, after, limit, values, place.hashes)
         found: IndexRows = reply_as(IndexRows, await self._shards.read(body, rights, call))
         page = [one.row for one in found.rows]
         if page:
             after = (found.rows[-1].secondary, page[-1].key)
-        return [row for row in page if is_text(row.key)], found.more, after
+        return _told(page, values), found.more, after
+
+
+def is_empty(wanted: RangeRequest, *, hierarchical: bool) -> bool:
+    """Does a range end before it begins?"""
+    start, end = wanted.start_inclusive, wanted.end_exclusive
+    if not end:
+        return False
+    return sort_key(start) >= sort_key(end) if hierarchical else start >= end
+
+
+def _told(rows: list[Row[Any]], values: bool) -> list[Any]:
+    """What a client hears of rows."""
+    return [row if values else row.key for row in rows if is_text(row.key)]
 
 
 def _alike(one: GetRequest, other: GetRequest) -> bool:
@@ -187,17 +253,6 @@ def _alike(one: GetRequest, other: GetRequest) -> bool:
         and one.secondary_index_name is None
         and other.secondary_index_name is None
     )
-
-
-def is_text(key: bytes) -> bool:
-    """Can Oxia's clients read this key?"""
-    if key.isascii():
-        return True
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def version_of(row: Row[Any]) -> Version:

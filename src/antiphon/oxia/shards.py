@@ -23,6 +23,7 @@ from antiphon.errors import (
 from antiphon.gateway.access import check
 from antiphon.gateway.answers import awaited
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
+from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     Fetch,
@@ -46,7 +47,7 @@ ROW_BYTES: Final = 1024 * 1024  # of a row, about: tables take no larger batches
 KEY_BYTES: Final = 256  # of a row beside its key and value
 GET_BYTES_MAX: Final = 8 * 1024 * 1024  # of all rows of a get
 SCAN_BYTES_MAX: Final = 2 * 1024 * 1024  # of all rows of a page
-ROWS: Final = (TableGet, TableScan, IndexFind, IndexScan)
+ROWS: Final = (TableGet, TableScan, IndexFind, IndexScan, OrderedFind, OrderedScan)
 READS: Final = (*ROWS, Fetch)
 SMALL_AT_ONCE: Final = 32  # reads of a row that one other node is asked for: it counts no answers for nodes
 LARGE_AT_ONCE: Final = 8  # the same of several rows
@@ -232,15 +233,17 @@ def _in_turn(room: "ReadRoom", future: "asyncio.Future[Any]", read: Callable[[],
 
 def expected_bytes(body: Any) -> int:
     """What is counted for an answer before it is known how large it is."""
-    if isinstance(body, TableScan | IndexScan | Fetch):
+    if isinstance(body, TableScan | IndexScan | OrderedScan | Fetch):
         return SCAN_BYTES_MAX
-    if isinstance(body, TableGet):
+    if isinstance(body, TableGet | OrderedFind):
         return min(GET_BYTES_MAX, len(body.keys) * (ROW_BYTES if body.include_value else KEY_BYTES))
     return ROW_BYTES
 
 
 def size_of(reply: Any) -> int:
     """What rows take, about."""
+    if isinstance(reply, OrderedKeys):
+        return sum(map(len, reply.keys)) + KEY_BYTES * len(reply.keys)
     rows = [one.row for one in reply.rows] if isinstance(reply, IndexRows) else getattr(reply, "rows", ())
     return sum(KEY_BYTES + len(row.key) + len(row.value or b"") for row in rows if row is not None)
 

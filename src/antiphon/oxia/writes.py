@@ -21,6 +21,7 @@ from antiphon.errors import (
     UnavailableError,
 )
 from antiphon.model.attributes import PutAttributed
+from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.requests import (
     Delete,
     DeleteRange,
@@ -130,7 +131,8 @@ def plan(request: WriteRequest, place: "Place") -> Planned:
     """The operations of a request. Raises CallFailedError for what no shard carries out."""
     ops: list[TableOp] = [_put(one, place) for one in request.puts]
     ops += [Delete(one.key, _expected(one.expected_version_id)) for one in request.deletes]
-    ops += [DeleteRange(one.start_inclusive, one.end_exclusive) for one in request.delete_ranges]
+    kind = DeleteOrdered if place.is_hierarchical else DeleteRange
+    ops += [kind(one.start_inclusive, one.end_exclusive) for one in request.delete_ranges]
     return Planned(request, ops)
 
 

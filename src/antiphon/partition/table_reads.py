@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError, NotReadyError, StorageFailedError
 from antiphon.model.attributes import IndexFind, IndexRow, IndexRows, IndexScan
+from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
 from antiphon.model.metadata import HASH_MAX
 from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, TableGet, TableRows, TableScan
 from antiphon.model.rows import Row
@@ -13,12 +14,22 @@ from antiphon.model.table_transactions import CheckReads, KeysRead, ReadKeys, Re
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.records.key_order import key_of
 from antiphon.table.evaluator import ABSENT
 from antiphon.table.index_reads import find_by_index, scan_index
+from antiphon.table.neighbours import DOWN, EQUAL
+from antiphon.table.order_reads import (
+    bounds_of,
+    check_found,
+    check_ordered,
+    find_ordered,
+    list_ordered,
+    scan_ordered,
+)
 from antiphon.table.places import place_of_row
 from antiphon.table.prepared import PreparedTransactions, locked_error
 from antiphon.table.ranges import OwnedRange, covers, wrong_shard
-from antiphon.table.state import EQUAL, FLOOR, LOWER
+from antiphon.table.state import TableState
 
 if TYPE_CHECKING:
     from antiphon.partition.table_shard import TableShard
@@ -143,6 +154,53 @@ class TableReads:
         except StorageFailedError as error:
             raise self._driver.stopped_by(error) from error
 
+    # -- in the hierarchical order --------------------------------------------------------------------------------
+
+    def ordered(self, request: OrderedFind | OrderedScan, done: Done, admit: Admit | None = None) -> None:
+        """Carry out a read in the order of Oxia's clients; `done` gets TableRows, OrderedKeys or an error."""
+        state = self._state.require_table().state
+        check_ordered(state)
+        if isinstance(request, OrderedFind):
+            work = partial(self._find_ordered, request, done)
+        else:
+            work = partial(self._scan_ordered, request, done)
+        try:
+            self._consistently(LINEARIZABLE, self._guarded(work, admit), done)
+        except StorageFailedError as error:
+            raise self._driver.stopped_by(error) from error
+
+    def _find_ordered(self, request: OrderedFind, done: Done) -> None:
+        store = self._covering(request.hashes)
+        rows = find_ordered(
+            store, request.keys, request.comparison, request.hashes, include_value=request.include_value
+        )
+        if store.transactions.locked:
+            check_found(store.transactions, request, rows)
+        done(TableRows(tuple(rows)))
+
+    def _scan_ordered(self, request: OrderedScan, done: Done) -> None:
+        store = self._covering(request.hashes)
+        start, end = bounds_of(request.start, request.end, request.after)
+        locked = store.transactions.first_ordered(start, end) if store.transactions.locked else None
+        bounds = (start, end if locked is None else locked)  # what comes before it can be given now
+        answer: TableRows | OrderedKeys
+        if request.keys_only:
+            keys, more = list_ordered(store, request, bounds)
+            answer = OrderedKeys(tuple(keys), more or locked is not None)
+        else:
+            rows, more = scan_ordered(store, request, bounds)
+            keys, answer = [row.key for row in rows], TableRows(tuple(rows), more or locked is not None)
+        if locked is not None and not keys:
+            raise locked_error(key_of(locked))
+        done(answer)
+
+    def _covering(self, hashes: Sequence[int]) -> TableState:
+        """The store, if the shard holds what is expected in it."""
+        store = self._state.require_table().state
+        if not covers(store.owned, hashes):
+            raise wrong_shard(self._state.shard_id, store.owned)
+        return store
+
     # -- for transactions that span shards ------------------------------------------------------------------------
 
     def in_transaction(self, request: ReadKeys | CheckReads, done: Done, admit: Admit | None = None) -> None:
@@ -228,7 +286,7 @@ def _check_unlocked(prepared: PreparedTransactions, request: TableGet, rows: Seq
         prepared.check_keys(request.keys)
         return
     for key, row in zip(request.keys, rows, strict=True):
-        if request.comparison in {FLOOR, LOWER}:
+        if request.comparison in DOWN:
             locked = prepared.first_in(b"" if row is None else row.key, key + b"\x00")
         else:
             locked = prepared.first_in(key, b"" if row is None else row.key + b"\x00")

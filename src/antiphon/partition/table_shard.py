@@ -27,16 +27,30 @@ class TableShard:
     """Store and, while this node leads, evaluator of one table shard."""
 
     def __init__(
-        self, path: str, log: "ShardLog", stores: "StoreEngine", state: TableState | None = None
+        self,
+        path: str,
+        log: "ShardLog",
+        stores: "StoreEngine",
+        state: TableState | None = None,
+        *,
+        ordered: bool = False,
     ) -> None:
-        """Opens the store in directory `path`, unless it is given. Raises what `open_state` does."""
+        """Opens the store in directory `path`, unless it is given; `ordered`: it is to keep the hierarchical order.
+
+        Raises what `open_state` does.
+        """
         self.path = path
         self.stores = stores
-        self.state = open_state(path, stores) if state is None else state
+        self.ordered = ordered
+        self.state = self.opened() if state is None else state
         self.evaluator: TableEvaluator | None = None
         self.order = WriteOrder()
         self._log = log
         self._inherited: tuple[bytes, ProducerState | None] = (b"", None)
+
+    def opened(self) -> TableState:
+        """The store that is in the directory now, opened. Raises what `open_state` does."""
+        return open_state(self.path, self.stores, ordered=self.ordered)
 
     @property
     def inherited(self) -> ProducerState | None:
@@ -66,7 +80,7 @@ class TableShard:
         self.evaluator = None
         self.state.close()
         self._log.disk.remove_tree(self.path)
-        self.state = open_state(self.path, self.stores)
+        self.state = self.opened()
 
     def note_damage(self) -> None:
         """The store was found damaged: the next start makes it anew, or does not use it."""

@@ -28,10 +28,11 @@ from antiphon.records.changes import (
 )
 from antiphon.records.sequences import NUMBER_MAX, Numbers, key_of, last_before, numbers_in
 from antiphon.table.evaluation import NO_SESSION, Evaluation
+from antiphon.table.neighbours import LOWER
 from antiphon.table.prepared_writes import PreparedWrites
 from antiphon.table.ranges import OwnedRange
 from antiphon.table.sessions import OpenSessions, put_owned
-from antiphon.table.state import LOWER, TableState
+from antiphon.table.state import TableState
 
 _ABSENT: Final = -1
 FOREIGN_MAX: Final = 1_000  # keys that look like a sequence's, and are looked at to find its last one

@@ -76,7 +76,7 @@ class Evaluation:
         self.next_version_id = next_version_id
         self.generation = generation
         self.prepared: Batch | None = None
-        self.known: KnownKeys | None = None  # made for the first range
+        self.known: dict[str, KnownKeys] | None = None  # by order; made for the first range
         self.looked_at = 0  # rows, for all ranges
         self.owned: list[tuple[int, bytes, int]] | None = None
         self.session: SessionChange | None = None

@@ -41,7 +41,7 @@ from typing import Final
 from antiphon.errors import InvalidRequestError, OverloadedError
 from antiphon.invariants import unreachable
 from antiphon.model.attributes import PutAttributed
-from antiphon.model.requests import OPS_MAX, Check, Delete, DeleteRange, OpResult, OpStatus, Put, TableOp
+from antiphon.model.requests import OPS_MAX, Check, Delete, OpResult, OpStatus, Put, TableOp
 from antiphon.model.rows import Version
 from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import (
@@ -54,7 +54,6 @@ from antiphon.records.changes import (
 )
 from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table.attributed import AttributedPuts
-from antiphon.table.effects import add_effects
 from antiphon.table.evaluation import (
     DONE,
     NOT_CARRIED_OUT,
@@ -69,7 +68,7 @@ from antiphon.table.evaluation import (
     too_many,
 )
 from antiphon.table.indexes import is_indexed
-from antiphon.table.ranges import advance
+from antiphon.table.ranges import RANGES, advance
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.sessions import OpenSessions
 from antiphon.table.state import TableState
@@ -132,7 +131,7 @@ class TableEvaluator(AttributedPuts):
         while at < end:  # nearly all operations are puts
             if type(ops[at]) is Put:
                 at = self._puts(evaluation, view, at, ops, now_ms, end)
-            elif type(ops[at]) is DeleteRange:
+            elif type(ops[at]) in RANGES:
                 return None
             else:
                 self._judge(evaluation, view, at, ops[at], now_ms)
@@ -156,7 +155,7 @@ class TableEvaluator(AttributedPuts):
                 if type(ops[at]) is Put:
                     at = self._puts(evaluation, view, at, ops, now_ms, end)
                     continue
-                if type(ops[at]) is DeleteRange:
+                if type(ops[at]) in RANGES:
                     yield from self._delete_range(evaluation, view, at, ops, now_ms, piece)
                 else:
                     self._judge(evaluation, view, at, ops[at], now_ms)
@@ -210,7 +209,7 @@ class TableEvaluator(AttributedPuts):
         view: dict[bytes, VersionTuple | None] = {}
         unknown: list[bytes] = []
         for op in ops:
-            if type(op) is DeleteRange:
+            if type(op) is not Put and type(op) in RANGES:
                 continue
             key = op.key  # type: ignore[union-attr]  # mypy does not narrow on `type(op) is`
             if len(key) > KEY_BYTES_MAX:
@@ -383,7 +382,7 @@ class TableEvaluator(AttributedPuts):
         for at in range(0, len(records), piece):
             if at:
                 yield records
-            add_effects(batch, effects_in(records[at : at + piece]))
+            self.state.add_effects(batch, effects_in(records[at : at + piece]))
         evaluation.prepared = batch
 
     def imported(self, records: list[RecordInput], base_offset: int) -> None:
@@ -402,7 +401,7 @@ class TableEvaluator(AttributedPuts):
             self._append(base_offset, Pending(end, records, changed, next_version_id, alone=True))
             return
         prepared = self.state.batch()
-        add_effects(prepared, effects)
+        self.state.add_effects(prepared, effects)
         self._append(base_offset, Pending(end, [], changed, next_version_id, None, prepared))
 
     def appended_entry(self, entry: SplitEntry, base_offset: int) -> None:

@@ -5,8 +5,9 @@ from antiphon.invariants import unreachable
 from antiphon.model.rows import Row
 from antiphon.records.changes import VERSION
 from antiphon.table.indexes import entries_before, entries_from
+from antiphon.table.neighbours import DOWN, EQUAL, FLOOR, HIGHER, LOWER
 from antiphon.table.places import place_of_row
-from antiphon.table.state import EQUAL, FLOOR, HIGHER, LOWER, SCAN_BYTES_MAX, SCAN_ROWS_MAX, TableState
+from antiphon.table.state import SCAN_BYTES_MAX, SCAN_ROWS_MAX, TableState
 
 
 def find_by_index(
@@ -25,7 +26,7 @@ def find_by_index(
             row = _row_of(state, key, include_value)
             if row is not None:
                 return found, row
-    if comparison in {FLOOR, LOWER}:
+    if comparison in DOWN:
         for found, key in entries_before(state.store, name, secondary):
             row = _row_of(state, key, include_value)
             if row is not None:

@@ -1,17 +1,23 @@
-"""Keys in byte order that are not in a store, or not as the store has them: found by range, sorted in pieces."""
+"""Keys in an order that are not in a store, or not as the store has them: found by range, sorted in pieces."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 RUN_KEYS: Final = 4096  # at most, that are sorted together
 
 
 class KnownKeys:
-    """Sorted runs of keys. All of them are found once `sort` has said that no more are left."""
+    """Sorted runs of keys. All of them are found once `sort` has said that no more are left.
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
+    With `sort_key` each stands here by what that makes of it; those of which it makes None are left out.
+    """
+
+    def __init__(
+        self, keys: Sequence[bytes], sort_key: Callable[[bytes], bytes | None] | None = None
+    ) -> None:
         self._keys = keys
+        self._sort_key = sort_key
         self._sorted = 0
         self._runs: list[list[bytes]] = []
 
@@ -20,7 +26,10 @@ class KnownKeys:
         at = self._sorted
         end = self._sorted = min(at + min(count, RUN_KEYS), len(self._keys))
         if at < end:
-            self._runs.append(sorted(self._keys[at:end]))
+            run = self._keys[at:end]
+            if self._sort_key is not None:
+                run = [one for one in map(self._sort_key, run) if one is not None]
+            self._runs.append(sorted(run))
         return end < len(self._keys)
 
     def between(self, start: bytes, end: bytes) -> Iterator[bytes]:

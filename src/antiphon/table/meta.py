@@ -5,8 +5,10 @@ from typing import Any, Final
 
 from antiphon.errors import NewerFormatError, StorageFailedError
 
-FORMAT: Final = 2
-PLAIN_FORMAT: Final = 1  # without rows that have attributes
+FORMAT: Final = 3
+PLAIN_FORMAT: Final = 1  # without rows that have attributes, and without the entries of an order
+ATTRIBUTES_FORMAT: Final = 2
+ORDER_FORMAT: Final = 3  # an older version would write rows without their entries; rows may have attributes
 META: Final = struct.Struct(">iqq")  # format, applied offset (exclusive), next version id
 META_KEY: Final = b"\x00"
 

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import KeyLockedError, OverloadedError
+from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.requests import DeleteRange
+from antiphon.records.key_order import is_text, key_of, sort_key
 
 if TYPE_CHECKING:
     from antiphon.model.requests import TableOp
@@ -105,8 +107,8 @@ class PreparedTransactions:
         """Raise KeyLockedError if an operation names a locked key, or a range with one in it."""
         locked = self.locked
         for op in ops:
-            if isinstance(op, DeleteRange):
-                found = self.first_in(op.start, op.end)
+            if isinstance(op, DeleteRange | DeleteOrdered):
+                found = self._first_of(op)
                 if found is not None:
                     raise locked_error(found)
             elif op.key in locked:
@@ -115,6 +117,17 @@ class PreparedTransactions:
     def first_in(self, start: bytes, end: bytes) -> bytes | None:
         """The first locked key from `start` to before `end` (empty: to the end)."""
         return min((key for key in self.locked if key >= start and (not end or key < end)), default=None)
+
+    def first_ordered(self, start: bytes, end: bytes) -> bytes | None:
+        """The first sort key of a locked key (`records.key_order`) from `start` to before `end` (empty: to the end)."""
+        ordered = (sort_key(key) for key in self.locked if is_text(key))
+        return min((one for one in ordered if one >= start and (not end or one < end)), default=None)
+
+    def _first_of(self, op: "DeleteRange | DeleteOrdered") -> bytes | None:
+        if isinstance(op, DeleteRange):
+            return self.first_in(op.start, op.end)
+        found = self.first_ordered(sort_key(op.start), sort_key(op.end) if op.end else b"")
+        return None if found is None else key_of(found)
 
 
 def size_of(effects: "Iterable[Effect]") -> int:

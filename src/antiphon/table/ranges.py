@@ -16,11 +16,13 @@ import msgspec
 
 from antiphon.errors import NotReadyError, WrongShardError
 from antiphon.model.attributes import PutAttributed
+from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.metadata import HASH_MAX, key_hash
 from antiphon.model.requests import Delete, DeleteRange, TableOp
 from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw
 
 NOT_FROZEN: Final = -1
+RANGES: Final = (DeleteRange, DeleteOrdered)
 
 
 class OwnedRange(msgspec.Struct, frozen=True, array_like=True):
@@ -93,7 +95,7 @@ def check_ops(
     """
     frozen = owned.frozen_from if owned.is_frozen else HASH_MAX + 1
     for op in ops:
-        if isinstance(op, DeleteRange):
+        if isinstance(op, RANGES):
             if not covers(owned, hashes):
                 return False
             if (hashes[1] if hashes else owned.last) >= frozen:

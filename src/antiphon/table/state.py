@@ -13,7 +13,8 @@ the log has caught up.
 Layout: key 0x00 holds `META` (format, applied offset, next version id); key 0x01 + user key holds the 32 packed bytes
 of `records.changes.VERSION` and then the value. If the shard was ever split, 0x00 "range" holds its part of the table
 (`table.ranges`), and 0x00 "jobs" what it inherited of Spark's jobs. Sessions and what belongs to them: `table.session_rows`;
-prepared transactions: `table.prepared_rows`; secondary indexes: `table.indexes`.
+prepared transactions: `table.prepared_rows`; secondary indexes: `table.indexes`; the hierarchical order of keys, where
+the table has it: `table.key_order`.
 
 Keys that a split moved away are invisible at once (scans leave them out). `purge` removes them from the store in
 pieces, whenever there is time. Replicas need not agree on when that happens.
@@ -26,27 +27,28 @@ replica must then stop, because a read that continues would return less than the
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import msgspec
 
-from antiphon.errors import FrameTooLargeError, InvalidRequestError, StorageFailedError
+from antiphon.errors import InvalidRequestError, StorageFailedError
 from antiphon.invariants import unreachable
-from antiphon.model.rows import Row, Version
+from antiphon.model.rows import Row
 from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Buffer, iter_batches
 from antiphon.records.changes import (
     VERSION,
     Effect,
     VersionTuple,
     effects_in,
-    stored_row,
     stored_version,
 )
 from antiphon.records.session_entries import session_entry_of
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
-from antiphon.table import indexes, prepared_rows, session_rows
+from antiphon.table import indexes, key_order, prepared_rows, session_rows
 from antiphon.table.effects import USER, USER_END, VERSION_ID, add_effects, newest_id
-from antiphon.table.meta import FORMAT, META, META_KEY, PLAIN_FORMAT, check_format
+from antiphon.table.found_rows import GET_BYTES_MAX, row_from, too_much
+from antiphon.table.meta import ATTRIBUTES_FORMAT, META, META_KEY, ORDER_FORMAT, PLAIN_FORMAT, check_format
+from antiphon.table.neighbours import EQUAL, entries_next_to
 from antiphon.table.places import place_of
 from antiphon.table.prepared import Prepare, TransactionChange
 from antiphon.table.ranges import WHOLE, OwnedRange, advance
@@ -58,12 +60,8 @@ JOBS_KEY: Final = b"\x00jobs"
 
 GET_KEYS: Final = (16, 512)  # that are read from the store at once: at first, and where rows are small
 SMALL_ROW_BYTES: Final = 4096
-GET_BYTES_MAX: Final = 8 * 1024 * 1024
 SCAN_ROWS_MAX: Final = 10_000
 SCAN_BYTES_MAX: Final = 2 * 1024 * 1024
-
-EQUAL, FLOOR, CEILING, LOWER, HIGHER = range(5)
-"""Comparisons of `TableState.find`, as in `model.requests.TableGet`."""
 
 _range = msgspec.msgpack.Decoder(OwnedRange)
 
@@ -87,6 +85,7 @@ class TableState:
         self.jobs: bytes = store.get(JOBS_KEY) or b""
         self.transactions = prepared_rows.read_prepared(store)  # that are prepared
         self.has_indexes = indexes.has_entries(store)
+        self.ordered = key_order.is_kept(store)  # has each row an entry in the hierarchical order?
 
     def __enter__(self) -> Self:
         return self
@@ -177,6 +176,8 @@ class TableState:
         put = batch.put
         rows = list(effects)
         attributed = add_effects(batch, rows)
+        if self.ordered:
+            key_order.add_entries(batch, rows)
         if attributed or self.has_indexes:
             self._follow_attributes(batch, rows, attributed)
         owned, jobs = self.owned, self.jobs
@@ -200,7 +201,7 @@ class TableState:
         """Apply a prepared transaction, or its end, which is the log's entry up to `end`."""
         batch = self._store.batch()
         rows = list(prepared_rows.add_change(batch, self.transactions, change))
-        self._follow_attributes(batch, rows, add_effects(batch, rows))
+        self._follow_attributes(batch, rows, self.add_effects(batch, rows))
         self.apply_prepared(batch, end, next_version_id)
         if isinstance(change, Prepare):
             self.transactions.prepare(change)
@@ -210,6 +211,23 @@ class TableState:
     def batch(self) -> Batch:
         """An empty batch, to be filled with `add_effects` before the effects may be applied."""
         return self._store.batch()
+
+    def add_effects(self, batch: Batch, effects: Sequence[Effect]) -> bool:
+        """Add what effects come to in this store, but for secondary indexes; has any row of them attributes?"""
+        if self.ordered:
+            key_order.add_entries(batch, effects)
+        return add_effects(batch, effects)
+
+    def keep_order(self) -> None:
+        """From now on each row has its entry in the hierarchical order; rows that have none get one. Blocks."""
+        if self.ordered:
+            return
+        key_order.make_entries(self._store)
+        batch = self._store.batch()
+        self.format, self.ordered = ORDER_FORMAT, True
+        batch.put(META_KEY, META.pack(self.format, self.applied_offset, self.next_version_id))
+        batch.put(key_order.MARK_KEY, key_order.MARK)
+        self._store.write(batch)
 
     def apply_prepared(self, batch: Batch, end: int, next_version_id: int) -> None:
         """`apply_effects` of effects that are in a batch already, which is used up; not where there are indexes."""
@@ -222,7 +240,7 @@ class TableState:
     def _follow_attributes(self, batch: Batch, effects: list[Effect], attributed: bool) -> None:
         """Add what effects change of the indexes; `attributed` if rows of them have attributes."""
         if attributed:
-            self.format = FORMAT  # versions that know no attributes do not read it from now on
+            self.format = max(self.format, ATTRIBUTES_FORMAT)  # what knows none does not read it from now on
         if self.has_indexes or (attributed and indexes.is_indexed(effects)):
             self.has_indexes = True
             indexes.add_changes(self._store, batch, effects)
@@ -245,6 +263,8 @@ class TableState:
             if not self.holds(stored_key[1:], stored):
                 batch.delete(stored_key)
                 indexes.remove_of(batch, stored_key[1:], stored)
+                if self.ordered:
+                    key_order.remove_of(batch, stored_key[1:])
         owned = self.owned if following is not None else msgspec.structs.replace(self.owned, purging=False)
         batch.put(RANGE_KEY, msgspec.msgpack.encode(owned))
         self._store.write(batch)
@@ -256,7 +276,7 @@ class TableState:
     def get(self, key: bytes, *, include_value: bool = True) -> Row | None:
         """The row of `key`, or None."""
         stored = self._store.get(USER + key)
-        return None if stored is None else _row(key, stored, include_value)
+        return None if stored is None else row_from(key, stored, include_value)
 
     def get_many(self, keys: Sequence[bytes], *, include_value: bool = True) -> list[Row | None]:
         """The rows of `keys` in their order, None where a key is not there.
@@ -277,8 +297,8 @@ class TableState:
                     continue
                 size_bytes += len(key) + (len(stored) if include_value else VERSION.size)
                 if size_bytes > GET_BYTES_MAX and len(rows) > 0:
-                    raise _too_much(len(keys))
-                rows.append(_row(key, stored, include_value))
+                    raise too_much(len(keys))
+                rows.append(row_from(key, stored, include_value))
         return rows
 
     def find_many(
@@ -292,7 +312,7 @@ class TableState:
             if row is not None:
                 size_bytes += len(row.key) + len(row.value or b"")
                 if size_bytes > GET_BYTES_MAX and rows:
-                    raise _too_much(len(keys))
+                    raise too_much(len(keys))
             rows.append(row)
         return rows
 
@@ -326,26 +346,9 @@ class TableState:
         """The row at, or next to, `key` in byte order: EQUAL, FLOOR (<=), CEILING (>=), LOWER (<) or HIGHER (>)."""
         if comparison == EQUAL:
             return self.get(key, include_value=include_value)
-        wanted = USER + key
-        cursor = self._store.cursor()
-        if comparison in {FLOOR, LOWER}:
-            cursor.seek_for_prev(wanted)
-            if comparison == LOWER and cursor.valid() and cursor.key() == wanted:
-                cursor.prev()
-            step = cursor.prev
-        elif comparison in {CEILING, HIGHER}:
-            cursor.seek(wanted)
-            if comparison == HIGHER and cursor.valid() and cursor.key() == wanted:
-                cursor.next()
-            step = cursor.next
-        else:
-            raise InvalidRequestError(
-                f"comparison {comparison}: it is 0 (equal) to 4 (higher)", comparison=comparison
-            )
-        while cursor.valid() and USER <= (found := cursor.key()) < USER_END:
-            if not self.owned.purging or self.holds(found[1:], cursor.value()):
-                return _row(found[1:], cursor.value(), include_value)
-            step()
+        for found, stored in entries_next_to(self._store, USER + key, comparison, (USER, USER_END)):
+            if not self.owned.purging or self.holds(found[1:], stored):
+                return row_from(found[1:], stored, include_value)
         return None
 
     def holds(self, key: bytes, stored: bytes) -> bool:
@@ -373,7 +376,7 @@ class TableState:
         rows: list[Row] = []
         size_bytes = 0
         stop = USER + end if end else USER_END
-        low, high = self._bounds(hashes)
+        low, high = self.bounds(hashes)
         for key, stored in self._store.items(USER + start):
             if key >= stop:
                 break
@@ -381,7 +384,7 @@ class TableState:
                 continue
             if len(rows) == limit or size_bytes > size_bytes_max:
                 return rows, True
-            rows.append(_row(key[1:], stored, include_value))
+            rows.append(row_from(key[1:], stored, include_value))
             size_bytes += len(key) + (len(stored) if include_value else VERSION.size)
         return rows, False
 
@@ -394,7 +397,7 @@ class TableState:
         """
         found: list[tuple[bytes, VersionTuple]] = []
         stop = USER + end if end else USER_END
-        low, high = self._bounds(())
+        low, high = self.bounds(())
         for examined, (key, stored) in enumerate(self._store.items(USER + start)):
             if key >= stop:
                 break
@@ -404,7 +407,7 @@ class TableState:
                 found.append((key[1:], stored_version(stored)[0]))
         return found, None
 
-    def _bounds(self, hashes: Sequence[int]) -> tuple[int, int]:
+    def bounds(self, hashes: Sequence[int]) -> tuple[int, int]:
         """The hashes that a reader may see; (-1, -1): all that are there."""
         owned = self.owned
         if not hashes and not owned.purging:
@@ -469,8 +472,8 @@ class TableState:
         self._store.close()
 
 
-def open_state(path: str, engine: StoreEngine) -> TableState:
-    """Open the store in directory `path`, or make an empty one.
+def open_state(path: str, engine: StoreEngine, *, ordered: bool = False) -> TableState:
+    """Open the store in directory `path`, or make an empty one. `ordered`: it is to keep the hierarchical order.
 
     Raises:
         NewerFormatError: a newer version of Antiphon wrote it.
@@ -478,21 +481,11 @@ def open_state(path: str, engine: StoreEngine) -> TableState:
     """
     store = engine.open(path)
     try:
-        return TableState(store, path)
+        state = TableState(store, path)
+        if ordered:
+            state.keep_order()
+        return state
     except Exception:
         with contextlib.suppress(StorageFailedError):
             store.close()
         raise
-
-
-def _row(key: bytes, stored: bytes, include_value: bool) -> Row:
-    version, session_id, attributes, at = stored_row(stored)
-    value: Any = stored[at:] if include_value else None
-    return Row(key, value, Version(*version), session_id, attributes)
-
-
-def _too_much(count: int) -> FrameTooLargeError:
-    return FrameTooLargeError(
-        f"the rows of {count} keys are more than {GET_BYTES_MAX} bytes together; ask for fewer at a time",
-        limit_bytes=GET_BYTES_MAX,
-    )

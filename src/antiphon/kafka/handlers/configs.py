@@ -44,7 +44,7 @@ SET: Final = 0
 RESET: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
-FIXED: Final = frozenset({"election", "writers", "conflict"})  # when a topic is made
+FIXED: Final = frozenset({"election", "writers", "conflict", "key.sorting"})  # when a topic is made
 THROTTLES: Final = frozenset(
     {
         "follower.replication.throttled.rate",

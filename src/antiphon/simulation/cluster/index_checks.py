@@ -1,4 +1,4 @@
-"""What the indexes of a table's store have to be: the entries that its rows name, and no others."""
+"""What the indexes and the order of a table's store have to be: the entries that its rows name, and no others."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from antiphon.table.state import TableState
 
 ENTRY: Final = b"\x05"
+ORDERED: Final = b"\x06"
 
 
 def check_indexes(shard_id: int, node_id: int, state: "TableState") -> None:
@@ -36,3 +37,28 @@ def check_indexes(shard_id: int, node_id: int, state: "TableState") -> None:
         f"on node {node_id} {len(wanted)} entries of indexes follow from the rows, {len(found)} are found, and the store "
         f"has {len(stored)}; they differ in {sorted(found ^ wanted)[:3]}",
     )
+
+
+def check_order(shard_id: int, node_id: int, state: "TableState") -> None:
+    """Raise ViolationError where a row has no entry in the hierarchical order, or an entry no row, or there is any where
+    the table has no such order.
+    """
+    found = [
+        key[3:].replace(b"\xff", b"/") for key, _ in state.store.items(ORDERED) if key.startswith(ORDERED)
+    ]
+    rows = [row.key for row in state.scan(b"", b"", SCAN_ROWS_MAX, include_value=False)[0]]
+    wanted = [key for key in rows if state.ordered and _is_text(key)]
+    strays = set(found) - set(wanted)
+    require(
+        not set(wanted) - set(found)
+        and (not strays or state.owned.purging)
+        and len(found) == len(set(found)),
+        "order-is-its-rows",
+        shard_id,
+        f"on node {node_id} {len(wanted)} rows have a place in the order, {len(found)} entries are there; they differ in "
+        f"{sorted(set(found) ^ set(wanted))[:3]}",
+    )
+
+
+def _is_text(key: bytes) -> bool:
+    return key.decode(errors="replace").encode() == key

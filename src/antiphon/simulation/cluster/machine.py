@@ -165,7 +165,7 @@ class Machine:
             ports=Ports(
                 NATIVE_PORT,
                 KAFKA_PORT,
-                OXIA_PORT if options.oxia_clients else -1,
+                OXIA_PORT if options.oxia_clients or options.oxia_scanners else -1,
                 HTTP_PORT,
                 PEER_PORT if keyed else -1,
             ),
@@ -230,6 +230,9 @@ class Machine:
                 )
             self._watcher.node_made(self, server.node)
             await server.start()
+            if self._world.options.oxia_page_rows and server.oxia is not None:
+                reads = server.oxia.calls.reads
+                reads.page_rows = reads.list_keys = self._world.options.oxia_page_rows
             if self._world.options.principals:
                 server.node.spawn(make_user(server.node.gateway, root_user()))
         except Exception as error:  # noqa: BLE001 - whether it may fail is judged

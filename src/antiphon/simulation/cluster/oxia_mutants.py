@@ -5,12 +5,16 @@ from typing import Any, Final
 from antiphon.node import split_copy
 from antiphon.oxia import tails
 from antiphon.oxia.calls import OxiaCalls
+from antiphon.oxia.reads import Reads
 from antiphon.oxia.tails import Tail
 from antiphon.oxia.writes import Writes
+from antiphon.partition.table_reads import TableReads
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, MOVES, RESETS
-from antiphon.table import attributed, indexes
+from antiphon.table import attributed, indexes, key_order
 from antiphon.table.attributed import Sequences
+from antiphon.table.range_removals import RangeRemovals
+from antiphon.table.state import TableState
 
 _WORK: Final[dict[str, Any]] = {
     "appenders": 0,
@@ -19,6 +23,7 @@ _WORK: Final[dict[str, Any]] = {
     "oxia_clients": 3,
 }
 _SPLITS: Final[dict[str, Any]] = {**MOVES, **_WORK, "commands": "split", "table_shards": 2}
+_RANGES: Final[dict[str, Any]] = {**_WORK, "oxia_clients": 0, "oxia_scanners": 3}
 
 OXIA_MUTANTS: Final = (
     ClusterMutant(
@@ -120,5 +125,45 @@ OXIA_MUTANTS: Final = (
         "a follower applies a row without its attributes",
         (Edit(attributed, "put_attributed", "to.attributed = True", "pass"),),
         options={**CRASHES, **_WORK},
+    ),
+    ClusterMutant(
+        "oxia-order-keeps-what-was",
+        "the entry of a key in the hierarchical order stays when its row is removed",
+        (Edit(key_order, "add_entries", "batch.delete(entry_of(key))", "pass"),),
+        options={**CALM, **_RANGES},
+        quick=True,
+    ),
+    ClusterMutant(
+        "oxia-pages-go-on-elsewhere",
+        "a page in the hierarchical order begins where the last key with a zero byte would stand",
+        (
+            Edit(
+                TableReads,
+                "_scan_ordered",
+                "bounds_of(request.start, request.end, request.after)",
+                "bounds_of(request.after + bytes(1) if request.after else request.start, request.end)",
+            ),
+        ),
+        options={**CALM, **_RANGES, "oxia_page_rows": 1},
+        quick=True,
+    ),
+    ClusterMutant(
+        "oxia-order-keeps-what-a-split-took",
+        "the entries of rows that a split has taken away stay when the rows are removed",
+        (Edit(TableState, "purge", "if self.ordered:", "if False:"),),
+        options={**_SPLITS, **_RANGES, "table_shards": 2},
+    ),
+    ClusterMutant(
+        "oxia-ranges-miss-uncommitted",
+        "a removal of a range by depth looks for what is not committed by its bytes",
+        (Edit(RangeRemovals, "_known", "order.sort_key", "None"),),
+        options={**CALM, **_RANGES, "oxia_scanners": 6, "operations_per_s": 0, "fault_ms": 1_000},
+        first_seed=2,
+    ),
+    ClusterMutant(
+        "oxia-scans-end-with-their-page",
+        "a list or a scan of several pages ends with the first of them",
+        (Edit(Reads, "_ordered_page", "found.more", "False"), Edit(Reads, "_page", "rows.more", "False")),
+        options={**CALM, **_RANGES, "oxia_page_rows": 1},
     ),
 )

@@ -9,7 +9,7 @@ from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import read_header
 from antiphon.records.changes import stored_version
-from antiphon.simulation.cluster.index_checks import check_indexes
+from antiphon.simulation.cluster.index_checks import check_indexes, check_order
 from antiphon.simulation.cluster.marked_logs import check_transactions
 from antiphon.simulation.cluster.settle_multi import check_multi, what_is_open_in_multi
 from antiphon.simulation.violation import require
@@ -139,6 +139,7 @@ def check_everything(cluster: "SimulatedCluster") -> None:
                 if host.table is not None and shard_id in cluster.evidence.truths:
                     _check_table(cluster, machine, host)
                     check_indexes(host.shard_id, machine.node_id, host.table.state)
+                    check_order(host.shard_id, machine.node_id, host.table.state)
     for shard_id, found in sorted(multi.items()):
         check_multi(cluster, shard_id, found)
 

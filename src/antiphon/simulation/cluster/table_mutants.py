@@ -119,8 +119,8 @@ TABLE_MUTANTS: Final = (
             Edit(
                 RangeRemovals,
                 "_delete_range",
-                "self.state.versions_in(start, op.end, min",
-                'self.state.versions_in(start, b"", min',
+                "order.stored(self.state, start, range_end, min",
+                'order.stored(self.state, start, b"", min',
             ),
         ),
         options=_RANGES,
@@ -128,7 +128,7 @@ TABLE_MUTANTS: Final = (
     ClusterMutant(
         "node-range-misses-uncommitted",
         "a delete of a range leaves alone what is in the log and not in the store yet",
-        (Edit(RangeRemovals, "_delete_range", "[*self._overlay, *named, *to.made]", "[*named]"),),
+        (Edit(RangeRemovals, "_known", "[*self._overlay, *named, *to.made]", "[*named]"),),
         options=_RANGES,
     ),
     ClusterMutant(

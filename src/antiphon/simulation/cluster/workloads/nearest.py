@@ -16,7 +16,7 @@ from antiphon.simulation.cluster.workloads.table import KEYS, TableWorkload
 from antiphon.simulation.cluster.workloads.table_history import Seen, TableHistory, positions
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import require
-from antiphon.table.state import CEILING, FLOOR, HIGHER, LOWER
+from antiphon.table.neighbours import CEILING, FLOOR, HIGHER, LOWER
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster

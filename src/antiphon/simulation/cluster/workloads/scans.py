@@ -137,7 +137,7 @@ def check_read(history: TableHistory, read: Read) -> None:
     keys = read.asked_for(history)
     for key in keys:
         allowed, row = history.allowed(key, read.began, read.ended), read.rows.get(key)
-        if not any(_fits(row, state) for state in allowed):
+        if not any(fits(row, state) for state in allowed):
             raise ViolationError(
                 "linearizable-scan",
                 min(history.starts),
@@ -155,7 +155,7 @@ def check_read(history: TableHistory, read: Read) -> None:
 def _check_one_moment(history: TableHistory, shard_id: int, keys: list[bytes], read: Read) -> None:
     """The shard was once as the read says."""
     for state in history.states(shard_id, read.began, read.ended):
-        if all(_fits(read.rows.get(key), state.get(key)) for key in keys):
+        if all(fits(read.rows.get(key), state.get(key)) for key in keys):
             return
     raise ViolationError(
         "scan-of-one-moment",
@@ -165,7 +165,8 @@ def _check_one_moment(history: TableHistory, shard_id: int, keys: list[bytes], r
     )
 
 
-def _fits(row: Seen, state: Seen) -> bool:
+def fits(row: Seen, state: Seen) -> bool:
+    """Is what a reader saw of a key this state of it?"""
     if row is None or state is None:
         return row is state
     return row == state or row[1] is None
