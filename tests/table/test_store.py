@@ -333,7 +333,7 @@ def test_a_disk_that_fails_a_flush_is_told_and_the_store_is_closed(seed: int) ->
     with pytest.raises(StorageFailedError):
         store.flush()
     disk.fail_after = None
-    with pytest.raises(StorageFailedError, match="closed"):
+    with pytest.raises(StorageFailedError, match="flush failed"):
         store.get(b"a")  # what is on the disk, nobody knows
     store.close()
     again = MemoryEngine(disk.crash(), Random(seed)).open("/store")

@@ -11,14 +11,21 @@ from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
+    from antiphon.log.recovery import DamageReport
     from antiphon.log.simulated_disk import SimulatedDisk
     from antiphon.log.snapshot import SegmentSummary
     from antiphon.partition.partition import Partition
+    from antiphon.simulation.cluster.machine import Machine
 
 
 def is_new_voter(host: "Partition") -> bool:
     """Is this a replica of `__cluster` that says it forgot? Who is to vote cannot prove that it never did."""
     return host.shard_id == CLUSTER_SHARD_ID and host.log.damaged is not None and host.log.damaged.forgot
+
+
+def may_have_been_placed(machine: "Machine", damaged: "DamageReport") -> bool:
+    """Does a node on a new disk not know yet what had been placed on the old one? It takes what is new for forgotten."""
+    return machine.has_new_disk and damaged.forgot
 
 
 def check_opened(disk: "SimulatedDisk", path: str, host: "Partition", node_id: int) -> None:

@@ -299,9 +299,7 @@ class Watch:
             damaged is None
             or damaged.joins
             or machine.node_id in self._evidence.hurt
-            or (
-                machine.has_new_disk and damaged.forgot
-            )  # it may not know yet what had been placed on the old one
+            or log_checks.may_have_been_placed(machine, damaged)
             or (self._world.options.changes_voters and log_checks.is_new_voter(host)),
             "no-loss",
             host.shard_id,
