@@ -17,6 +17,7 @@ from tests.fuzz.targets.nodes import Listener, World, input_of
 from tests.kafka.kafka_nodes import create
 
 PORT: Final = 6648
+PIECES_BYTES: Final = 512 * 1024
 KINDS: Final = [
     kind
     for _, kind in inspect.getmembers(m, inspect.isclass)
@@ -89,7 +90,7 @@ class OxiaMessages(Target):
 
 
 class OxiaLarge(Target):
-    """Messages of which a piece is repeated, up to 2 MiB, as each kind of request, in pieces as the listener reads them."""
+    """Messages of which a piece is repeated, up to half a MiB, as each kind of request, in pieces as the listener reads them."""
 
     slow_s = 4.0
     memory_bytes = 128 * MIB
@@ -107,8 +108,8 @@ class OxiaLarge(Target):
         ]
 
     def run(self, data: bytes) -> None:
-        rest, repeated = split(b"\x04" + data[1:])
-        large = enlarged(rest[2:], repeated)
+        rest, (times, start, size) = split(b"\x04" + data[1:])
+        large = enlarged(rest[2:], (min(times, PIECES_BYTES // max(1, size)), start, size))
         for kind in (m.WriteRequest, m.ReadRequest, m.RangeRequest):
             told = self._whole(kind, large)
             pieces = self._in_pieces(kind, large)
