@@ -298,7 +298,9 @@ async def test_calls_that_wait_for_a_client_to_take_answers_are_not_woken_in_vai
         for _ in range(40):
             ask(connection, "RangeScan", m.RangeRequest(shard=shard_id))
         await asyncio.sleep(1)
-        (served,) = (one for one in nodes.servers[0].oxia.open_connections if one.calls)
+        listener = nodes.servers[0].oxia
+        assert listener is not None
+        (served,) = (one for one in listener.open_connections if one.calls)
         waiting = dict(served._answering)
         assert len(waiting) > 4
         looked = 0

@@ -214,9 +214,9 @@ class HttpConnection(asyncio.Protocol):
             made = self._make_page(request, session, (lines, form), keep=keep)
             self._page_making = asyncio.get_running_loop().create_task(made, name="dashboard page")
             return
-        reply = refusal or self._page(lines, form, session)
-        if reply is not None:
-            self._reply(reply, keep=keep and reply[0] != 400, body=not lines[0].startswith(b"HEAD "))
+        page = refusal or self._page(lines, form, session)
+        if page is not None:
+            self._reply(page, keep=keep and page[0] != 400, body=not lines[0].startswith(b"HEAD "))
 
     def _page(self, lines: list[bytes], form: bytes, session: Session) -> Reply | None:
         """The page that is asked for, or, where quotas are used up, when it can be had. None: it comes later."""

@@ -90,7 +90,7 @@ class OxiaMessages(Target):
 
 
 class OxiaLarge(Target):
-    """Messages of which a piece is repeated, up to half a MiB, as each kind of request, in pieces as the listener reads them."""
+    """Messages of which a piece is repeated, up to half a MiB, read at once and in pieces as the listener does."""
 
     slow_s = 4.0
     memory_bytes = 128 * MIB

@@ -322,7 +322,9 @@ def batch_of(offset: int, producer_id: int, changes: list[tuple[bytes, bytes | N
     """A batch of a table's log; of a producer's transaction, unless its id is -1."""
     headers = [(VERSION_HEADER, VERSION.pack(offset, 0, 1, 1))]
     records: list[Any] = [(key, value, headers, 1) for key, value in changes]
-    how = {} if producer_id < 0 else {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+    how: dict[str, Any] = (
+        {} if producer_id < 0 else {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+    )
     built = build_batch(records, is_transactional=producer_id >= 0, **how)
     return moved(bytes(built), offset)
 
