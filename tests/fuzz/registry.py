@@ -11,6 +11,9 @@ TARGETS: Final = {
     "batches": "batches:Batches",
     "compressed": "batches:Compressed",
     "log-entries": "batches:LogEntries",
+    "row-attributes": "tables:RowAttributes",
+    "index-entries": "tables:IndexEntries",
+    "prepared-batches": "tables:PreparedBatches",
     "shard-files": "disks:ShardFiles",
     "aborted-files": "disks:AbortedFiles",
     "node-files": "disks:NodeFiles",
@@ -35,6 +38,7 @@ TARGETS: Final = {
     "http": "nodes:Http",
     "http-login": "nodes:HttpLogin",
     "oxia-messages": "oxia:OxiaMessages",
+    "oxia-large": "oxia:OxiaLarge",
     "oxia-frames": "oxia:OxiaFrames",
     "oxia": "oxia:Oxia",
 }

@@ -12,7 +12,8 @@ import pytest
 from antiphon import system
 from antiphon.errors import PortInUseError
 from antiphon.http.access import Reply
-from antiphon.http.listener import REQUEST_BYTES_MAX, HttpListener
+from antiphon.http.connection import REQUEST_BYTES_MAX
+from antiphon.http.listener import HttpListener
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.metrics import NodeMetrics
@@ -217,3 +218,35 @@ async def test_a_taken_port_is_named() -> None:
         second: Any = HttpListener(nodes.nodes[0].gateway, metrics=bytes, status=dict)
         with pytest.raises(PortInUseError, match=str(HTTP_PORT)):
             await nodes.processes[0].run(second.start("node-0", HTTP_PORT))
+
+
+async def whole_page(reader: asyncio.StreamReader, size_bytes: int) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(size_bytes)
+    return head
+
+
+@in_virtual_time
+async def test_pages_that_many_connections_do_not_take_stay_within_the_memory_for_clients() -> None:
+    """None of them holds anything before its page is made: it is written in turn, when there is room for it."""
+    size_bytes = 1_000_000
+    with patch.object(HttpListener, "answer", lambda *_: (200, "text/plain", bytes(size_bytes))):
+        async with served() as nodes:
+            pool = nodes.servers[0].memory.pools["http"]
+            pool.limit_bytes = pool.budget.limit_bytes = 4_000_000
+            clients = []
+            for _ in range(40):
+                reader, writer = await asyncio.open_connection("node-0", HTTP_PORT, limit=1000)
+                writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+                clients.append((reader, writer))
+            highest = 0
+            for _ in range(40):
+                await asyncio.sleep(0.05)
+                highest = max(highest, pool.held_bytes)
+            assert size_bytes < highest < 4_000_000 + 2 * size_bytes
+            for head in await asyncio.gather(*(whole_page(reader, size_bytes) for reader, _ in clients)):
+                assert b"200 OK" in head
+            await eventually(lambda: pool.held_bytes == 0)
+            assert pool.budget.large is None
+            for _, writer in clients:
+                writer.close()

@@ -11,11 +11,12 @@ from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, Budget
 from antiphon.kafka.connection import RECEIVE_BYTES, Connection, Inbox
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from tests.kafka.kafka_nodes import KafkaNodes
-from tests.kafka.raw import batch, fetch_body, listening, produce, produce_body
+from tests.kafka.raw import RawClient, batch, fetch_body, listening, produce, produce_body
 from tests.memory import allocated_at_most
 from tests.node.in_process import in_virtual_time
 
 MIB = 1024 * 1024
+SESSION_EPOCH = slice(21, 25)  # of a fetch's body
 
 
 def pool_of(served: KafkaNodes) -> Any:
@@ -191,3 +192,58 @@ async def test_small_clients_are_served_while_heavy_ones_fill_the_node() -> None
             began_s = loop.time()
             await produce(good, "t", batch(b"x" * 50_000))
             assert loop.time() - began_s < 0.1
+
+
+async def crowd(connect: Any, sent: bytearray, count: int = 60) -> list[RawClient]:
+    """Clients that each ask for one answer, and take none of it."""
+    clients = [await connect() for _ in range(count)]
+    for client in clients:
+        client.reader._limit = 1000
+        client.send(1, 12, sent)
+    return clients
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("session", [False, True])
+@in_virtual_time
+async def test_batches_that_many_connections_do_not_take(cold: bool, session: bool) -> None:
+    """None of them holds anything before its first batch is read, which comes however large it is: in turn."""
+    async with listening() as (served, connect):
+        await served.create("t")
+        await served.append("t", batch(bytes(900_000)))
+        await served.append("t", batch(bytes(900_000)))
+        shard_id = served.nodes.nodes[0].gateway.topic("t").shards[0].shard_id
+        if cold:
+            served.nodes.nodes[0].hosts[shard_id].log.release_memory()
+        pool = pool_of(served)
+        pool.limit_bytes = pool.budget.limit_bytes = 4 * MIB
+        sent = fetch_body("t", 0, wait_ms=10_000)
+        if session:
+            sent[SESSION_EPOCH] = bytes(4)  # it begins one
+        with allocated_at_most(16 * MIB):
+            clients = await crowd(connect, sent)
+            highest = 0
+            for _ in range(60):
+                await asyncio.sleep(0.05)
+                highest = max(highest, pool.held_bytes)
+        assert MIB < highest < 4 * MIB + 2 * MIB + len(clients) * FLOOR_BYTES
+        sizes = [len(frame) for frame in await asyncio.gather(*(client.frame() for client in clients))]
+        assert len([size for size in sizes if size > 900_000]) > 3
+        await asyncio.sleep(1.1)
+        assert pool.held_bytes < len(clients) * 1024
+        assert pool.budget.large is None
+
+
+@in_virtual_time
+async def test_small_batches_are_read_while_others_fill_the_node() -> None:
+    async with listening() as (served, connect):
+        for name, size_bytes in (("t", 900_000), ("small", 100)):
+            await served.create(name)
+            await served.append(name, batch(bytes(size_bytes)))
+        pool = pool_of(served)
+        pool.limit_bytes = pool.budget.limit_bytes = 2 * MIB
+        await crowd(connect, fetch_body("t", 0, wait_ms=10_000))
+        await asyncio.sleep(1)
+        good = await connect()
+        async with asyncio.timeout(0.5):
+            assert len(await good.receive(good.send(1, 12, fetch_body("small", 0)))) > 100

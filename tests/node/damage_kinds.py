@@ -2,7 +2,7 @@
 
 import errno
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
@@ -36,7 +36,10 @@ from tests.node.damage_cluster import COUNT, FOLDERS, files_of
 from tests.node.in_process import DIRECTORY, KEY_FILE, NATIVE_PORT, PEER_PORT
 
 VICTIM: Final = 1
-HARMS: Final = ("flip", "cut", "extend", "zero", "swap", "duplicate", "delete", "empty", "forbid")
+HARMS: Final = (
+    "flip", "cut", "extend", "zero", "swap", "reorder", "duplicate", "replace", "delete", "empty", "forbid",
+)  # fmt: skip
+OF_POSITIONS: Final = ("reorder", "replace")  # what takes another file of its kind in the same folder
 PAGE_BYTES: Final = 512
 RESET_TOPIC: Final = "other"
 
@@ -217,6 +220,10 @@ def harm_file(kind: str, path: str, harm: str, disks: dict[int, SimulatedDisk], 
             other_disk, other = _another(kind, path, disks)
             disk.restore(path, bytes(other_disk.durable(other) or b""))
             other_disk.restore(other, data) if other_disk is disk else None
+        case "reorder" | "replace":
+            other = neighbour(kind, path, paths_on(disk)) or path
+            disk.restore(path, bytes(disk.durable(other) or b""))
+            disk.restore(other, data) if harm == "reorder" else None
         case "duplicate":
             disk.restore(_twin(path), data)
         case "delete":
@@ -235,6 +242,15 @@ def _another(kind: str, path: str, disks: dict[int, SimulatedDisk]) -> tuple[Sim
             return disk, found
     other = disks[(VICTIM + 1) % COUNT]
     return (other, path) if other.exists(path) else (disk, path)
+
+
+def neighbour(kind: str, path: str, paths: Iterable[str]) -> str:
+    """The next file of the same kind in the same folder, else the one before; empty: there is none."""
+    folder = path.rsplit("/", 1)[0] + "/"
+    alike = sorted(one for one in paths if one.startswith(folder) and re.fullmatch(PATTERNS[kind], one))
+    behind = [one for one in alike if one > path]
+    before = [one for one in alike if one < path]
+    return (behind or before[::-1] or [""])[0]
 
 
 def _twin(path: str) -> str:

@@ -28,6 +28,7 @@ from tests.node.damage_kinds import (
     EVERYWHERE,
     HARMS,
     KINDS,
+    OF_POSITIONS,
     PATTERNS,
     PREPARED,
     READ_WHILE_RUNNING,
@@ -36,6 +37,7 @@ from tests.node.damage_kinds import (
     Shards,
     disks_of,
     harm_file,
+    neighbour,
     paths_on,
 )
 from tests.node.damage_outcomes import RUNNING, Trial
@@ -65,7 +67,8 @@ def all_trials(disks: dict[str, dict[int, Copy]], shards: Shards, per_kind: int 
             step = max(1, len(found) // count)
             for path in found[::step][:count]:
                 for harm in HARMS:
-                    yield Trial(kind, path, harm, before)
+                    if harm not in OF_POSITIONS or neighbour(kind, path, paths):
+                        yield Trial(kind, path, harm, before)
 
 
 # -- trials -----------------------------------------------------------------------------------------------------------
@@ -236,27 +239,33 @@ def table(trials: Sequence[Trial]) -> str:
     return "\n".join(lines + [f"- {kind}: `{text}`" for kind, text in refusals])
 
 
-def _rows(trials: Sequence[Trial]) -> list[str]:
+def _rows(trials: Sequence[Trial], known: dict[str, dict[str, str]] | None = None) -> list[str]:
+    """The lines of a table; `known`: what it said before, by kind and way, which stays where nothing was tried now."""
     lines = ["| file | " + " | ".join(HARMS) + " |", "|---" * (len(HARMS) + 1) + "|"]
-    for kind in dict.fromkeys([*PATTERNS, *damage_settings.FILES]):
+    known = known or {}
+    for kind in dict.fromkeys([*known, *PATTERNS, *damage_settings.FILES]):
         cells = []
         for harm in HARMS:
             words = sorted({one.word for one in trials if (one.kind, one.harm) == (kind, harm)})
-            cells.append(", ".join(words) or "-")
-        if set(cells) != {"-"}:
+            cells.append(", ".join(words) or known.get(kind, {}).get(harm, "-"))
+        if set(cells) != {"-"} or kind in known:
             lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     return lines
 
 
 def merged(old: str, trials: Sequence[Trial]) -> str:
-    """The tables with these trials' rows in the first one, in the place of those of the same kinds, or behind all."""
+    """The tables with what these trials say in the first one: in the rows of the same kinds, or behind all."""
     lines = old.split("\n")
     first = next(at for at, line in enumerate(lines) if line.startswith("|---")) + 1
     end = next((at for at in range(first, len(lines)) if not lines[at].startswith("|")), len(lines))
-    rows = {line.split(" | ")[0]: line for line in lines[first:end]}
-    made = _rows([one for one in trials if one.before != RUNNING])[2:]
-    rows |= {line.split(" | ")[0]: line for line in made}
-    return "\n".join([*lines[:first], *rows.values(), *lines[end:]])
+    ways = _cells(lines[first - 2])[1:]
+    known = {kind: dict(zip(ways, words, strict=True)) for kind, *words in map(_cells, lines[first:end])}
+    made = _rows([one for one in trials if one.before != RUNNING], known)
+    return "\n".join([*lines[: first - 2], *made, *lines[end:]])
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("| ").split(" | ")]
 
 
 def say(trial: Trial) -> None:
@@ -267,13 +276,13 @@ def say(trial: Trial) -> None:
 
 
 def main() -> int:
-    """Run all, print each, write the table. Words of the command line choose kinds of files: then their rows are written,
-    those of nodes that were started.
+    """Run all, print each, write the table. Words of the command line choose kinds of files, or ways: then only what those
+    trials say is written, of nodes that were started.
     """
     began, wanted = time.monotonic(), sys.argv[1:]
 
     def chosen(found: list[Trial]) -> list[Trial]:
-        return [one for one in found if not wanted or any(word in one.kind for word in wanted)]
+        return [one for one in found if not wanted or any(w in one.kind or w == one.harm for w in wanted)]
 
     of_settings = damage_settings.run_trials(chosen, say)
     trials = run_trials(chosen, say) + of_settings

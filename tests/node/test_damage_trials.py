@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.damage_kinds import HARMS, KINDS
+from tests.node.damage_kinds import HARMS, KINDS, OF_POSITIONS, neighbour
 from tests.node.damage_outcomes import RUNNING, Trial
 from tests.node.damage_trials import merged, run_trials
 
@@ -15,6 +15,10 @@ def some(trials: list[Trial]) -> list[Trial]:
         chosen += [one for one in trials if (one.kind, one.harm, one.before) == (kind, harm, "stopped")][:1]
         if number % 4 == 0:
             chosen += [one for one in trials if (one.kind, one.harm, one.before) == (kind, harm, RUNNING)][:1]
+    for harm in OF_POSITIONS:
+        chosen += [one for one in trials if (one.kind, one.harm, one.before) == ("segment", harm, "stopped")][
+            :1
+        ]
     return chosen + [one for one in trials if (one.kind, one.harm) == ("identity.json", "swap")][:1]
 
 
@@ -36,10 +40,25 @@ def test_rows_of_some_kinds_take_the_places_of_their_old_ones() -> None:
     told = merged(old, trials).split("\n")
     others = " | -" * (len(HARMS) - 1)
     assert told == [
-        *old.split("\n")[:2],
+        "| file | " + " | ".join(HARMS) + " |",
+        "|---" * (len(HARMS) + 1) + "|",
         f"| lock | as before{others} |",
-        "| scrub | told |",
+        f"| scrub | told{others} |",
         f"| audit | as before{others} |",
         "",
         "2 trials.",
     ]
+
+
+def test_only_what_was_tried_is_written_anew() -> None:
+    old = "| file | flip | swap |\n|---|---|---|\n| index | mended | told |"
+    tried = Trial("index", "/data/x", "reorder", "stopped", served=True, mended=True)
+    told = dict(zip(HARMS, merged(old, [tried]).split("\n")[2].strip("| ").split(" | ")[1:], strict=True))
+    assert told == dict.fromkeys(HARMS, "-") | {"flip": "mended", "swap": "told", "reorder": "as before"}
+
+
+def test_a_neighbour_is_a_file_of_the_same_kind_in_the_same_folder() -> None:
+    paths = [f"/data/shards/{shard}/{n:020d}.log" for shard in (1, 2) for n in (0, 5)]
+    assert neighbour("segment", paths[0], paths) == paths[1]
+    assert neighbour("segment", paths[1], paths) == paths[0]
+    assert not neighbour("segment", paths[0], [paths[0], paths[2], "/data/shards/1/hard-state"])

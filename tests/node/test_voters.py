@@ -11,13 +11,20 @@ from antiphon.log.disk import read_whole, replace_file
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
 from antiphon.model.requests import AlterVoters, CreateTopic, RemoveNode
-from antiphon.node.config import NodeConfig
+from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.node.known_voters import Address, Note, read_note, write_note
 from antiphon.node.node import Node
 from antiphon.replication.members import Members
 from antiphon.replication.raft import RaftReplica
 from antiphon.simulation.runtime.network import Network
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+from tests.node.in_process import (
+    DIRECTORY,
+    NATIVE_PORT,
+    Nodes,
+    cluster_of,
+    eventually,
+    in_virtual_time,
+)
 
 
 def some(nodes: Nodes) -> Node:
@@ -212,3 +219,72 @@ async def test_a_change_that_cannot_go_on_is_taken_back() -> None:
         nodes.network.heal(f"node-{leader}", "node-3")
         await become_voters(nodes, {0, 1, 2})
         await works(nodes, "a")
+
+
+def moved(nodes: Nodes, port: int) -> None:
+    """All nodes are configured to listen elsewhere, and node.toml of each says where all others are."""
+    nodes.members = [Member(member.id, f"node-{member.id}:{port}") for member in nodes.members]
+    nodes.told["ports"] = Ports(port, -1, -1, -1)
+
+
+async def stopped(nodes: Nodes) -> None:
+    for node_id in list(nodes.nodes):
+        await nodes.stop(node_id)
+
+
+async def started_again(nodes: Nodes) -> None:
+    for member in nodes.members:
+        await nodes.start(member.id)
+    for node in nodes.nodes.values():
+        assert await node.joined(20)
+
+
+@in_virtual_time
+async def test_all_nodes_move_to_new_addresses_while_they_are_down() -> None:
+    """What was noted of the voters, and what the metadata says, is of before: the operator's word counts too."""
+    async with cluster_of(3) as nodes:
+        await change(nodes, remove=2, become={0, 1})
+        await change(nodes, add=2, become={0, 1, 2})
+        await stopped(nodes)
+        assert read_note(nodes.disks[0], f"{DIRECTORY}/voters") is not None
+        moved(nodes, 7500)
+        await started_again(nodes)
+        await works(nodes, "after")
+        await eventually(
+            lambda: all(
+                one.native.endswith(":7500")
+                for node in nodes.nodes.values()
+                for one in node.view.nodes.values()
+            )
+        )
+        await stopped(nodes)  # and what is noted now is where they are
+        await started_again(nodes)
+        await works(nodes, "again")
+
+
+@in_virtual_time
+async def test_nodes_that_were_moved_without_a_word_in_node_toml_are_found_where_they_were_noted() -> None:
+    async with cluster_of(3) as nodes:
+        await change(nodes, remove=2, become={0, 1})
+        await change(nodes, add=2, become={0, 1, 2})
+        configured = list(nodes.members)
+        await stopped(nodes)
+        moved(nodes, 7500)
+        await started_again(nodes)
+        await works(nodes, "after")
+        await stopped(nodes)
+        nodes.members = configured  # one that was written before the move
+        await started_again(nodes)
+        await works(nodes, "again")
+
+
+@in_virtual_time
+async def test_a_note_that_leads_to_other_nodes_does_no_harm() -> None:
+    async with cluster_of(3) as nodes:
+        await stopped(nodes)
+        for disk in nodes.disks.values():
+            wrong = tuple(Address(one, f"node-{(one + 1) % 3}:{NATIVE_PORT}") for one in range(3))
+            note = Note(ShardMeta(CLUSTER_SHARD_ID, 0, (0, 1, 2)), wrong)
+            write_note(disk, f"{DIRECTORY}/voters", note)
+        await started_again(nodes)
+        await works(nodes, "after")

@@ -4,16 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from antiphon.model.requests import Fetch
 from antiphon.node.config import Limits
-from antiphon.oxia import call
+from antiphon.oxia import call, writes
 from antiphon.oxia import frames as f
 from antiphon.oxia import messages as m
 from antiphon.oxia.http2 import Bounds
-from antiphon.oxia.protobuf import decode
+from antiphon.oxia.protobuf import Decoding, decode
 from antiphon.oxia.shards import ShardRequests
 from antiphon.oxia.status import DEADLINE_EXCEEDED
 from antiphon.oxia.tails import Piece, Tails
@@ -258,3 +259,64 @@ async def test_a_tail_is_shared_by_those_for_whom_it_has_everything() -> None:
     for tail in (later, later, later, earlier, earlier):
         tails.leave(7, tail)
     assert not tails._tails
+
+
+@in_virtual_time
+async def test_others_have_their_turn_while_a_large_message_is_read_planned_and_answered() -> None:
+    """One turn of the loop reads a few thousand fields, and makes or answers a thousand operations."""
+    puts = [m.PutRequest(key=b"%05d" % n, value=b"v") for n in range(6_000)]
+    async with nodes_with(count=1) as nodes:
+        (shard_id,) = shards_of(nodes)
+        most, work = [0, 0, 0], [0, 0, 0]
+        step, put, told = Decoding.step, writes._put, writes._put_response
+
+        def noted(kind: int, done: Any) -> Any:
+            def call(*args: Any) -> Any:
+                if not any(work):
+                    asyncio.get_running_loop().call_soon(work.__setitem__, slice(None), [0, 0, 0])
+                work[kind] += 1
+                most[kind] = max(most[kind], work[kind])
+                return done(*args)
+
+            return call
+
+        with (
+            patch.object(Decoding, "step", noted(0, step)),
+            patch.object(writes, "_put", noted(1, put)),
+            patch.object(writes, "_put_response", noted(2, told)),
+        ):
+            answer = await write(client(0), shard_id, puts=puts)
+        assert [one.status for one in answer.puts] == [0] * len(puts)
+        assert most == [1, writes.PIECE, writes.PIECE]
+
+
+@in_virtual_time
+async def test_calls_that_wait_for_a_client_to_take_answers_are_not_woken_in_vain() -> None:
+    """A frame that makes nothing go on wakes no call, however many wait on its connection."""
+    async with with_rows() as (nodes, shard_id):
+        connection = await shut()
+        for _ in range(40):
+            ask(connection, "RangeScan", m.RangeRequest(shard=shard_id))
+        await asyncio.sleep(1)
+        listener = nodes.servers[0].oxia
+        assert listener is not None
+        (served,) = (one for one in listener.open_connections if one.calls)
+        waiting = dict(served._answering)
+        assert len(waiting) > 4
+        looked = 0
+        takes_more = type(served)._takes_more
+
+        def counted(self: Any, one: Any) -> bool:
+            nonlocal looked
+            looked += 1
+            return takes_more(self, one)
+
+        with patch.object(type(served), "_takes_more", counted):
+            for _ in range(100):
+                connection._write(f.frame(f.PING, 0, 0, b"12345678"))
+                await asyncio.sleep(0.001)
+        assert looked == 0
+        assert served._answering == waiting
+        connection._write(f.settings_frame([(f.INITIAL_WINDOW_SIZE, 1 << 24)]) + f.window_update(0, 1 << 24))
+        await asyncio.sleep(1)
+        assert not any(served._answering.get(one) is woken for one, woken in waiting.items())

@@ -1,6 +1,7 @@
 """Oxia's messages as bytes: as another codec has them, and what is refused."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -10,12 +11,17 @@ from hypothesis import strategies as st
 from antiphon.oxia import messages as m
 from antiphon.oxia.protobuf import (
     ELEMENTS_MAX,
+    FIELDS_MAX,
+    INNER_FIELDS_MAX,
+    PIECE_FIELDS,
     BadMessageError,
+    Decoding,
     Field,
     Kind,
     Message,
     decode,
     encode,
+    put_varint,
 )
 
 _TYPES = {
@@ -116,6 +122,61 @@ def test_elements_are_bounded() -> None:
     assert len(decode(m.WriteRequest, b"\x12\x00" * ELEMENTS_MAX).puts) == ELEMENTS_MAX
     with pytest.raises(BadMessageError, match="elements"):
         decode(m.WriteRequest, b"\x12\x00" * (ELEMENTS_MAX + 1))
+
+
+def read_whole(reading: Decoding[Any]) -> int:
+    """Read all of a message; how many pieces it took."""
+    steps = 1
+    while not reading.step():
+        steps += 1
+    return steps
+
+
+LARGE = {
+    "puts": b"\x12\x03\x0a\x01a" * 30_000,
+    "fields that nobody knows": b"\x78\x01" * 50_000,
+    "one field again and again": b"\x08\x01" * 50_000,
+    "both": (b"\x08\x05" + b"\x12\x06\x0a\x01a\x12\x01v" + b"\x78\x01") * 9_000,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_message_is_read_in_pieces_of_a_bounded_size(name: str) -> None:
+    reading, read = Decoding(m.WriteRequest, LARGE[name]), []
+    fields = type(reading._reader).fields
+
+    def counted(self: Any, *args: Any, **how: Any) -> Any:
+        found = fields(self, *args, **how)
+        read.append(0 if how else args[-1] - found[1])
+        return found
+
+    with patch.object(type(reading._reader), "fields", counted):
+        steps = read_whole(reading)
+    assert steps > 10
+    assert max(read) <= PIECE_FIELDS + INNER_FIELDS_MAX
+    assert reading.message == decode(m.WriteRequest, LARGE[name])
+
+
+def test_fields_are_bounded_however_little_they_leave() -> None:
+    with pytest.raises(BadMessageError, match="1000000 fields"):
+        read_whole(Decoding(m.WriteRequest, b"\x78\x01" * (FIELDS_MAX + PIECE_FIELDS)))
+    with pytest.raises(BadMessageError, match="1000000 fields"):
+        decode(m.WriteRequest, b"\x78\x01" * (FIELDS_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        b"\x78\x01" * (INNER_FIELDS_MAX + 1),
+        bytes(encode(m.PutRequest(key=b"s", sequence_key_delta=[1] * INNER_FIELDS_MAX))),
+        bytes(encode(m.PutRequest(secondary_indexes=[m.SecondaryIndex(index_name="i")] * INNER_FIELDS_MAX))),
+    ],
+)
+def test_one_message_inside_of_a_clients_cannot_hold_up_the_others(put: bytes) -> None:
+    data = bytearray(b"\x12")
+    put_varint(data, len(put))
+    with pytest.raises(BadMessageError, match="4096 fields"):
+        Decoding(m.WriteRequest, bytes(data) + put).step()
 
 
 def test_fields_that_nobody_knows_are_passed_over() -> None:

@@ -187,6 +187,7 @@ class Account:
         self.pool.accounts.discard(self)
         if self.budget.large is self:
             self.budget.large = None
+            self.budget.freed()
         self.budget.forget(self)
 
 

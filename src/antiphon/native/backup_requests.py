@@ -53,16 +53,14 @@ def read_state(exchange: Exchange, request_id: int, body: ReadState, _payload: m
 
     async def run() -> None:
         try:
-            try:
-                data = await exchange.gateway.backups.read(body)
-            finally:
-                exchange.reserve(-PIECE_BYTES)
+            data = await exchange.gateway.backups.read(body)
             exchange.reply(request_id, Done(), [data])
         except AntiphonError as error:
             exchange.fail(request_id, error)
         except OSError as error:
             exchange.fail(request_id, exchange.bug(error))
         finally:
+            exchange.reserve(-PIECE_BYTES)  # the answer counts by now
             exchange.end()
 
     def begin() -> None:
@@ -70,7 +68,7 @@ def read_state(exchange: Exchange, request_id: int, body: ReadState, _payload: m
         exchange.spawn(run())
 
     exchange.begin(request_id)
-    exchange.when_room(begin)
+    exchange.when_room(begin, lambda: PIECE_BYTES)
 
 
 def drop_state(exchange: Exchange, request_id: int, body: DropState, _payload: memoryview) -> None:

@@ -27,7 +27,7 @@ from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.interface import Gateway, ShardRequest
 from antiphon.gateway.quotas import FREE, Mute, Payer, Place, payer_of
 from antiphon.gateway.turns import COUNTED_BYTES
-from antiphon.model.attributes import IndexScan
+from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.requests import Appended, Failure, Fetch, TableGet, TableScan
 from antiphon.model.results import AppendResult
@@ -100,6 +100,7 @@ class Exchange:
         self._turns = account.budget.turns
         self._turn_asked = False
         self._is_held = False  # for want of memory
+        self._read_bytes = 0  # that are counted for answers which are being read
         self._deferred: deque[tuple[Callable[[], None], Callable[[], int] | None]] = (
             deque()
         )  # work without room
@@ -189,7 +190,9 @@ class Exchange:
         if self.is_peers:
             work()
             return
-        has_room = not self._deferred and self._has_room_for(size)
+        has_room = not self._deferred and (
+            self._account.has_room if size is None else self.has_room_for(size())
+        )
         if has_room and not self._turns.is_spent:
             work()
         elif self.connection is not None:
@@ -199,15 +202,17 @@ class Exchange:
             else:
                 self._ask_turn()
 
-    def _has_room_for(self, size: Callable[[], int] | None) -> bool:
-        """One of the node is answered without room for the answer, where the client has taken all others."""
+    def has_room_for(self, size_bytes: int) -> bool:
+        """May an answer of so many bytes be sent? One of the node may in any case, where its client has taken all others."""
         account, connection = self._account, self.connection
-        if size is None or connection is None:
-            return account.has_room
-        if account.fits(size()):
+        if self.is_peers or connection is None or account.fits(size_bytes):
             return True
         connection.count_waiting()
-        return not account.outgoing_bytes and account.is_large
+        return not account.outgoing_bytes and not self._read_bytes and account.is_large
+
+    def fits(self, size_bytes: int) -> bool:
+        """Is there room for an answer of so many bytes, without any exception?"""
+        return self.is_peers or self._account.fits(size_bytes)
 
     def answer(self, request_id: int, make: Callable[[], Any], size: Callable[[], int]) -> None:
         """Answer with what `make` returns when there is room for its `size`. The request is open until then."""
@@ -216,11 +221,15 @@ class Exchange:
         def work() -> None:
             self.end()
             self.reply(request_id, make())
-            if self.connection is not None and not self.is_peers:
-                self.connection.count_waiting()
-            self._account.large_no_more()
+            self.counted()
 
         self.when_room(work, size)
+
+    def counted(self) -> None:
+        """An answer was sent for which there may have been no room: count what waits of it."""
+        if self.connection is not None and not self.is_peers:
+            self.connection.count_waiting()
+        self._account.large_no_more()
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run what waits for the client, until it hangs up."""
@@ -249,6 +258,11 @@ class Exchange:
 
     def reserve(self, change_bytes: int) -> None:
         """Count what is about to be read for an answer, or, negative, count it no more."""
+        self._read_bytes += change_bytes
+        self.keep(change_bytes)
+
+    def keep(self, change_bytes: int) -> None:
+        """Count what is kept for the client, or, negative, count it no more."""
         if not self.is_peers:
             self._account.add(change_bytes)
 
@@ -262,13 +276,18 @@ class Exchange:
         connection.count_waiting()
         idle = not self._open_requests and not account.outgoing_bytes and not self._deferred
         if account.finishes or (idle and not account.half):
+            if idle:
+                self._hold_no_more()  # what it holds are requests, which nothing else would let on
             return
         self._is_held = True
         connection.hold("memory")
         account.wait(self._room_again)
 
     def _room_again(self) -> None:
-        while self._deferred and self._has_room_for(self._deferred[0][1]):
+        while self._deferred:
+            size = self._deferred[0][1]
+            if not (self._account.has_room if size is None else self.has_room_for(size())):
+                break
             if self._turns.is_spent:
                 self._ask_turn()
                 return
@@ -278,6 +297,10 @@ class Exchange:
         if self._deferred:
             self._account.wait(self._room_again)
         else:
+            self._hold_no_more()
+
+    def _hold_no_more(self) -> None:
+        if self._is_held and self.connection is not None:
             self._is_held = False
             self.connection.release("memory")
 
@@ -288,6 +311,8 @@ class Exchange:
         self.connection.count_waiting()
         if self._account.has_room:
             self._room_again()
+        elif self._is_held:
+            self._full()
 
     def is_slow(self, now_s: float) -> bool:
         """Has the client not sent the rest of a request, or not read its answers, for too long? Called about each second."""
@@ -297,6 +322,8 @@ class Exchange:
         connection.count_waiting()
         if self._deferred:
             self._room_again()
+        elif self._is_held:
+            self._full()
         waiting = self._account.outgoing_bytes
         if not waiting:
             self._sending.rest()
@@ -319,23 +346,25 @@ class Exchange:
         connection = self.connection
         if connection is None:
             return
+        try:
+            parts = encode_message(request_id, body, payload or ())
+        except FrameTooLargeError as error:
+            body = _failure(error)
+            parts = encode_message(request_id, body)
         if self.spans and (span := self.spans.pop(request_id, None)) is not None:
             span.end(body.code if type(body) is Failure else "")
         begun = self.begun.pop(request_id, None)
         if begun is not None and self.times is not None:
             self.times[begun[0]].observe(system.monotonic_s() - begun[1])
-        try:
-            parts = encode_message(request_id, body, payload or ())
-            connection.send(parts)
-            if len(parts) > 1 or len(parts[0]) >= COUNTED_BYTES:
-                self._turns.spend(sum(map(len, parts)))
-            if self.quotas.on and not self.is_peers:
-                charge_reply(self, body, sum(map(len, parts)))
-        except FrameTooLargeError as error:
-            connection.send(encode_message(request_id, _failure(error)))
+        connection.send(parts)
+        size_bytes = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        if size_bytes >= COUNTED_BYTES:
+            self._turns.spend(size_bytes)
         if self.is_peers:
             return
-        if connection.congested:
+        if self.quotas.on:
+            charge_reply(self, body, size_bytes)
+        if connection.congested or size_bytes >= COUNTED_BYTES:
             connection.count_waiting()
             if connection.waiting_bytes > self._write_bytes_max:
                 connection.hold("answers")
@@ -350,7 +379,7 @@ class Exchange:
         """Count an open request; returns what takes its result: a reply body, an AppendResult or an error."""
         self._open_requests += 1
         if not self._open_requests % COUNTED_REQUESTS:
-            self.reserve(COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
+            self.keep(COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
         if self._open_requests >= self._requests_max and self.connection is not None:
             self.connection.hold("requests")
         return partial(self._answer, request_id)
@@ -367,10 +396,9 @@ class Exchange:
         """One request is open no more."""
         self._open_requests -= 1
         if self._open_requests % COUNTED_REQUESTS == COUNTED_REQUESTS - 1:
-            self.reserve(-COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
-        if self._is_held and not self._open_requests and self.connection is not None:
-            self._is_held = False
-            self.connection.release("memory")
+            self.keep(-COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
+        if not self._open_requests:
+            self._hold_no_more()
         if self._open_requests == self._requests_max // 2 and self.connection is not None:
             self.connection.release("requests")
 
@@ -400,7 +428,8 @@ class Exchange:
         """
         if self.is_peers or not isinstance(body, ShardRequest):
             return False
-        if not expected_bytes(body) or (not self._deferred and self._account.has_room):
+        wanted = expected_bytes(body)
+        if not wanted or (not self._deferred and self._account.fits(wanted)):
             return self._pass_on(request_id, body, payload, error)
         self.begin(request_id)
 
@@ -409,7 +438,7 @@ class Exchange:
             if not self._pass_on(request_id, body, payload, error):
                 self.fail(request_id, error)
 
-        self.when_room(later)
+        self.when_room(later, lambda: wanted)
         return True
 
     def _pass_on(self, request_id: int, body: Any, payload: memoryview, error: NotLeaderError) -> bool:
@@ -420,11 +449,11 @@ class Exchange:
 
         def answered(reply: Any, bulk: memoryview) -> None:
             self.end()
-            self.reserve(-counted_bytes)
             if isinstance(reply, AntiphonError):
                 self.fail(request_id, reply)
             else:
                 self.reply(request_id, reply, [bulk] if bulk else None)
+            self.reserve(-counted_bytes)  # the answer counts by now
 
         self.begin(request_id)
         self.reserve(counted_bytes)
@@ -447,6 +476,8 @@ def expected_bytes(body: Any) -> int:
             return min(ROW_BYTES * len(body.keys), GET_BYTES) if body.include_value else FORWARDED_BYTES
         case ReadKeys():
             return min(ROW_BYTES * len(body.keys), GET_BYTES)
+        case IndexFind():
+            return ROW_BYTES
         case TableScan() | IndexScan():
             return SCAN_BYTES if body.include_value else FORWARDED_BYTES
         case OrderedScan():

@@ -82,14 +82,32 @@ def fetch(exchange: Exchange, request_id: int, body: Fetch, _payload: memoryview
 
 
 def _try_fetch(exchange: Exchange, request_id: int, body: Fetch, *, last: bool) -> bool:
-    """Answer a fetch if there is data, or if it is the `last` try."""
+    """Answer a fetch if there is data, or if it is the `last` try. One without room is read again when there is."""
     found = exchange.gateway.fetch_now(
         body.shard_id, body.offset, _fetch_bytes(exchange, body), body.isolation
     )
     if not found.batches and not last:
         return False
-    _reply(exchange, request_id, found)
+    if exchange.has_room_for(found.size_bytes):
+        _reply(exchange, request_id, found)
+    else:
+        _when_room(exchange, request_id, body, found.size_bytes)
     return True
+
+
+def _when_room(exchange: Exchange, request_id: int, body: Fetch, size_bytes: int = 0) -> None:
+    """Answer a fetch when there is room, for `size_bytes` if that is known."""
+    exchange.begin(request_id)
+
+    def read() -> None:
+        exchange.end()
+        try:
+            exchange.check(body)  # what the client may do can have changed meanwhile
+            _try_fetch(exchange, request_id, body, last=True)
+        except AntiphonError as error:
+            exchange.fail(request_id, error)
+
+    exchange.when_room(read, (lambda: size_bytes) if size_bytes else None)
 
 
 def _reply(exchange: Exchange, request_id: int, found: FetchResult) -> None:
@@ -97,29 +115,44 @@ def _reply(exchange: Exchange, request_id: int, found: FetchResult) -> None:
         found.high_watermark, found.log_start, found.log_end, found.term, found.stable_end, found.aborted
     )
     exchange.reply(request_id, reply, found.batches)
+    exchange.counted()
 
 
-def _begin_cold(exchange: Exchange, request_id: int, body: Fetch) -> None:
+def _begin_cold(exchange: Exchange, request_id: int, body: Fetch, *, has_room: bool = False) -> None:
+    """Without room for the first batch, however large it is, read what there is room for: most batches are small."""
     size_bytes = _fetch_bytes(exchange, body)
-    exchange.reserve(max(size_bytes, BATCH_BYTES))
-    exchange.spawn(_fetch_cold(exchange, request_id, body, size_bytes))
+    has_room = has_room or exchange.fits(max(size_bytes, BATCH_BYTES))
+    exchange.spawn(_fetch_cold(exchange, request_id, body, size_bytes, has_room=has_room))
+    exchange.reserve(max(size_bytes, BATCH_BYTES) if has_room else size_bytes)
 
 
-async def _fetch_cold(exchange: Exchange, request_id: int, body: Fetch, size_bytes: int) -> None:
+async def _fetch_cold(
+    exchange: Exchange, request_id: int, body: Fetch, size_bytes: int, *, has_room: bool
+) -> None:
     """A fetch from the disk: answered when it was read, and empty where there is nothing to be read yet."""
+    reserved = max(size_bytes, BATCH_BYTES) if has_room else size_bytes
     try:
-        try:
-            found = await exchange.gateway.fetch(body.shard_id, body.offset, size_bytes, body.isolation)
-        finally:
-            exchange.reserve(-max(size_bytes, BATCH_BYTES))
-        _reply(exchange, request_id, found)
+        found = await exchange.gateway.fetch(
+            body.shard_id, body.offset, size_bytes, body.isolation, at_least_one=has_room
+        )
+        if found.batches or has_room:
+            _reply(exchange, request_id, found)
+        else:
+            exchange.begin(request_id)
+            again = partial(_begin_cold, exchange, request_id, body, has_room=True)
+            exchange.reserve(-reserved)
+            reserved = 0
+            exchange.when_room(again, lambda: BATCH_BYTES)
     except AntiphonError as error:
+        exchange.reserve(-reserved)
+        reserved = 0
         is_passed_on = isinstance(error, NotLeaderError) and exchange.forward(
             request_id, body, memoryview(b""), error
         )
         if not is_passed_on:
             exchange.fail(request_id, error)
     finally:
+        exchange.reserve(-reserved)  # the answer counts by now
         exchange.end()
 
 
@@ -138,15 +171,8 @@ def _follow(exchange: Exchange, request_id: int, body: Fetch) -> None:
         timer.cancel()
         exchange.following.pop(key, None)
         gateway.unfollow(body.shard_id, key)
-        exchange.when_room(read)
-
-    def read() -> None:
         exchange.end()
-        try:
-            exchange.check(body)  # what the client may do can have changed meanwhile
-            _try_fetch(exchange, request_id, body, last=True)
-        except AntiphonError as error:
-            exchange.fail(request_id, error)
+        _when_room(exchange, request_id, body)
 
     timer = asyncio.get_running_loop().call_later(min(body.wait_ms, WAIT_MS_MAX) / 1000, finish)
     if gateway.follow(key, body.shard_id, body.offset, body.isolation, finish):

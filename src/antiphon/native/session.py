@@ -242,7 +242,7 @@ class NativeSession:
             return False
         self._parked.append((request_id, body, frame))
         self.exchange.begin(request_id)
-        self.exchange.reserve(_size_bytes(frame))
+        self.exchange.keep(_size_bytes(frame))
         return True
 
     def _resume(self) -> None:
@@ -251,7 +251,7 @@ class NativeSession:
         while self._parked and exchange.connection is not None and mute is not None and not mute.is_on:
             request_id, body, frame = self._parked.popleft()
             exchange.end()
-            exchange.reserve(-_size_bytes(frame))
+            exchange.keep(-_size_bytes(frame))
             self._begin(request_id, body, frame)
 
     # -- requests -----------------------------------------------------------------------------------------------

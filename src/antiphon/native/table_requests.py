@@ -1,17 +1,17 @@
 """Requests to the shards of tables. Each is handed to the gateway at once, without a task, and answered by a callback."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from antiphon.coordination.transactions import Producer
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import InvalidRequestError
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession, SessionRequest
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
-from antiphon.native.exchange import Exchange
+from antiphon.native.exchange import Exchange, expected_bytes
+from antiphon.native.sized_reads import SizedRead
 from antiphon.native.transaction_parts import once_joined
 
 KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
@@ -33,34 +33,24 @@ def table_write(exchange: Exchange, request_id: int, body: TableWrite, _payload:
 
 def table_get(exchange: Exchange, request_id: int, body: TableGet, _payload: memoryview) -> None:
     """Read keys."""
-    done = exchange.begin(request_id)
-    try:
-        cost_bytes = len(body.keys) * (FIND_BYTES if body.comparison else KEY_BYTES)
-        exchange.gateway.submit_table_read(body, done, partial(_when_room, exchange, done, cost_bytes))
-    except BaseException:
-        exchange.end()
-        raise
+    cost_bytes = len(body.keys) * (FIND_BYTES if body.comparison else KEY_BYTES)
+    read = SizedRead(exchange, request_id, expected_bytes(body), cost_bytes)
+    with read.begun():
+        exchange.gateway.submit_table_read(body, read.done, read.admit)
 
 
 def table_scan(exchange: Exchange, request_id: int, body: Ranged, _payload: memoryview) -> None:
     """Read a range of keys."""
-    done = exchange.begin(request_id)
-    try:
-        exchange.gateway.submit_table_read(body, done, partial(_when_room, exchange, done, 0))
-    except BaseException:
-        exchange.end()
-        raise
+    read = SizedRead(exchange, request_id, expected_bytes(body))
+    with read.begun():
+        exchange.gateway.submit_table_read(body, read.done, read.admit)
 
 
 def ordered_find(exchange: Exchange, request_id: int, body: OrderedFind, _payload: memoryview) -> None:
     """Find rows next to keys in the hierarchical order."""
-    done = exchange.begin(request_id)
-    try:
-        cost_bytes = len(body.keys) * FIND_BYTES
-        exchange.gateway.submit_table_read(body, done, partial(_when_room, exchange, done, cost_bytes))
-    except BaseException:
-        exchange.end()
-        raise
+    read = SizedRead(exchange, request_id, expected_bytes(body), len(body.keys) * FIND_BYTES)
+    with read.begun():
+        exchange.gateway.submit_table_read(body, read.done, read.admit)
 
 
 def session(exchange: Exchange, request_id: int, body: SessionRequest, _payload: memoryview) -> None:
@@ -76,9 +66,10 @@ def session(exchange: Exchange, request_id: int, body: SessionRequest, _payload:
 
 def list_sessions(exchange: Exchange, request_id: int, body: ListSessions, _payload: memoryview) -> None:
     """Answer with the open sessions of a shard when there is room for them."""
-    done = exchange.begin(request_id)
-    cost_bytes = SESSION_BYTES * body.limit
-    _when_room(exchange, done, cost_bytes, lambda: done(exchange.gateway.list_sessions(body)))
+    size_bytes = SESSION_BYTES * body.limit
+    read = SizedRead(exchange, request_id, size_bytes, size_bytes)
+    with read.begun():
+        read.admit(lambda: read.done(exchange.gateway.list_sessions(body)), lambda: size_bytes)
 
 
 # -- transactions that span shards --------------------------------------------------------------------------------
@@ -89,13 +80,9 @@ def read_in_transaction(
 ) -> None:
     """Read keys, or look whether they are as they were read."""
     keys = body.keys if isinstance(body, ReadKeys) else body.reads
-    done = exchange.begin(request_id)
-    try:
-        admit = partial(_when_room, exchange, done, len(keys) * KEY_BYTES)
-        exchange.gateway.transactions.read(body, done, admit)
-    except BaseException:
-        exchange.end()
-        raise
+    read = SizedRead(exchange, request_id, expected_bytes(body), len(keys) * KEY_BYTES)
+    with read.begun():
+        exchange.gateway.transactions.read(body, read.done, read.admit)
 
 
 def prepare(exchange: Exchange, request_id: int, body: PrepareWrite, payload: memoryview) -> None:
@@ -120,23 +107,6 @@ def prepare(exchange: Exchange, request_id: int, body: PrepareWrite, payload: me
     except BaseException:
         exchange.end()
         raise
-
-
-def _when_room(
-    exchange: Exchange, done: Callable[[Any], None], cost_bytes: int, read: Callable[[], None]
-) -> None:
-    """Read once there is room for the answer, and its turn has come."""
-
-    def attempt() -> None:
-        exchange.costs(cost_bytes)
-        try:
-            read()
-        except AntiphonError as error:
-            done(error)
-        except Exception as error:  # noqa: BLE001 - answered as a bug of this node
-            done(exchange.bug(error))
-
-    exchange.when_room(attempt)
 
 
 TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {

@@ -70,11 +70,19 @@ class PeerNetwork:
         self._encoded: tuple[AnyMessage | None, list[Buffer]] = (None, [])  # what was sent last
 
     def add_first(self, noted: Iterable["Address"]) -> None:
-        """Know the nodes that the configuration names, and the voters that this node noted when it ran last."""
-        known: list[Member | Address] = [*noted, *self._config.nodes]
+        """Know the nodes that the configuration names, and the voters that this node noted when it ran last.
+
+        Either may be of before a move. The configuration is tried first, as an operator may have just written it.
+        """
+        known: list[Member | Address] = [*self._config.nodes, *noted]
         for member in known:
-            if member.id != self._config.node_id and member.id not in self.links:
+            if member.id == self._config.node_id:
+                continue
+            link = self.links.get(member.id)
+            if link is None:
                 self._add(member.id, self._place(member))
+            else:
+                link.may_be_at(self._place(member))
 
     def start(self) -> None:
         """Begin to dial."""

@@ -150,6 +150,11 @@ class PeerLink:
             self._swap()
             self._kick.set()
 
+    def may_be_at(self, address: str) -> None:
+        """Where else the node may be, as somebody knew who may be wrong: it is tried in turn with `address`."""
+        if address and address != self.address:
+            self._other_address = address
+
     def _swap(self) -> None:
         if self._other_address:
             self.address, self._other_address = self._other_address, self.address

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from antiphon.oxia.protobuf import BadMessageError, Message, decode, encode
+from antiphon.oxia.protobuf import INNER_FIELDS_MAX, BadMessageError, Decoding, Message, decode, encode
 from antiphon.oxia.status import (
     DEADLINE_EXCEEDED,
     HEADERS_OK,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of a client's message
+SMALL_BYTES: Final = 16 * 1024  # of a message that is read at once
 INBOX_MAX: Final = 1_024  # messages that wait
 SEND_BYTES: Final = 512 * 1024  # that a call may have waiting before it makes more
 CALL_BYTES: Final = 4_096  # that a call keeps beside its messages, about
@@ -179,7 +180,7 @@ class Call:
 
     async def request(self, kind: type[M]) -> M:
         """The one message of a call that has one."""
-        return self.parsed(kind, await self.one_message())
+        return await self.parsed(kind, await self.one_message())
 
     async def one_message(self) -> bytes:
         """The message of a call that has one. It has to come soon."""
@@ -194,10 +195,16 @@ class Call:
             raise CallFailedError(INTERNAL, "the request has no message")
         return data
 
-    def parsed(self, kind: type[M], data: bytes) -> M:
-        """A message as what it has to be. Raises CallFailedError."""
+    async def parsed(self, kind: type[M], data: bytes) -> M:
+        """A message as what it has to be; a large one is read in several turns. Raises CallFailedError."""
         try:
-            return decode(kind, data)
+            if len(data) <= SMALL_BYTES:
+                return decode(kind, data, INNER_FIELDS_MAX)
+            reading = Decoding(kind, data)
+            await self.turn()
+            while not reading.step():
+                await self.turn()
+            return reading.message
         except BadMessageError as error:
             raise CallFailedError(
                 INVALID_ARGUMENT, f"this is no {kind.__name__}: {error}; nothing was carried out"

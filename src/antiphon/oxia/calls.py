@@ -199,12 +199,12 @@ class OxiaCalls:
         """Carry out one request."""
         rights = await self._rights(call)
         data = await call.one_message()
-        request = call.parsed(m.WriteRequest, data)
+        request = await call.parsed(m.WriteRequest, data)
         await self._pays(rights, Use.PRODUCE, len(data))
         place = await self._place(call, request.shard)
-        planned = plan(request, place)
+        planned = await plan(request, place, call.turn)
         written = await self._written(place, planned, rights, call.deadline_s)
-        call.post(answered(planned, written))
+        call.post(await answered(planned, written, call.turn))
         call.dealt_with()
 
     async def _written(self, place: Place, planned: Planned, rights: Rights, deadline_s: float | None) -> Any:
@@ -233,7 +233,7 @@ class OxiaCalls:
             place = await self._place(call, shard_id)
             waiting, size_bytes = [], 0
             while data is not None:
-                waiting.append(plan(call.parsed(m.WriteRequest, data), place))
+                waiting.append(await plan(await call.parsed(m.WriteRequest, data), place, call.turn))
                 size_bytes += len(data)
                 together = sum(len(one.ops) for one in waiting)
                 data = call.more() if together < TOGETHER_OPS else None
@@ -252,11 +252,12 @@ class OxiaCalls:
             else:
                 at = 0
                 for one in waiting:
-                    await call.send(answered(one, results[at : at + len(one.ops)]))
+                    await call.send(await answered(one, results[at : at + len(one.ops)], call.turn))
                     at += len(one.ops)
                 return
         for one in waiting:
-            await call.send(answered(one, await self._written(place, one, rights, None)))
+            results = await self._written(place, one, rights, None)
+            await call.send(await answered(one, results, call.turn))
 
     # -- reads --------------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,8 @@ class OxiaConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._flushing = False
         self._writable = True
-        self._room = asyncio.Event()  # set when answers have gone
+        self._answering: dict[Call, asyncio.Future[None]] = {}  # calls that wait until answers have gone
+        self._half: set[Call] = set()  # calls of which a message is on its way
         self._starved: dict[Call, None] = {}  # calls whose windows stay closed for want of memory
         self.calls_bytes = 0  # that calls keep beside their messages
         self.read_room = ReadRoom(self, listener.turns)
@@ -104,7 +105,9 @@ class OxiaConnection(asyncio.Protocol):
         self.read_room.close()
         self.account.close()
         self.place.leave()
-        self._room.set()
+        for woken in self._answering.values():
+            if not woken.done():
+                woken.set_result(None)
         self._listener.closed(self)
 
     def pause_writing(self) -> None:
@@ -170,6 +173,10 @@ class OxiaConnection(asyncio.Protocol):
                 self.account.add(len(data))
                 call.flow_bytes += flow_bytes
                 call.received(data, ended=ended)
+                if call.is_half_received:
+                    self._half.add(call)
+                else:
+                    self._half.discard(call)
                 if not call.waits_for_work:
                     self.give_back(call)
             case Opened():
@@ -240,6 +247,7 @@ class OxiaConnection(asyncio.Protocol):
     def _closed(self, call: Call) -> None:
         if self.calls.pop(call.stream_id, None) is not None:
             self._starved.pop(call, None)
+            self._half.discard(call)
             self.calls_bytes -= call.own_bytes
             self.account.add(-call.own_bytes - call.close())
             self.read_room.look()
@@ -311,24 +319,32 @@ class OxiaConnection(asyncio.Protocol):
         self.account.outgoing(self._waiting_bytes)
 
     def _count(self) -> None:
-        """What the client has not taken is counted; who waits for room looks again."""
+        """What the client has not taken is counted; who waits for room goes on where there is some."""
         self.count_outgoing()
-        self.account.half = any(call.is_half_received for call in self.calls.values())
+        self.account.half = bool(self._half)
         self.account.large_no_more(self.calls_bytes)
         self.read_room.look()
-        self._room.set()
+        if self._answering and self._takes_any:
+            for call, woken in list(self._answering.items()):
+                if self.http2.waiting_of(call.stream_id) <= SEND_BYTES and not woken.done():
+                    woken.set_result(None)
 
     async def room_for(self, call: Call) -> None:
-        """Return when a call may answer with more."""
+        """Return when a call may answer with more. Only who may is woken: a client can make many calls wait."""
         while self._transport is not None and not self._takes_more(call):
-            self._room.clear()
-            await self._room.wait()
+            self._answering[call] = asyncio.get_running_loop().create_future()
+            try:
+                await self._answering[call]
+            finally:
+                self._answering.pop(call, None)
+
+    @property
+    def _takes_any(self) -> bool:
+        """Does the connection take more, whichever call has it?"""
+        return self._writable and (not self._waiting_bytes or self.account.has_room)
 
     def _takes_more(self, call: Call) -> bool:
-        waiting = self.http2.waiting_of(call.stream_id)
-        if waiting > SEND_BYTES or not self._writable:
-            return False
-        return not self._waiting_bytes or self.account.has_room
+        return self.http2.waiting_of(call.stream_id) <= SEND_BYTES and self._takes_any
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +361,7 @@ class OxiaConnection(asyncio.Protocol):
             self._sending.rest()
         elif self._sending.is_over(now_s, self.sent_bytes - waiting):
             return True
-        half = self.http2.is_half_received or any(one.is_half_received for one in self.calls.values())
+        half = self.http2.is_half_received or bool(self._half)
         if self._starved or not half:
             self._receiving.rest()
             return False

@@ -4,12 +4,18 @@ The bytes come from strangers. Nothing is trusted: numbers and lengths that do n
 elements than `ELEMENTS_MAX` raise `BadMessageError`. Fields that nobody knows are passed over, as everywhere in this format.
 No length is believed before the bytes are there, and an element costs memory in proportion to its bytes, but for a small
 constant that the bound on elements covers.
+
+A field takes time even where it leaves nothing: nobody knows it, or it is there a million times and the last one counts. So
+fields are bounded too, and large messages are read in pieces (`Decoding`), between which others have their turn.
 """
 
 import struct
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 ELEMENTS_MAX: Final = 100_000  # messages inside of one, and other elements of lists
+FIELDS_MAX: Final = 1_000_000  # of a message with all that is in it
+INNER_FIELDS_MAX: Final = 4_096  # of one message inside of a client's, with all that is in it
+PIECE_FIELDS: Final = 4_096  # that are read in one go: 2 to 6 ms
 _FIXED32: Final = struct.Struct("<I")
 _FIXED64: Final = struct.Struct("<Q")
 _VARINT, _I64, _BYTES, _I32 = 0, 1, 2, 5
@@ -99,17 +105,45 @@ class Message:
 M = TypeVar("M", bound=Message)
 
 
-def decode(kind: type[M], data: bytes) -> M:
-    """Read a message. Raises BadMessageError."""
-    return _Reader(data).message(kind, 0, len(data))
+def decode(kind: type[M], data: bytes, inner_max: int = FIELDS_MAX) -> M:
+    """Read a message; `inner_max`: fields that one inside of it may have. Raises BadMessageError."""
+    made = kind()
+    at, _ = _Reader(data, inner_max).fields(made, 0, len(data), FIELDS_MAX)
+    if at < len(data):
+        raise _too_many(FIELDS_MAX)
+    return made
+
+
+class Decoding(Generic[M]):
+    """Reads a client's message in pieces. `message` has what was read; it is whole when `step` has returned True."""
+
+    def __init__(self, kind: type[M], data: bytes, piece: int = PIECE_FIELDS) -> None:
+        self.message = kind()
+        self._reader = _Reader(data, INNER_FIELDS_MAX)
+        self._piece = piece
+        self._at = self._fields = 0
+
+    def step(self) -> bool:
+        """Read another piece; was it the last one? Raises BadMessageError."""
+        end = len(self._reader.data)
+        self._at, left = self._reader.fields(self.message, self._at, end, self._piece)
+        self._fields += self._piece - left
+        if self._fields > FIELDS_MAX:
+            raise _too_many(FIELDS_MAX)
+        return self._at >= end
+
+
+def _too_many(most: int) -> BadMessageError:
+    return BadMessageError(f"more than {most} fields")
 
 
 class _Reader:
-    __slots__ = ("data", "elements")
+    __slots__ = ("data", "elements", "inner_max")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, inner_max: int) -> None:
         self.data = data
         self.elements = 0
+        self.inner_max = inner_max
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
         """A number, and where what follows begins."""
@@ -123,12 +157,24 @@ class _Reader:
             shift += 7
         raise BadMessageError("a number that does not end")
 
-    def message(self, kind: type[M], at: int, end: int) -> M:
-        """A message between two places."""
+    def inner(self, kind: type[Message], at: int, end: int, most: int) -> tuple[Message, int]:
+        """A message inside of another one, which may have so many fields; and how many it may have no more."""
         made = kind()
+        at, left = self.fields(made, at, end, most, is_inner=True)
+        if at < end:
+            raise _too_many(self.inner_max)
+        return made, left
+
+    def fields(
+        self, made: Message, at: int, end: int, most: int, *, is_inner: bool = False
+    ) -> tuple[int, int]:
+        """Read about so many fields of a message between two places; returns where the next one begins, and how many are
+        left of `most`: less than none where the last one was a large message.
+        """
         value: Any
-        data, by_tag, values = self.data, kind.BY_TAG, made.__dict__
-        while at < end:
+        data, by_tag, values = self.data, made.BY_TAG, made.__dict__
+        while at < end and most > 0:
+            most -= 1
             tag = data[at]
             at += 1
             if tag >= 0x80:
@@ -148,9 +194,12 @@ class _Reader:
                 if until > end:
                     raise BadMessageError("a length beyond the end of the message")
                 if of_kind is _MESSAGE:
-                    value = self.message(of or Message, at, until)
+                    room = most if is_inner else self.inner_max
+                    value, left = self.inner(of or Message, at, until, room)
+                    most -= room - left
                 elif many and of_kind is _UINT:
-                    self._packed(values.setdefault(name, []), at, until)
+                    room = most if is_inner else self.inner_max
+                    most -= self._packed(values.setdefault(name, []), at, until, room)
                     at = until
                     continue
                 else:
@@ -165,7 +214,7 @@ class _Reader:
                 values.setdefault(name, []).append(value)
             else:
                 values[name] = value
-        return made
+        return at, most
 
     def _number(self, kind: int, wire: int, at: int, end: int) -> tuple[Any, int]:
         if wire == _VARINT:
@@ -183,11 +232,16 @@ class _Reader:
         if self.elements > ELEMENTS_MAX:
             raise BadMessageError(f"more than {ELEMENTS_MAX} elements")
 
-    def _packed(self, into: list[int], at: int, end: int) -> None:
+    def _packed(self, into: list[int], at: int, end: int, most: int) -> int:
+        """Numbers without tags, of which there may be so many; returns how many there are."""
+        before = len(into)
         while at < end:
             value, at = self.varint(at, end)
             self._count()
             into.append(value)
+            if len(into) - before > most:
+                raise _too_many(self.inner_max)
+        return len(into) - before
 
     def _skip(self, tag: int, at: int, end: int) -> int:
         """Pass over a field that nobody knows, and return where the next one begins."""

@@ -22,8 +22,9 @@ from antiphon.errors import (
 )
 from antiphon.gateway.access import check
 from antiphon.gateway.answers import awaited
-from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
-from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
+from antiphon.gateway.row_sizes import KEY_BYTES, size_of
+from antiphon.model.attributes import IndexFind, IndexScan
+from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     Fetch,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 HOLD_S: Final = 20.0  # that a request waits for a leader
 TRY_S: Final = 10.0  # that one try may take
 ROW_BYTES: Final = 1024 * 1024  # of a row, about: tables take no larger batches unless their settings say so
-KEY_BYTES: Final = 256  # of a row beside its key and value
 GET_BYTES_MAX: Final = 8 * 1024 * 1024  # of all rows of a get
 SCAN_BYTES_MAX: Final = 2 * 1024 * 1024  # of all rows of a page
 ROWS: Final = (TableGet, TableScan, IndexFind, IndexScan, OrderedFind, OrderedScan)
@@ -238,14 +238,6 @@ def expected_bytes(body: Any) -> int:
     if isinstance(body, TableGet | OrderedFind):
         return min(GET_BYTES_MAX, len(body.keys) * (ROW_BYTES if body.include_value else KEY_BYTES))
     return ROW_BYTES
-
-
-def size_of(reply: Any) -> int:
-    """What rows take, about."""
-    if isinstance(reply, OrderedKeys):
-        return sum(map(len, reply.keys)) + KEY_BYTES * len(reply.keys)
-    rows = [one.row for one in reply.rows] if isinstance(reply, IndexRows) else getattr(reply, "rows", ())
-    return sum(KEY_BYTES + len(row.key) + len(row.value or b"") for row in rows if row is not None)
 
 
 def reply_as(kind: type, reply: Any) -> Any:

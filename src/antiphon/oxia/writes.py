@@ -10,7 +10,7 @@ together, as one entry of the log; if the shard refuses that as a whole, each go
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import (
@@ -51,7 +51,11 @@ TOGETHER_OPS: Final = 5_000  # operations of requests that go out together
 AGAIN_MAX: Final = 8  # times that a write gets a new sequence
 ABSENT: Final = -1
 NEVER: Final = (1 << 63) - 1  # a version that no row gets
+PIECE: Final = 1_000  # operations that are made, or answered, in one turn of the loop
 _FIXED64: Final = 8
+
+Turn = Callable[[], Awaitable[None]]
+"""Returns when others have had their turn."""
 
 
 class _Lane:
@@ -127,12 +131,19 @@ class Planned(NamedTuple):
     ops: list[TableOp]
 
 
-def plan(request: WriteRequest, place: "Place") -> Planned:
-    """The operations of a request. Raises CallFailedError for what no shard carries out."""
-    ops: list[TableOp] = [_put(one, place) for one in request.puts]
-    ops += [Delete(one.key, _expected(one.expected_version_id)) for one in request.deletes]
+async def plan(request: WriteRequest, place: "Place", turn: Turn) -> Planned:
+    """The operations of a request, some in each turn. Raises CallFailedError for what no shard carries out."""
+    ops: list[TableOp] = []
     kind = DeleteOrdered if place.is_hierarchical else DeleteRange
-    ops += [kind(one.start_inclusive, one.end_exclusive) for one in request.delete_ranges]
+    for found, made in (
+        (request.puts, lambda one: _put(one, place)),
+        (request.deletes, lambda one: Delete(one.key, _expected(one.expected_version_id))),
+        (request.delete_ranges, lambda one: kind(one.start_inclusive, one.end_exclusive)),
+    ):
+        for at in range(0, len(found), PIECE):
+            if at:
+                await turn()
+            ops += map(made, found[at : at + PIECE])
     return Planned(request, ops)
 
 
@@ -167,13 +178,17 @@ def _put(one: PutRequest, place: "Place") -> TableOp:
     return PutAttributed(one.key, one.value, attributes, expected, session_id, tuple(one.sequence_key_delta))
 
 
-def answered(planned: Planned, results: Sequence[OpResult]) -> bytearray:
-    """The response to a request, encoded."""
+async def answered(planned: Planned, results: Sequence[OpResult], turn: Turn) -> bytearray:
+    """The response to a request, encoded, some in each turn."""
     out = bytearray()
     request = planned.request
     at = len(request.puts)
-    for put, result in zip(request.puts, results[:at], strict=True):
-        put_sized(out, 0x0A, _put_response(put, result))
+    for begin in range(0, at, PIECE):
+        if begin:
+            await turn()
+        until = min(at, begin + PIECE)
+        for put, result in zip(request.puts[begin:until], results[begin:until], strict=True):
+            put_sized(out, 0x0A, _put_response(put, result))
     removed = len(request.deletes)
     for result in results[at : at + removed]:
         put_sized(out, 0x12, _status(result.status))

@@ -18,8 +18,8 @@ from antiphon.errors import FrameTooLargeError, ProtocolViolationError
 from antiphon.wire.frames import PREFIX, Buffer, Frame, FrameDecoder
 
 JOIN_BELOW_BYTES = 128 * 1024  # small messages are copied into one write, large ones go out as they are
-TOLD_BYTES = 256 * 1024
-COUNTED_BYTES = 64 * 1024  # what waits to be sent is counted at once from here on, and each second below
+TOLD_BYTES = 16 * 1024  # the owner of a connection with an account hears when less waits again
+COUNTED_BYTES = 16 * 1024  # what waits to be sent is counted at once from here on, and each second below
 JOIN_PARTS_BELOW_BYTES = 2048  # and so are many small parts, which cost more one by one than copied
 
 

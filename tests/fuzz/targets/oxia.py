@@ -8,14 +8,16 @@ from antiphon.model.metadata import Kind
 from antiphon.oxia import frames as f
 from antiphon.oxia import messages as m
 from antiphon.oxia.http2 import ConnectionFailedError, Event, Http2, Opened
-from antiphon.oxia.protobuf import BadMessageError, Message, decode, encode
+from antiphon.oxia.protobuf import INNER_FIELDS_MAX, BadMessageError, Decoding, Message, decode, encode
 from antiphon.security.settings import Security
 from antiphon.simulation.cluster.oxia_client import SERVICES, OxiaClient
-from tests.fuzz.target import Target, check
+from tests.fuzz.target import MIB, Target, check
+from tests.fuzz.targets.large import enlarged, large_input, split
 from tests.fuzz.targets.nodes import Listener, World, input_of
 from tests.kafka.kafka_nodes import create
 
 PORT: Final = 6648
+PIECES_BYTES: Final = 512 * 1024
 KINDS: Final = [
     kind
     for _, kind in inspect.getmembers(m, inspect.isclass)
@@ -85,6 +87,48 @@ class OxiaMessages(Target):
                 continue
             again = decode(kind, bytes(encode(found)))
             check(again == found, f"{kind.__name__} is another one after it was written")
+
+
+class OxiaLarge(Target):
+    """Messages of which a piece is repeated, up to half a MiB, read at once and in pieces as the listener does."""
+
+    slow_s = 4.0
+    memory_bytes = 128 * MIB
+
+    def seeds(self) -> list[bytes]:
+        found = []
+        for message in (REQUESTS["Write"], REQUESTS["Read"], m.ShardAssignmentsRequest(namespace="t")):
+            data = bytes(encode(message))
+            found += [large_input(0, data, times, 2, len(data) - 2) for times in (3, 200_000)]
+        deltas = bytes(encode(m.WriteRequest(puts=[m.PutRequest(key=b"s", sequence_key_delta=[1, 2, 3])])))
+        return [
+            *found,
+            large_input(0, deltas, 500_000, len(deltas) - 1, 1),
+            large_input(0, b"\x78\x01", 900_000, 0, 2),
+        ]
+
+    def run(self, data: bytes) -> None:
+        rest, (times, start, size) = split(b"\x04" + data[1:])
+        large = enlarged(rest[2:], (min(times, PIECES_BYTES // max(1, size)), start, size))
+        for kind in (m.WriteRequest, m.ReadRequest, m.RangeRequest):
+            told = self._whole(kind, large)
+            pieces = self._in_pieces(kind, large)
+            check(told == pieces, f"{kind.__name__} depends on how many fields are read at a time")
+
+    def _whole(self, kind: type[Message], data: bytes) -> Message | str:
+        try:
+            return decode(kind, data, INNER_FIELDS_MAX)
+        except BadMessageError as error:
+            return str(error)
+
+    def _in_pieces(self, kind: type[Message], data: bytes) -> Message | str:
+        reading = Decoding(kind, data)
+        try:
+            while not reading.step():
+                pass
+        except BadMessageError as error:
+            return str(error)
+        return reading.message
 
 
 class OxiaFrames(Target):

@@ -7,7 +7,8 @@ response is limited by the request's byte limits, except that
 the first batch of the first partition that has any is always sent, however large (KIP-74): a consumer always gets on.
 
 What is read is counted in the connection's account before it is read (`gateway.budget`). Where there is little room, the
-answer has fewer bytes; where there is none, the request waits, as it does for data.
+answer has fewer bytes; where there is none, the request waits, as it does for data. A first batch that is larger than the
+room comes when there is room for it, or when it is the one of the node that needs none.
 
 A client that says where it stands (KIP-392) is told by the leader which replica is nearer to it. A node that stands there
 serves it what its replica knows to be committed.
@@ -126,7 +127,10 @@ class FetchHandler:
         deadline_s = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
         sweep = await self._sweep(request, answer, deadline_s, session)
         while sweep.must_wait and (left_s := deadline_s - loop.time()) > 0:
-            if session is not None:
+            answer.reserve(-sweep.found_bytes)
+            if sweep.lacks_room:
+                await answer.connection.wait_for_room(left_s)
+            elif session is not None:
                 await session.wait(left_s)
             else:
                 await self._gateway.wait_for_data(list(sweep.ends.items()), sweep.isolation, left_s)
@@ -142,14 +146,15 @@ class FetchHandler:
         while (room := answer.room_bytes) <= 0 and (left_s := deadline_s - loop.time()) > 0:
             await answer.connection.wait_for_room(left_s)
         bound = max(0, min(request.max_bytes, RESPONSE_BYTES_MAX, room))
-        reserved = max(bound, BATCH_BYTES) if bound else 0
+        is_whole = bound > 0 and answer.may_begin(max(bound, BATCH_BYTES))
+        reserved = max(bound, BATCH_BYTES) if is_whole else bound
         answer.reserve(reserved)
+        rights = answer.connection.session.rights
+        sweep = _Sweep(self._gateway, self._cache, request, bound, rights, session, is_whole=is_whole)
         try:
-            rights = answer.connection.session.rights
-            sweep = _Sweep(self._gateway, self._cache, request, bound, rights, session)
             await sweep.read(answer.next_turn)
         finally:
-            answer.reserve(-reserved)
+            answer.reserve(sweep.found_bytes - reserved)
         return sweep
 
 
@@ -164,8 +169,12 @@ class _Sweep:
         bound_bytes: int,
         rights: Rights,
         session: FetchSession | None,
+        *,
+        is_whole: bool,
     ) -> None:
         self._gateway = gateway
+        self._is_whole = is_whole  # is there room for a first batch, however large it is?
+        self.lacks_room = False  # was there one without room for it?
         self._cache = cache
         self._request = request
         # Who stands where this node does reads from its replicas, whoever leads.
@@ -184,6 +193,8 @@ class _Sweep:
     @property
     def must_wait(self) -> bool:
         """Less was found than the client wants at least, and nothing went wrong that it should know at once."""
+        if self.lacks_room and not self.found_bytes and not self._failed:
+            return True
         if self.found_bytes >= self._request.min_bytes or self._failed:
             return False
         return bool(self.ends) or self._session is not None
@@ -265,13 +276,15 @@ class _Sweep:
 
     async def _fetch(self, shard_id: int, wanted: PartitionWanted, *, is_read: bool) -> FetchResult:
         """What there is, or no more than where it ends."""
-        return await self._gateway.fetch(
-            shard_id,
-            wanted.offset,
-            max(0, min(wanted.max_bytes, self._bytes_left)) if is_read else 0,
-            self.isolation,
-            at_least_one=self.found_bytes == 0,
+        bound = max(0, min(wanted.max_bytes, self._bytes_left)) if is_read else 0
+        is_first = self.found_bytes == 0
+        found = await self._gateway.fetch(
+            shard_id, wanted.offset, bound, self.isolation, at_least_one=is_first and self._is_whole
         )
+        if is_first and not self._is_whole and bound and not found.batches:
+            end = found.stable_end if self.isolation in OF_COMMITTED else found.high_watermark
+            self.lacks_room |= wanted.offset < end
+        return found
 
     def _nearer_replica(self, shard_id: int, offset: int) -> int:
         """The node in the client's rack whose replica has everything up to there, and the most (KIP-392)."""

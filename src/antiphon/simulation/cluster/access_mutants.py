@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from antiphon.gateway.quotas import Quotas, _Bucket
-from antiphon.http import listener as http_listener
+from antiphon.http import connection as http_connection
 from antiphon.kafka.handlers.produce import ProduceHandler
 from antiphon.model.access import AccessBook
 from antiphon.native.session import NativeSession
@@ -87,7 +87,7 @@ ACCESS_MUTANTS: Final = (
     ClusterMutant(
         "access-http-asks-nobody",
         "pages are shown to everybody over HTTP",
-        ((http_listener, "refused", lambda *_: None),),
+        ((http_connection, "refused", lambda *_: None),),
         options=_ACCESS,
     ),
     ClusterMutant(

@@ -55,6 +55,7 @@ CLEANER_BACKOFF_MS: Final = 100
 SCRUB_EVERY_S: Final = 2
 FEW_BYTES: Final = {
     "kafka_memory": 256 * 1024,
+    "native_memory": 256 * 1024,
     "http_memory": 64 * 1024,
     "connection_memory": 128 * 1024,
 }

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from antiphon.gateway.budget import Account
-from antiphon.http import listener as http_listener
+from antiphon.http.connection import HttpConnection
 from antiphon.kafka.connection import Connection
 from antiphon.kafka.handlers import produce
 from antiphon.log.producer_state import ProducerState
@@ -57,12 +57,31 @@ READER_MUTANTS: Final = (
         options=_STALLED,
     ),
     ClusterMutant(
+        "listener-sends-whatever-it-read",
+        "an answer of any size is sent to who holds little, as if there were room for it",
+        (
+            Edit(
+                Account,
+                "fits",
+                "return small or size_bytes - own_bytes <= self.room_bytes",
+                "return self.has_room",
+            ),
+        ),
+        options=_STALLED,
+    ),
+    ClusterMutant(
+        "listener-has-many-large-answers",
+        "each connection may be the one whose answer is larger than the room",
+        (Edit(Account, "is_large", "return self.budget.large is self", "return True"),),
+        options=_STALLED,
+    ),
+    ClusterMutant(
         "listener-makes-pages-ahead",
         "a page is made while the client has not taken the one before",
         (
-            Edit(vars(http_listener)["_HttpConnection"], "pause_writing", "self._writable = False", "pass"),
+            Edit(HttpConnection, "pause_writing", "self._writable = False", "pass"),
             Edit(
-                vars(http_listener)["_HttpConnection"],
+                HttpConnection,
                 "_take_turn",
                 "if not self._account.has_room and self._account.outgoing_bytes:",
                 "if False:",

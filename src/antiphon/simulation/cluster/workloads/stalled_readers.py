@@ -1,21 +1,25 @@
 """Clients that ask for much, and do not read it: what a node holds for them is bounded, and what they read at last is right.
 
 Each asks a node many times on one connection, of Kafka's protocol or HTTP, without reading, stands there for a while, and
-then reads all of it. Nodes have little memory for clients in these worlds.
+then reads all of it. Others ask for one large answer on each of many connections, also of the native protocol. Nodes have
+little memory for clients in these worlds.
 
 - `memory-bound`: what waits at a node to be sent to the clients of a listener is never more than the listener's part, what
-  any connection may hold in any case, and one answer for each.
+  any connection may hold in any case, and one answer beyond that.
 - `slow-closed`: who reads nothing for longer than a node waits is hung up on.
 - `fetched-is-committed`, `offsets-follow`: as for other consumers. `page`: each page is whole, in the order of the requests.
 """
 
 import asyncio
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import FETCH, PRODUCE
+from antiphon.kafka.schema import encode
+from antiphon.model.requests import PROTOCOL_VERSION, Fetch, Hello
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
@@ -23,9 +27,10 @@ from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.world import HTTP_PORT, KAFKA_PORT
+from antiphon.simulation.cluster.world import HTTP_PORT, KAFKA_PORT, NATIVE_PORT
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
+from antiphon.wire.frames import encode_message
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "heap"
 VALUE_BYTES: Final = (2_000, 8_000)
+LARGE_BYTES: Final = 200_000  # of the first value: more than a connection may hold, and than the kernel takes
+CROWD: Final = 12  # connections, each with one request
 FIRST_BATCHES: Final = 60
 BATCHES_MAX: Final = 150
 FETCHES: Final = 40
@@ -46,9 +53,11 @@ LOOK_S: Final = 0.05
 STALL_S: Final = (0.1, 1.0, 4.0)
 ANSWER_S: Final = 5.0  # after it reads again
 ANSWER_BYTES: Final = {
-    "kafka": 16 * 1024,
+    "kafka": 256 * 1024,
+    "native": 256 * 1024,
     "http": 256 * 1024,
-}  # over what there is room for, of one connection
+}  # over what there is room for, one of the node
+PORTS: Final = {"kafka": KAFKA_PORT, "native": NATIVE_PORT, "http": HTTP_PORT}
 LONG: Final = 0.3  # of the clients that stop last: they wait until they are hung up on
 LONGEST_S: Final = PATIENCE_S * 1.2 + 2.0  # a node's clock may be slow
 RETRIABLE: Final = frozenset({
@@ -77,8 +86,9 @@ class _Pages(asyncio.Protocol):
 
 @workload("stalled_readers", 13, Drawn(seldom(0.1, 2), "seldom", 5), logs_in=False)
 class StalledReaders(KafkaWorkload):
-    """Ask one node for 40 fetches, or 30 pages, on one connection, do not read for up to 4 s, and then read all; some at the
-    end do not read until they are hung up on. Nodes have 256 KiB for Kafka clients and 64 KiB for HTTP then.
+    """Ask one node for 40 fetches, or 30 pages, on one connection, or for a batch of 200 KB or a page on each of 12, do not
+    read for up to 4 s, and then read all; some at the end do not read until they are hung up on. Nodes have 256 KiB each for
+    Kafka's and native clients and 64 KiB for HTTP then.
 
     Checked: what waits at a node to be sent is bounded ([limits.md](limits.md)); who reads nothing for longer than a node
     waits is hung up on; late answers are whole, in order, and as committed.
@@ -89,7 +99,9 @@ class StalledReaders(KafkaWorkload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "stalled") -> None:
         super().__init__(cluster, name)
-        self.outcomes = {"heaped": 0, "late-fetches": 0, "late-pages": 0, "late-lost": 0, "hung-up-on": 0}
+        self.outcomes = {
+            "heaped": 0, "late-fetches": 0, "late-pages": 0, "late-lost": 0, "hung-up-on": 0, "crowds": 0,
+        }  # fmt: skip
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
@@ -113,8 +125,10 @@ class StalledReaders(KafkaWorkload):
             try:
                 if kind < 0.3 and self.outcomes["heaped"] < BATCHES_MAX:
                     await self._heap(client)
-                elif kind < 0.7:
+                elif kind < 0.6:
                     await self._fetch(client, stall_s)
+                elif kind < 0.75:
+                    await self._crowd(client, draw.choice(sorted(PORTS)), stall_s)
                 else:
                     await self._look_at_pages(draw.choice(self.cluster.machines), stall_s)
             except NoAnswerError:
@@ -130,7 +144,8 @@ class StalledReaders(KafkaWorkload):
 
     async def _heap(self, client: KafkaClient) -> None:
         address, _ = await client.leader(TOPIC, 0)
-        value = client.random.randbytes(client.random.randint(*VALUE_BYTES))
+        size_bytes = client.random.randint(*VALUE_BYTES) if self.outcomes["heaped"] else LARGE_BYTES
+        value = client.random.randbytes(size_bytes)
         data = bytes(build_batch([(None, value, (), system.wall_ms())]))
         topics = [m.ProduceTopic(name=TOPIC, partitions=[m.ProducePartition(index=0, records=data)])]
         answer = await client.ask(
@@ -168,6 +183,27 @@ class StalledReaders(KafkaWorkload):
                 self._judge(offset, answer.topics[0].partitions[0])
         self.outcomes["late-lost"] += lost
         connection.close()
+
+    async def _crowd(self, client: KafkaClient, listener: str, stall_s: float) -> None:
+        """Ask for one large answer on each of many connections, and read none of them for a while."""
+        address, _ = await client.leader(TOPIC, 0)
+        machine = next(one for one in self.cluster.machines if one.host == address[0])
+        loop, transports = asyncio.get_running_loop(), []
+        try:
+            for _ in range(CROWD):
+                made = loop.create_connection(asyncio.Protocol, machine.host, PORTS[listener])
+                transport, _ = await asyncio.wait_for(made, ANSWER_S)
+                transport.pause_reading()
+                transport.write(_asked(listener, self.shard_ids[0]))
+                transports.append(transport)
+            await self._stand(machine, listener, stall_s, transports[0])
+            self.outcomes["crowds"] += 1
+            for transport in transports:
+                transport.resume_reading()
+            await asyncio.sleep(LOOK_S)
+        finally:
+            for transport in transports:
+                transport.abort()
 
     async def _look_at_pages(self, machine: "Machine", stall_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -216,10 +252,10 @@ class StalledReaders(KafkaWorkload):
     # -- the judge ------------------------------------------------------------------------------------------------
 
     def _judge_memory(self, machine: "Machine", pool: "Pool") -> None:
-        port = {"kafka": KAFKA_PORT, "http": HTTP_PORT}[pool.name]
-        ends = [end.other for end in self.cluster.network.transports() if end.remote == (machine.host, port)]
+        remote = machine.host, PORTS[pool.name]
+        ends = [end.other for end in self.cluster.network.transports() if end.remote == remote]
         held = sum(end.get_write_buffer_size() for end in ends)
-        bound = pool.limit_bytes + len(ends) * (FLOOR_BYTES + ANSWER_BYTES[pool.name])
+        bound = pool.limit_bytes + len(ends) * FLOOR_BYTES + ANSWER_BYTES[pool.name]
         require(
             held <= bound,
             "memory-bound",
@@ -264,6 +300,18 @@ def _request(offset: int) -> m.FetchRequest:
         max_bytes=FETCH_BYTES,
         topics=[m.FetchTopic(name=TOPIC, partitions=[partition])],
     )
+
+
+def _asked(listener: str, shard_id: int) -> bytes:
+    """One request, as it is on the wire, that has a large answer."""
+    if listener == "http":
+        return PAGE
+    if listener == "native":
+        greeting = encode_message(0, Hello(PROTOCOL_VERSION, "crowd"))
+        return b"".join([*greeting, *encode_message(1, Fetch(shard_id, 0, FETCH_BYTES))])
+    body = encode(_request(0), 11, flexible=False)
+    header = struct.pack(">hhih", FETCH, 11, 1, -1)
+    return struct.pack(">i", len(header) + len(body)) + header + body
 
 
 def _whole_pages(host: str, pages: _Pages) -> int:
