@@ -1,3 +1,4 @@
+import shutil
 import socket
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from antiphon.errors import (
 )
 from antiphon.node.config import NodeConfig, Timings, load_config
 from antiphon.tools import cluster_files, free_ports, supervisor
+from antiphon.tools.local_cluster import LocalCluster
 
 
 def test_what_is_saved_is_loaded_and_follows_a_moved_directory(tmp_path: Path) -> None:
@@ -131,3 +133,12 @@ def test_port_out_of_range_is_refused(tmp_path: Path) -> None:
     cluster = cluster_files.new_cluster(tmp_path, 2, "127.0.0.1", "oxia")
     with pytest.raises(InvalidRequestError, match="65536"):
         supervisor.bind_ports(cluster, {"kafka": 65_535, "native": 0, "http": 0})
+
+
+@pytest.mark.cluster
+def test_nodes_whose_folders_are_gone_are_stopped_too(tmp_path: Path) -> None:
+    cluster = LocalCluster.start(1, tmp_path / "cluster")
+    (node,) = cluster.nodes.values()
+    shutil.rmtree(cluster.dir, ignore_errors=True)
+    cluster.stop()
+    assert not Path(f"/proc/{node.pid}").exists()

@@ -30,6 +30,9 @@ ALONE = b"alone"  # it runs, but there is no coordinator yet
 
 Sockets = dict[str, socket.socket]
 
+# Nodes that this process has forked and that have not ended: they are known also when their folders are gone.
+_forked: dict[int, Path] = {}
+
 
 def bind_ports(cluster: LocalClusterFile, bases: Mapping[str, int | None]) -> list[Sockets]:
     """Bind each node's listeners: base port + node id, 0 for any free one, None for the port of its last start.
@@ -121,6 +124,7 @@ def fork_node(
             os.close(reader)
             _signal(pid, signal.SIGKILL)
             raise
+        _forked[pid] = node_dir
         return pid, reader
     status = 1
     try:
@@ -208,13 +212,16 @@ def wait_ready(
 
 def stop_nodes(node_dirs: Iterable[Path], timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
     """Stop the processes of these folders: SIGTERM, SIGKILL after `timeout_s`. Returns the pids it had to kill."""
-    pids = {pid: node_dir for node_dir in node_dirs if (pid := running_pid(node_dir)) is not None}
+    reap()
+    wanted = list(node_dirs)
+    pids = {pid: node_dir for pid, node_dir in _forked.items() if node_dir in wanted}
+    pids |= {pid: node_dir for node_dir in wanted if (pid := running_pid(node_dir)) is not None}
     for pid in pids:
         _signal(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
     while pids and time.monotonic() < deadline:
         reap()
-        pids = {pid: node_dir for pid, node_dir in pids.items() if running_pid(node_dir) == pid}
+        pids = {pid: path for pid, path in pids.items() if pid in _forked or running_pid(path) == pid}
         time.sleep(0.01)
     for pid in pids:
         _signal(pid, signal.SIGKILL)
@@ -230,6 +237,7 @@ def reap() -> list[tuple[int, int]]:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
+            _forked.pop(pid, None)
             ended.append((pid, status))
     return ended
 
