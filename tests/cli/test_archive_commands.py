@@ -81,7 +81,7 @@ def test_a_topic_is_archived_listed_checked_and_read(live: LiveNodes, shell: She
     lines = CliRunner().invoke(app, ["consume", "flights", "--from", "0", "--servers", live.servers]).stdout
     assert lines.splitlines().count("x" * 50) == 200
     shard_id = db_shard(live, "flights")
-    live.run(live.nodes.nodes[0].gateway.trim(shard_id, 70, 10.0))  # as retention might
+    live.run(live.nodes.nodes[0].gateway.trim_replica(shard_id, 70))  # as retention might
     assert shell.json("verify")["gaps"] == [{"topic": "flights", "shard": 0, "start": 50, "end": 70}]
     assert "offsets 50 to 70 were removed" in shell.run("verify", "flights").stdout
     path = Path(listed[1]["file"].removeprefix("file://"))

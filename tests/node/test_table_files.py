@@ -14,7 +14,6 @@ from antiphon.log.producer_state import ProducerState
 from antiphon.log.shard_log import ShardLog
 from antiphon.log.simulated_disk import SimulatedCrash, SimulatedDisk
 from antiphon.log.simulated_faults import Fault
-from antiphon.node import received_snapshots
 from antiphon.node.received_snapshots import MANIFEST_FILE, PRODUCERS_FILE, install_snapshot
 from antiphon.partition.table_files import (
     INSTALL_SUFFIX,
@@ -63,7 +62,8 @@ class Follower:
         write_whole(disk, f"{COPY}/{MANIFEST_FILE}", b"")
         disk.fsync_dir(COPY)
         state = SimpleNamespace(close=lambda: None)
-        self.table = SimpleNamespace(path=STORE, state=state, stores=None)
+        # Stores are directories with one file here.
+        self.table = SimpleNamespace(path=STORE, state=state, stores=None, opened=SimpleNamespace)
 
     def installed(self, at: EntryId, _members: None) -> Sequence[Any]:
         return [LostTail(30, 60), ResetLog(1, at)] if self.takes_it else []
@@ -77,12 +77,6 @@ class Follower:
 
     def install(self) -> None:
         install_snapshot(cast("SingleWriterPartition", self), AT, COPY)
-
-
-@pytest.fixture(autouse=True)
-def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores are directories with one file here."""
-    monkeypatch.setattr(received_snapshots, "open_state", lambda *_: SimpleNamespace())
 
 
 def new_disk(seed: int) -> SimulatedDisk:

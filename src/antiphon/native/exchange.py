@@ -397,7 +397,7 @@ class Exchange:
         self._open_requests -= 1
         if self._open_requests % COUNTED_REQUESTS == COUNTED_REQUESTS - 1:
             self.keep(-COUNTED_REQUESTS * REQUEST_COSTS_BYTES)
-        if not self._open_requests:
+        if self._is_held and not self._open_requests:
             self._hold_no_more()
         if self._open_requests == self._requests_max // 2 and self.connection is not None:
             self.connection.release("requests")

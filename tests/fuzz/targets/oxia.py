@@ -17,7 +17,7 @@ from tests.fuzz.targets.nodes import Listener, World, input_of
 from tests.kafka.kafka_nodes import create
 
 PORT: Final = 6648
-PIECES_BYTES: Final = 512 * 1024
+PIECES_BYTES: Final = 64 * 1024  # more fields than are read at a time
 KINDS: Final = [
     kind
     for _, kind in inspect.getmembers(m, inspect.isclass)
@@ -90,7 +90,7 @@ class OxiaMessages(Target):
 
 
 class OxiaLarge(Target):
-    """Messages of which a piece is repeated, up to half a MiB, read at once and in pieces as the listener does."""
+    """Messages of which a piece is repeated, up to 64 KiB, read at once and in pieces as the listener does."""
 
     slow_s = 4.0
     memory_bytes = 128 * MIB

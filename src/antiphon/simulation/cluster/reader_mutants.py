@@ -68,6 +68,7 @@ READER_MUTANTS: Final = (
             ),
         ),
         options=_STALLED,
+        first_seed=11,
     ),
     ClusterMutant(
         "listener-has-many-large-answers",
