@@ -22,6 +22,7 @@ from tests.interop.kafka_python import KafkaPython
 from tests.interop.kcat import Kcat
 from tests.interop.librdkafka import Librdkafka
 from tests.interop.nodes import start_nodes
+from tests.interop.oxia_go import OxiaGo
 from tests.interop.oxia_python import OxiaPython
 from tests.interop.spark_kafka import SparkKafka
 from tests.interop.suite import Outcome, Suite, folder
@@ -35,6 +36,7 @@ SUITES: Final[tuple[Suite, ...]] = (
     JavaTools(),
     SparkKafka(),
     OxiaPython(),
+    OxiaGo(),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests.interop import oxia_go
 from tests.interop.aiokafka_plugin import acl_of
 from tests.interop.aiokafka_suite import AioKafka
 from tests.interop.kafka_python import KafkaPython
@@ -37,6 +38,16 @@ SUMMARY: Final = """TEST 20260101 (bare, scenario default) SUMMARY
 |\x1b[31m 0022_wrong                               |    RUNNING |   0.000s \x1b[0m|
 |\x1b[31m 0023_not_asked                           |     PASSED |   0.000s \x1b[0m|
 """
+GO: Final = """go: downloading something
+{"Action":"run","Package":"github.com/x/oxia","Test":"TestSessions"}
+{"Action":"pass","Package":"github.com/x/oxia","Test":"TestSessions/one","Elapsed":0.1}
+{"Action":"pass","Package":"github.com/x/oxia","Test":"TestSessions","Elapsed":0.1}
+{"Action":"output","Package":"github.com/x/oxia","Test":"TestRange","Output":"  Error: not equal\\n"}
+{"Action":"fail","Package":"github.com/x/oxia","Test":"TestRange","Elapsed":0.1}
+{"Action":"skip","Package":"github.com/x/oxia","Test":"TestLater","Elapsed":0}
+{"Action":"pass","Package":"github.com/x/oxia","Elapsed":1}
+{"Action":"fail","Package":"github.com/x/oxia/internal","Elapsed":1}
+"""
 
 
 def test_outcomes_are_read_from_what_librdkafka_says() -> None:
@@ -47,6 +58,15 @@ def test_outcomes_are_read_from_what_librdkafka_says() -> None:
         Outcome("0022_consume_batch", "passed"),
         Outcome("0022_other", "skipped", "no such program"),
         Outcome("0022_wrong", "failed"),
+    ]
+
+
+def test_outcomes_are_read_from_what_go_says() -> None:
+    assert oxia_go.outcomes_of(GO) == [
+        Outcome("TestSessions", "passed"),
+        Outcome("TestRange", "failed", "Error: not equal"),
+        Outcome("TestLater", "skipped"),
+        Outcome("internal", "failed"),
     ]
 
 

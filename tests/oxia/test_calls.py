@@ -273,6 +273,21 @@ async def test_notifications_go_on_at_another_node() -> None:
 
 
 @in_virtual_time
+async def test_a_request_without_a_shard_is_for_the_only_one_of_the_default_namespace() -> None:
+    """Go's client 0.14.0 names no shard where it follows a sequence."""
+    async with nodes_with() as nodes:
+        at = client(1)
+        with pytest.raises(CallError) as refused:
+            await get(at, 0, b"a")  # a fresh cluster's has four
+        assert refused.value.reason == "SHARD_NOT_FOUND"
+        await nodes.nodes[0].gateway.delete_topic("default")
+        await nodes.nodes[0].gateway.create_topic(CreateTopic("default", Kind.TABLE, 1))
+        (shard,) = nodes.nodes[0].gateway.topic("default").shards
+        await write(at, shard.shard_id, puts=[m.PutRequest(key=b"a", value=b"1")])
+        assert (await get(at, 0, b"a")).value == b"1"
+
+
+@in_virtual_time
 async def test_sequences_and_their_updates() -> None:
     async with nodes_with() as nodes:
         at, (shard_id,) = client(0), shards_of(nodes)

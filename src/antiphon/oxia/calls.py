@@ -23,7 +23,7 @@ from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
 from antiphon.oxia import messages as m
 from antiphon.oxia.call import Call, Carrier, Handler
 from antiphon.oxia.feeds import Feeds, Follower, empty_batch, newest_of
-from antiphon.oxia.placing import Place, place_in
+from antiphon.oxia.placing import Place, only_shard, place_in
 from antiphon.oxia.protobuf import encode, put_sized
 from antiphon.oxia.reads import ANSWER_BYTES, Reads, record
 from antiphon.oxia.shards import SCAN_BYTES_MAX, ShardRequests
@@ -48,6 +48,9 @@ SERVICES: Final = ("/io.streamnative.oxia.proto.OxiaClient/", "/io.oxia.proto.v1
 HEALTH: Final = "/grpc.health.v1.Health/"
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 NAMESPACE: Final = "default"
+UNNAMED: Final = (
+    0  # no table's shard; clients that forget to name one ask for Oxia's first (Go's, for sequences)
+)
 SESSION_MIN_MS, SESSION_MAX_MS = 2_000, 300_000
 CLIENT_ID: Final = "oxia"  # of quotas
 SPLIT_TRIES: Final = 10  # of a read, while a shard is being split
@@ -134,6 +137,8 @@ class OxiaCalls:
         if shard_id is None:
             raise CallFailedError(INVALID_ARGUMENT, "the request names no shard")
         await self._ready()
+        if shard_id == UNNAMED:
+            shard_id = only_shard(self._gateway, NAMESPACE) or UNNAMED
         place = place_in(self._gateway, shard_id, call.headers.get(b"user-agent", b""))
         if place.topic.kind is not Kind.TABLE or is_internal(place.topic):
             raise CallFailedError(NOT_FOUND, f"shard {shard_id} is none of a namespace", "SHARD_NOT_FOUND")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh64_intdigest
 
+from antiphon.errors import UnknownTopicError
 from antiphon.model.metadata import HASH_MAX, KeyRanges, ShardMeta, TopicMeta, key_hash
 from antiphon.records.key_order import is_hierarchical
 
@@ -91,3 +92,12 @@ def place_in(gateway: "Gateway", shard_id: int, agent: bytes) -> Place:
     """A shard of a table, for a client that says that it is `agent`. Raises UnknownShardError, NotReadyError."""
     topic, shard = gateway.shard(shard_id)
     return Place(topic, shard, is_python=agent.startswith(PYTHON_AGENT))
+
+
+def only_shard(gateway: "Gateway", table: str) -> int | None:
+    """The shard of a table that has one; None where there is none, or which one is meant cannot be known."""
+    try:
+        shards = gateway.topic(table).shards
+    except UnknownTopicError:
+        return None
+    return shards[0].shard_id if len(shards) == 1 else None
