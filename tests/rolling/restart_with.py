@@ -18,12 +18,19 @@ def main() -> int:
     pid = int(words[0].read_text().split()[0])
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2:3]:
+    while _runs(pid):
         if time.monotonic() > deadline:
             return 1
         time.sleep(0.02)
     start = [python, "-m", "antiphon.cli.main", "node", "start", "--dir", str(folder)]
     return subprocess.run(start, check=False).returncode
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2:3]
+    except (FileNotFoundError, ProcessLookupError):  # it ends while it is looked at
+        return False
 
 
 if __name__ == "__main__":

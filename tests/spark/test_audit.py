@@ -67,10 +67,9 @@ def shard_of(db: antiphon.Client, name: str) -> int:
 
 
 def stop_cleanly(cluster: LocalCluster, node: int) -> None:
-    pid = cluster.nodes[node].pid
-    os.kill(pid, signal.SIGTERM)
+    os.kill(cluster.nodes[node].pid, signal.SIGTERM)
     deadline = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+    while cluster.is_running(node):
         assert time.monotonic() < deadline, "the node does not stop"
         time.sleep(0.02)
 
