@@ -9,6 +9,7 @@ from antiphon.cli import (
     access_commands,
     backup_commands,
     bench,
+    capacity_command,
     cluster_commands,
     data_commands,
     demo,
@@ -75,6 +76,7 @@ data_commands.mount(app)
 kv_commands.mount(app)
 demo.mount(app)
 bench.mount(app)
+capacity_command.mount(app)
 judge.mount(app)
 verify.mount(app)
 scrub_command.mount(app)

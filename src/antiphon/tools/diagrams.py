@@ -35,6 +35,8 @@ from antiphon.simulation.cluster.tables import (
     table_of_workloads,
 )
 from antiphon.spark.jobs import table_of_jobs
+from antiphon.tools.capacity.costs import our_costs
+from antiphon.tools.capacity.model import table_of_checks, table_of_clusters
 
 
 def state_diagram(table: Mapping[tuple[State, Happening], State], *starts: State) -> str:
@@ -129,6 +131,8 @@ def http_api(_root: Path) -> str:
 
 PARTS: dict[str, Callable[[Path], str]] = {
     "api": http_api,
+    "capacity": lambda _: table_of_clusters(our_costs()),
+    "capacity checks": lambda _: table_of_checks(our_costs()),
     "commit rules": lambda _: table_of_rules(),
     "lake formats": lake_formats,
     "lake targets": lake_targets,

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from antiphon.tools.local_cluster import LocalCluster
 
@@ -41,6 +41,27 @@ def measure_kafka(seconds: float) -> Rows:
 
 
 def _produce(servers: str, topic: str, value_bytes: int, batch_bytes: int, seconds: float) -> dict[str, Any]:
+    done = produce(servers, topic, value_bytes, batch_bytes, seconds)
+    return {
+        "value_bytes": value_bytes,
+        "batch_bytes": batch_bytes,
+        "shards": 3,
+        "records_per_s": round(done.acknowledged / done.took_s),
+        "mb_per_s": round(done.acknowledged * value_bytes / done.took_s / 1e6, 1),
+        "failed": done.failed,
+    }
+
+
+class Produced(NamedTuple):
+    """Records, and how long they took."""
+
+    acknowledged: int
+    failed: int
+    took_s: float
+
+
+def produce(servers: str, topic: str, value_bytes: int, batch_bytes: int, seconds: float) -> Produced:
+    """Produce values of random bytes through confluent-kafka, as fast as it goes."""
     from confluent_kafka import KafkaError, Message, Producer
 
     acknowledged, failed = 0, 0
@@ -80,15 +101,7 @@ def _produce(servers: str, topic: str, value_bytes: int, batch_bytes: int, secon
             time.sleep(0.003)  # spinning here would take the brokers' share of the cores
         poll(0)
     producer.flush(60)
-    took = time.perf_counter() - started
-    return {
-        "value_bytes": value_bytes,
-        "batch_bytes": batch_bytes,
-        "shards": 3,
-        "records_per_s": round(acknowledged / took),
-        "mb_per_s": round(acknowledged * value_bytes / took / 1e6, 1),
-        "failed": failed,
-    }
+    return Produced(acknowledged, failed, time.perf_counter() - started)
 
 
 def measure_table(seconds: float) -> Rows:
