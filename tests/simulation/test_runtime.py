@@ -262,6 +262,27 @@ def test_silence_ends_a_connection_in_the_end() -> None:
     assert isinstance(mine.gone[0], TimeoutError)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_what_a_killed_process_did_not_ask_a_task_for_is_no_failure(steps: int) -> None:
+    """oxia 9000272: it ended in the step after a task had failed, before whoever began the task had heard of it."""
+    world = World()
+    heard: list[Any] = []
+
+    async def fails() -> None:
+        world.a.end_after(steps, world.a.kill)
+        raise ValueError("refused")
+
+    async def begins() -> None:
+        asyncio.ensure_future(fails()).add_done_callback(lambda task: heard.append(task.exception()))
+
+    world.a.run(begins())
+    world.wait(1.0)
+    gc.collect()
+    assert not world.a.alive
+    assert not heard
+    assert not world.loop.failures
+
+
 def test_the_kernel_of_a_killed_process_ends_its_connections() -> None:
     world = World()
     mine, theirs = connected(world)

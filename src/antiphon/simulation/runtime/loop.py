@@ -18,7 +18,7 @@ import sys
 import warnings
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from enum import Enum
 from random import Random
@@ -180,6 +180,8 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         if process is not None and process.state is not None:  # neither of the usual: dead, or paused
             if process.alive:
                 process.put_aside(handle)
+            else:
+                _ended_unheard(handle.args)
             return
         self.steps += 1
         if not self.steps % STEPS_PER_INSTANT_MAX:
@@ -380,3 +382,10 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
 
     async def shutdown_default_executor(self, _timeout: float | None = None) -> None:
         """See asyncio."""
+
+
+def _ended_unheard(args: Sequence[Any]) -> None:
+    """A process died between the end of a task and the callback that would have asked for its exception."""
+    for task in args:
+        if isinstance(task, asyncio.Future) and task.done() and not task.cancelled():
+            task.exception()
