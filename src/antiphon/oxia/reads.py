@@ -5,7 +5,7 @@ than Oxia's clients can put, is not shown: one such key would make a whole answe
 """
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
@@ -31,6 +31,16 @@ ANSWER_BYTES: Final = 1024 * 1024  # after which a message ends, and another one
 PAGE_ROWS: Final = 1_000
 LIST_KEYS: Final = 10_000
 Page = tuple[list[Any], bool, Any]
+
+
+class Asked(NamedTuple):
+    """A list or a scan of one shard, and who asks; `values`: whole rows are wanted."""
+
+    place: "Place"
+    wanted: RangeRequest
+    rights: "Rights"
+    call: "Call"
+    values: bool
 
 
 class Reads:
@@ -159,6 +169,7 @@ class Reads:
 
         Each page is of one moment.
         """
+        asked = Asked(place, wanted, rights, call, values)
         read = self._page
         if wanted.secondary_index_name is not None:
             read = self._index_page
@@ -167,40 +178,23 @@ class Reads:
         after: Any = None  # where the next page begins: behind this
         more = not is_empty(wanted, hierarchical=read == self._ordered_page)
         while more:
-            page, more, after = await read(place, wanted, after, rights, call, values=values)
+            page, more, after = await read(asked, after)
             yield page  # who takes it lets go of each row that was sent
 
-    async def _page(
-        self,
-        place: "Place",
-        wanted: RangeRequest,
-        after: Any,
-        rights: "Rights",
-        call: "Call",
-        *,
-        values: bool,
-    ) -> Page:
+    async def _page(self, asked: Asked, after: Any) -> Page:
         """Rows or keys in the order of bytes, whether there are more, and behind which key those begin."""
+        place, wanted, rights, call, values = asked
         limit = self.page_rows if values else self.list_keys
         start = wanted.start_inclusive if after is None else after + b"\x00"
-        body = TableScan(
-            place.shard.shard_id, start, wanted.end_exclusive, limit, values, hashes=place.hashes
-        )
+        shard_id, end = place.shard.shard_id, wanted.end_exclusive
+        body = TableScan(shard_id, start, end, limit, values, hashes=place.hashes)
         rows: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
         page = [row for row in rows.rows if row is not None]
         return _told(page, values), rows.more, page[-1].key if page else after
 
-    async def _ordered_page(
-        self,
-        place: "Place",
-        wanted: RangeRequest,
-        after: Any,
-        rights: "Rights",
-        call: "Call",
-        *,
-        values: bool,
-    ) -> Page:
+    async def _ordered_page(self, asked: Asked, after: Any) -> Page:
         """The same in the hierarchical order. All keys there are text."""
+        place, wanted, rights, call, values = asked
         start, end = wanted.start_inclusive, wanted.end_exclusive
         limit = self.page_rows if values else self.list_keys
         body = OrderedScan(place.shard.shard_id, start, end, after, limit, not values, place.hashes)
@@ -212,17 +206,9 @@ class Reads:
         page = [row for row in rows.rows if row is not None]
         return page, rows.more, page[-1].key if page else after
 
-    async def _index_page(
-        self,
-        place: "Place",
-        wanted: RangeRequest,
-        after: Any,
-        rights: "Rights",
-        call: "Call",
-        *,
-        values: bool,
-    ) -> Page:
+    async def _index_page(self, asked: Asked, after: Any) -> Page:
         """The same by an index; pages go on behind an entry."""
+        place, wanted, rights, call, values = asked
         limit = self.page_rows if values else self.list_keys
         name, start, end = wanted.secondary_index_name or "", wanted.start_inclusive, wanted.end_exclusive
         body = IndexScan(place.shard.shard_id, name, start, end, after, limit, values, place.hashes)
