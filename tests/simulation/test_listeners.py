@@ -41,6 +41,15 @@ def test_deleted_records_stay_away_and_all_others_stay(profile: str, seed: int) 
     assert result.operations["read-below"] > 0
 
 
+@pytest.mark.parametrize(("profile", "seed"), [("fluvio", 2), ("raft", 1)])
+def test_what_is_too_old_goes_and_nothing_else(profile: str, seed: int) -> None:
+    ages = {"retention_writers": 3, "operations_per_s": 900}
+    result = run_cluster(draw_options(seed, profile, **{**SHORT, **PACE, **ages}))
+    assert result.failure is None, words(result)
+    assert result.operations["aged-out"] > 20
+    assert result.operations["aging-read"] > 0
+
+
 QUICK_SEEDS = 8
 QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("listener-") and not mutant.rare]
 

@@ -17,6 +17,7 @@ from antiphon.node.config import (
     Ports,
     Scrub,
     Sessions,
+    Timings,
 )
 from antiphon.security.settings import Security
 from antiphon.server.first_user import make_user
@@ -24,7 +25,12 @@ from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.slow_turns import SlowTurns
-from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, CONSUMER_SESSION_MS, SESSION_MIN_MS
+from antiphon.simulation.cluster.timing import (
+    CONSUMER_BEAT_MS,
+    CONSUMER_SESSION_MS,
+    RETENTION_CHECK_MS,
+    SESSION_MIN_MS,
+)
 from antiphon.simulation.cluster.world import (
     CLUSTER_ID,
     HTTP_PORT,
@@ -178,6 +184,7 @@ class Machine:
             if options.compacted_writers
             else Cleaner(),
             sessions=Sessions(SESSION_MIN_MS),
+            timings=Timings(retention_check=RETENTION_CHECK_MS) if options.retention_writers else Timings(),
             metadata=Metadata(
                 checkpoint_records=options.checkpoint_records,
                 checkpoint_per_object=1,

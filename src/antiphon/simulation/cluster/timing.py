@@ -5,3 +5,4 @@ from typing import Final
 CONSUMER_BEAT_MS: Final = 200
 CONSUMER_SESSION_MS: Final = 2_500
 SESSION_MIN_MS: Final = 200
+RETENTION_CHECK_MS: Final = 250
