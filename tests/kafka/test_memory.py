@@ -227,6 +227,7 @@ async def test_batches_that_many_connections_do_not_take(cold: bool, session: bo
                 await asyncio.sleep(0.05)
                 highest = max(highest, pool.held_bytes)
         assert MIB < highest < 4 * MIB + 2 * MIB + len(clients) * FLOOR_BYTES
+        assert served.nodes.nodes[0].hosts[shard_id].state.services.metrics.fetches < 10 * len(clients)
         sizes = [len(frame) for frame in await asyncio.gather(*(client.frame() for client in clients))]
         assert len([size for size in sizes if size > 900_000]) > 3
         await asyncio.sleep(1.1)

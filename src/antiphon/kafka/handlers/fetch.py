@@ -129,7 +129,7 @@ class FetchHandler:
         while sweep.must_wait and (left_s := deadline_s - loop.time()) > 0:
             answer.reserve(-sweep.found_bytes)
             if sweep.lacks_room:
-                await answer.connection.wait_for_room(left_s)
+                await self._more_room(answer, sweep.bound_bytes, deadline_s)
             elif session is not None:
                 await session.wait(left_s)
             else:
@@ -138,6 +138,14 @@ class FetchHandler:
             if sweep.must_wait and sweep.found_bytes:
                 await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
         return sweep
+
+    async def _more_room(self, answer: Answer, tried_bytes: int, deadline_s: float) -> None:
+        """Return when a first batch may fit that did not with so many bytes; a try costs all who wait a look at theirs."""
+        loop = asyncio.get_running_loop()
+        while (left_s := deadline_s - loop.time()) > 0:
+            if answer.may_begin(BATCH_BYTES) or answer.room_bytes >= 2 * max(1, tried_bytes):
+                return
+            await answer.connection.wait_for_room(left_s)
 
     async def _sweep(
         self, request: FetchRequest, answer: Answer, deadline_s: float, session: FetchSession | None
@@ -184,7 +192,7 @@ class _Sweep:
         self._nearer = cache.in_rack(request.rack) if request.rack and not self._is_near else frozenset()
         self._session = session
         self._rights = rights
-        self._bytes_left = bound_bytes
+        self.bound_bytes = self._bytes_left = bound_bytes
         self._failed = False
         self.found_bytes = 0
         self.topics: list[TopicFetched] = []

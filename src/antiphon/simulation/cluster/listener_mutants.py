@@ -181,7 +181,7 @@ LISTENER_MUTANTS: Final = (
         "a node is in step as soon as its shards have leaders, whatever it lacks",
         (Edit(in_step, "_lack_of", "if node_id in shard.live", "if shard.live"),),
         options=_RESTARTS,
-        first_seed=2,
+        first_seed=8,
     ),
     ClusterMutant(
         "listener-forward-mixes-answers",
