@@ -9,13 +9,25 @@ from typing import Any
 
 import pytest
 
+from antiphon.errors import AccessDeniedError
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S
+from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import CreateTopic, Failure, Fetch, Put, TableGet, TableScan, TableWrite
+from antiphon.model.requests import (
+    AlterAcls,
+    CreateTopic,
+    Failure,
+    Fetch,
+    Put,
+    TableGet,
+    TableScan,
+    TableWrite,
+)
 from antiphon.model.table_transactions import ReadKeys
 from antiphon.records.builder import build_batch
 from tests.memory import allocated_at_most
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+from tests.node.test_access import EVE, connected, eves, give, secured
 from tests.node.test_client_memory import MIB, Client, connect, large_log, large_row, pool_of
 
 LIMIT_BYTES = 8 * MIB
@@ -99,6 +111,30 @@ async def test_batches_that_many_connections_wait_for_and_do_not_take() -> None:
         await eventually(lambda: pool.held_bytes == 0)
         for client in clients:
             client.writer.close()
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@in_virtual_time
+async def test_who_may_not_read_any_more_gets_nothing_that_waited_for_room(cold: bool) -> None:
+    async with secured() as nodes:
+        shard_id, pool, node = await large_log(nodes, 1), pool_of(nodes), nodes.nodes[0]
+        may_read = eves(Resource.TOPIC, "t", Operation.READ)
+        await give(nodes, may_read)
+        await eventually(lambda: may_read.key in node.view.access.acls)
+        if cold:
+            node.hosts[shard_id].log.release_memory()
+        full = pool.open()
+        full.add(pool.limit_bytes)
+        assert full.is_large  # so nobody else may have more than there is room for
+        async with connected(EVE) as connection:
+            asked = asyncio.ensure_future(connection.request(Fetch(shard_id, 0, 1 << 24)))
+            await asyncio.sleep(0.5)
+            assert not asked.done()
+            await node.gateway.administer(AlterAcls(remove=(may_read,)))
+            await eventually(lambda: may_read.key not in node.view.access.acls)
+            full.close()
+            with pytest.raises(AccessDeniedError):
+                await asked
 
 
 @in_virtual_time

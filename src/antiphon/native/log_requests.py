@@ -76,7 +76,7 @@ def fetch(exchange: Exchange, request_id: int, body: Fetch, _payload: memoryview
     gateway = exchange.gateway
     if gateway.is_cold(body.shard_id, body.offset, body.isolation):
         exchange.begin(request_id)
-        exchange.when_room(lambda: _begin_cold(exchange, request_id, body))
+        exchange.when_room(partial(_begin_cold_if_allowed, exchange, request_id, body, has_room=False))
     elif not _try_fetch(exchange, request_id, body, last=body.wait_ms <= 0):
         _follow(exchange, request_id, body)
 
@@ -126,6 +126,19 @@ def _begin_cold(exchange: Exchange, request_id: int, body: Fetch, *, has_room: b
     exchange.reserve(max(size_bytes, BATCH_BYTES) if has_room else size_bytes)
 
 
+def _begin_cold_if_allowed(
+    exchange: Exchange, request_id: int, body: Fetch, *, has_room: bool = True
+) -> None:
+    """It may have waited for room, and what the client may do can have changed meanwhile."""
+    try:
+        exchange.check(body)
+    except AntiphonError as error:
+        exchange.end()
+        exchange.fail(request_id, error)
+    else:
+        _begin_cold(exchange, request_id, body, has_room=has_room)
+
+
 async def _fetch_cold(
     exchange: Exchange, request_id: int, body: Fetch, size_bytes: int, *, has_room: bool
 ) -> None:
@@ -139,7 +152,7 @@ async def _fetch_cold(
             _reply(exchange, request_id, found)
         else:
             exchange.begin(request_id)
-            again = partial(_begin_cold, exchange, request_id, body, has_room=True)
+            again = partial(_begin_cold_if_allowed, exchange, request_id, body)
             exchange.reserve(-reserved)
             reserved = 0
             exchange.when_room(again, lambda: BATCH_BYTES)
