@@ -61,8 +61,8 @@ def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
     if cluster.evidence.hurt or newest is None or newest.version < cluster.watch.modes.version:
         return False  # after a power failure the nodes may know older live sets than those that are recorded
     voters, operator = newest.voters, cluster.operator
-    if operator is not None and operator.may_change_voters:
-        return False
+    if operator is not None and (operator.may_change_voters or operator.may_change_replicas):
+        return False  # with two replicas each is needed
     votes = voters is not None and machine.node_id in voters.everybody
     if voters is not None and votes and (is_on_its_way(voters) or len(voters.ensemble) < 3):
         return False

@@ -4,6 +4,7 @@ Each command is a fault of kind `operator`: what is done to which shard is drawn
 metadata of the moment. That a command is refused, or that nobody answers it, is nothing unusual.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
@@ -33,21 +34,29 @@ class Operator:
         self.process = world.client_process("operator")
         self._client: AsyncClient | None = None
         self._made = 0
-        self._altering = 0  # changes of voters that nobody has answered yet
-        self._altered_until_s = 0.0  # one that was not answered may still be carried out
+        self._under_way: Counter[str] = Counter()  # commands by name that nobody has answered yet
+        self._late_until_s: dict[str, float] = {}  # one that was not answered may still be carried out
 
     @property
     def may_change_voters(self) -> bool:
         """Is a change of the voters of `__cluster` on its way that the metadata may not show yet?"""
-        return self._altering > 0 or self._world.loop.now < self._altered_until_s
+        return self._may_come("voters")
+
+    @property
+    def may_change_replicas(self) -> bool:
+        """The same for how many replicas a topic has."""
+        return self._may_come("replicas")
+
+    def _may_come(self, name: str) -> bool:
+        return self._under_way[name] > 0 or self._world.loop.now < self._late_until_s.get(name, 0.0)
 
     def change_voters(self, draw: Random) -> None:
         """Change the voters of `__cluster` somehow, in the background."""
-        self.process.run(self._alter(draw, None))
+        self.process.run(self._carry_out("voters", draw))
 
     def replace_voter(self, old: int, new: int) -> None:
         """Have another node vote, in the background."""
-        self.process.run(self._alter(Random(0), AlterVoters(new, old)))
+        self.process.run(self._carry_out("voters", Random(0), AlterVoters(new, old)))
 
     def spread(self) -> None:
         """Have every node hold every shard, in the background."""
@@ -55,14 +64,7 @@ class Operator:
 
     def add_voter(self, new: int) -> None:
         """Have another node vote too, in the background."""
-        self.process.run(self._alter(Random(0), AlterVoters(new)))
-
-    async def _alter(self, draw: Random, wanted: AlterVoters | None) -> None:
-        self._altering += 1
-        try:
-            await self._carry_out("voters", draw, wanted)
-        finally:
-            self._altering -= 1
+        self.process.run(self._carry_out("voters", Random(0), AlterVoters(new)))
 
     def order(self, draw: Random) -> None:
         """Carry out a drawn command, in the background."""
@@ -74,6 +76,7 @@ class Operator:
         await self._carry_out("elect-internal", draw)
 
     async def _carry_out(self, name: str, draw: Random, wanted: AlterVoters | None = None) -> None:
+        self._under_way[name] += 1
         try:
             if self._client is None:
                 client = AsyncClient(self._world.servers, timeout_s=PATIENCE_S)
@@ -85,11 +88,13 @@ class Operator:
             else:
                 await {**COMMANDS, **OTHERS}[name](self, meta, draw)
         except AntiphonError as error:
-            if name == "voters" and not isinstance(error, InvalidRequestError):
-                self._altered_until_s = self._world.loop.now + LATE_S
+            if not isinstance(error, InvalidRequestError):
+                self._late_until_s[name] = self._world.loop.now + LATE_S
             self._world.tell("refused", name, error.code)
         else:
             self._world.tell("carried-out", name)
+        finally:
+            self._under_way[name] -= 1
 
     @property
     def db(self) -> AsyncClient:
