@@ -41,9 +41,9 @@ def test_deleted_records_stay_away_and_all_others_stay(profile: str, seed: int) 
     assert result.operations["read-below"] > 0
 
 
-@pytest.mark.parametrize(("profile", "seed"), [("fluvio", 2), ("raft", 1)])
+@pytest.mark.parametrize(("profile", "seed"), [("kip27", 2), ("raft", 1)])
 def test_what_is_too_old_goes_and_nothing_else(profile: str, seed: int) -> None:
-    ages = {"retention_writers": 3, "operations_per_s": 900}
+    ages = {"retention_writers": 2, "operations_per_s": 300, "fault_ms": 3_000}
     result = run_cluster(draw_options(seed, profile, **{**SHORT, **PACE, **ages}))
     assert result.failure is None, words(result)
     assert result.operations["aged-out"] > 20
