@@ -48,6 +48,28 @@ async def test_metadata_that_nobody_reads_stays_within_the_memory_for_clients() 
 
 
 @in_virtual_time
+async def test_small_answers_that_nobody_asked_for_before_need_no_room() -> None:
+    """Their size is not known; they are made one at a time, and most are small."""
+    async with listening() as (served, connect):
+        await served.create("wide", shards=1200)
+        await served.create("small")
+        pool = pool_of(served)
+        pool.limit_bytes = pool.budget.limit_bytes = LIMIT_BYTES
+        full = pool.open()
+        full.add(LIMIT_BYTES)
+        assert full.is_large  # so nobody else may have more than there is room for
+        good = await connect()
+        async with asyncio.timeout(0.5):
+            assert len(await good.receive(good.send(3, 9, ONE))) < KIB
+        waits = [await connect() for _ in range(3)]  # what is large waits all the same
+        for client in waits:
+            client.send(3, 8, ALL)
+        await asyncio.sleep(1)
+        assert not any(client.reader._buffer for client in waits)  # type: ignore[attr-defined]
+        full.close()
+
+
+@in_virtual_time
 async def test_all_is_answered_in_the_end_also_what_is_larger_than_the_room() -> None:
     async with listening() as (served, connect):
         await served.create("wide", shards=1200)

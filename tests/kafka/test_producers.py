@@ -8,9 +8,9 @@ import pytest
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.apis import APIS
+from antiphon.kafka.bodies import encoded
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers import producers
-from antiphon.kafka.listener import encoded
 from antiphon.kafka.messages import transactions as m
 from antiphon.kafka.schema import decode, encode
 from antiphon.log.producer_state import ProducerState

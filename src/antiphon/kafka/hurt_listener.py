@@ -12,12 +12,13 @@ import msgspec
 from antiphon.errors import UnknownTopicError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE, RequestContext
+from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.fetch_codec import FetchRequest, decode_fetch
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.hurt_answers import failed, failed_fetch, failed_produce
 from antiphon.kafka.hurt_faults import ListenerFaults, Rule
-from antiphon.kafka.listener import BEFORE_LOGIN, KafkaListener, decoded, encoded
+from antiphon.kafka.listener import BEFORE_LOGIN, KafkaListener
 from antiphon.kafka.messages.cluster import MetadataRequest, MetadataResponse
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import ProduceRequest, decode_produce

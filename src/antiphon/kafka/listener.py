@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import struct
 from collections.abc import Awaitable, Mapping
 from typing import Final, NamedTuple
 
@@ -16,12 +15,13 @@ from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes
+from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes, Key
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
+from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.connection import Answer, Connection, Inbox
 from antiphon.kafka.fetch_sessions import SESSIONS_MAX
-from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, finish_response, read_header, start_response
+from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
 from antiphon.kafka.handlers.access import AccessHandler
@@ -49,8 +49,8 @@ from antiphon.kafka.handlers.transactions import TransactionHandler
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.one_thread import OneThread
-from antiphon.kafka.primitives import Reader, TooManyElementsError
-from antiphon.kafka.schema import Message, codec, encode
+from antiphon.kafka.primitives import ELEMENTS_MAX, Reader, TooManyElementsError
+from antiphon.kafka.schema import Message
 from antiphon.kafka.topic_config import TopicDefaults
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.listening import Listening, serve
@@ -66,10 +66,6 @@ BULKY: Final = {
 }  # have long answers to short requests, as all Describe... and List...
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
-THROTTLED_METADATA: Final = (
-    3  # version of Metadata; the other answer that comes encoded always begins with the time
-)
-_I32: Final = struct.Struct(">i")
 BEFORE_LOGIN: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
@@ -167,6 +163,7 @@ class KafkaListener:
         self._inbox = Inbox()
         self._aside = OneThread()
         self._sizes = AnswerSizes()
+        self._learning = asyncio.Lock()  # held while an answer is made only to know its size
         self._apis: Mapping[int, ServedApi] = APIS
         self._connections: dict[Connection, _Seen] = {}
         self._addresses = Addresses(config.address_connections_max)
@@ -345,7 +342,10 @@ class KafkaListener:
         api, key = header.api, (header.api.key, header.version, reader.next_bytes(BODY_BYTES_MAX + 1))
         reads = api.name in BULKY or api.name.startswith(("Describe", "List"))
         async with answer.connection.first:
-            await self._room(answer, self._sizes.of(key) if reads else 0)
+            expected = self._sizes.of(key) if reads else 0
+            if expected is None and reader.size <= LARGE_REQUEST_BYTES and not answer.may_begin(None):
+                expected = await self._learn_size(handler, header, reader, answer, key)
+            await self._room(answer, expected)
         aside = self._aside if reader.size > LARGE_REQUEST_BYTES else None
         quotas, payer = self._config.quotas, _payer(header, answer)
         work = _carried_out(handler, header, reader, answer, payer, aside)
@@ -371,6 +371,24 @@ class KafkaListener:
         answer.send(frame)
         if isinstance(response, SaslAuthenticateResponse) and response.error_code in HANGS_UP:
             answer.connection.close()
+
+    async def _learn_size(
+        self, handler: Handler, header: RequestHeader, reader: Reader, answer: Answer, key: Key
+    ) -> int:
+        """The size of an answer that nobody has asked for lately, where there is no room: made, and let go of.
+
+        Most are small, and whoever holds all the room may keep it for half a minute. One is made at a time.
+        """
+        async with self._learning:
+            known = self._sizes.of(key)
+            if known is not None:
+                return known
+            await answer.next_turn()
+            again = reader.from_here(ELEMENTS_MAX)
+            response = await _carried_out(handler, header, again, answer, _payer(header, answer), None)
+            size_bytes = len(encoded(header, response, answer.throttle_ms))
+            self._sizes.note(key, size_bytes)
+            return size_bytes
 
     async def _room(self, answer: Answer, expected_bytes: int | None) -> None:
         """Return when it is the connection's turn and there is room for the answer."""
@@ -453,30 +471,3 @@ async def _bare(frame: memoryview, answer: Answer) -> None:
         answer.connection.abort()
         return
     answer.send(len(told).to_bytes(LENGTH_BYTES, "big") + told)
-
-
-def decoded(header: RequestHeader, reader: Reader) -> Message:
-    """Read a request's body. Bytes after it are ignored, as Kafka does: librdkafka 2.16 sends three too many in a
-    Metadata request for all topics.
-    """
-    kind = header.api.request
-    if kind is None:
-        raise ProtocolViolationError(f"{header.api.name} has no plain request")
-    message: Message = codec(kind, header.version, header.api.is_flexible(header.version)).read(reader)
-    return message
-
-
-def encoded(header: RequestHeader, body: Message | bytes, throttle_ms: int = 0) -> bytearray:
-    """The whole frame of a response."""
-    out = start_response(header)
-    if isinstance(body, Message):
-        if throttle_ms and hasattr(body, "throttle_time_ms"):
-            body.throttle_time_ms = throttle_ms
-        encode(body, header.version, flexible=header.api.is_flexible(header.version), out=out)
-    else:
-        at = len(out)
-        out += body
-        if throttle_ms and (header.api.name != "Metadata" or header.version >= THROTTLED_METADATA):
-            _I32.pack_into(out, at, throttle_ms)
-    finish_response(out)
-    return out
