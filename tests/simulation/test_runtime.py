@@ -319,6 +319,23 @@ def test_a_reset_loses_what_was_under_way() -> None:
     assert [type(end.gone[0]) for end in (mine, theirs)] == [ConnectionResetError] * 2
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_who_reads_nothing_learns_that_the_other_has_closed_when_it_sends(before: bool) -> None:
+    world = World()
+    a, b = connected(world)
+    b.transport.pause_reading()
+    if before:
+        a.transport.pause_reading()
+        b.transport.write(bytes(1 << 20))  # more than a takes without reading
+        world.wait(0.1)
+    a.transport.close()
+    world.wait(0.1)
+    assert len(b.gone) == before
+    b.transport.write(b"still there?")
+    world.wait(0.1)
+    assert [type(error) for error in b.gone] == [ConnectionResetError]
+
+
 def test_nobody_listens() -> None:
     world = World()
 

@@ -111,6 +111,8 @@ class Transport(transports.Transport):
         if not self.closing:
             self.closing = True
             self.out.finish()
+            if self.inward.unsent_bytes:
+                self._refuse_rest()
             self.ended(None)
 
     def abort(self) -> None:
@@ -119,7 +121,22 @@ class Transport(transports.Transport):
             self.closing = True
             self.out.drop()
             self.out.finish()
+            if self.inward.unsent_bytes:
+                self._refuse_rest()
             self.ended(None)
+
+    def _refuse_rest(self) -> None:
+        """What comes to an end that is closed is answered with a reset. Who reads has learned of the end before that."""
+        link, other = self.out.link, self.other
+        if not (other.reading or other.closing or link.cut):
+            self._medium.loop.in_context(link.delay_s[0], other.context, other.was_reset)
+
+    def was_reset(self) -> None:
+        """The other end takes no more: what it did not get is lost, and this one is told, whether it reads or not."""
+        if not self.closing:
+            self.closing = True
+            self.out.drop()
+            self.ended(ConnectionResetError(104, "reset"))
 
     def ended(self, error: Exception | None) -> None:
         """The protocol is told that this end of the connection is gone."""
@@ -136,6 +153,8 @@ class Transport(transports.Transport):
         if not self.closing:
             self._inbox.append(data)
             self._read()
+        elif data is not None and self.other.local[0] not in self._medium.down:
+            self._refuse_rest()
 
     def _read(self) -> None:
         while self._inbox and self.reading and not self.closing:
@@ -205,6 +224,8 @@ class Transport(transports.Transport):
             self.other.half_open()
         else:
             self.out.finish()
+            if self.inward.unsent_bytes:
+                self._refuse_rest()
 
     def _wrote(self) -> None:
         """Who writes into a direction that is cut gives up some time; a machine that is up again answers with a reset."""

@@ -11,6 +11,8 @@ little memory for clients in these worlds.
 """
 
 import asyncio
+import contextlib
+import itertools
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +20,14 @@ from antiphon import system
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import FETCH, PRODUCE
+from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.schema import encode
 from antiphon.model.requests import PROTOCOL_VERSION, Fetch, Hello
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
-from antiphon.simulation.cluster.kafka_client import Connection, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.kafka_client import METADATA, Connection, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.world import HTTP_PORT, KAFKA_PORT, NATIVE_PORT
@@ -51,6 +54,7 @@ PAGES: Final = 30
 PAGE: Final = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
 LOOK_S: Final = 0.05
 STALL_S: Final = (0.1, 1.0, 4.0)
+SMALL_S: Final = 3.0  # that others wait for a small answer at most
 ANSWER_S: Final = 5.0  # after it reads again
 ANSWER_BYTES: Final = {
     "kafka": 256 * 1024,
@@ -91,7 +95,7 @@ class StalledReaders(KafkaWorkload):
     Kafka's and native clients and 64 KiB for HTTP then.
 
     Checked: what waits at a node to be sent is bounded ([limits.md](limits.md)); who reads nothing for longer than a node
-    waits is hung up on; late answers are whole, in order, and as committed.
+    waits is hung up on; others' small questions are answered meanwhile; late answers are whole, in order, and as committed.
     """
 
     topic = TOPIC
@@ -101,6 +105,7 @@ class StalledReaders(KafkaWorkload):
         super().__init__(cluster, name)
         self.outcomes = {
             "heaped": 0, "late-fetches": 0, "late-pages": 0, "late-lost": 0, "hung-up-on": 0, "crowds": 0,
+            "small-asked": 0,
         }  # fmt: skip
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -137,7 +142,7 @@ class StalledReaders(KafkaWorkload):
                 await client.back_off()
             await self.think(process)
         if draw.random() < LONG and self.end_of(0):
-            await self._wait_to_be_hung_up_on(client)
+            await self._wait_to_be_hung_up_on(client, process)
         client.close()
 
     # -- what it asks for -----------------------------------------------------------------------------------------
@@ -238,8 +243,38 @@ class StalledReaders(KafkaWorkload):
                 f"node {machine.node_id} has waited since {waiting_since_s:.3f} s for a client that does not read",
             )
 
-    async def _wait_to_be_hung_up_on(self, client: KafkaClient) -> None:
+    async def _wait_to_be_hung_up_on(self, client: KafkaClient, process: "Process") -> None:
         """All is well with the cluster, so all that is in the way of the answers is this client."""
+        asking = asyncio.get_running_loop().create_task(self._ask_meanwhile(process))
+        try:
+            await self._hold_answers(client)
+        finally:
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
+
+    async def _ask_meanwhile(self, process: "Process") -> None:
+        """Another client asks each node what nobody has asked for yet: for a topic that is not there."""
+        client = self.client(process)
+        for number in itertools.count():
+            await asyncio.sleep(1.0)
+            for machine in self.cluster.machines:
+                topics = [cm.MetadataRequestTopic(name=f"{process.name}-{number}")]
+                request = cm.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+                try:
+                    await client.ask((machine.host, KAFKA_PORT), METADATA, 9, request, SMALL_S)
+                except NoAnswerError as error:
+                    require(
+                        "no answer" not in error.args[0],
+                        "small-answered",
+                        -1,
+                        f"node {machine.node_id} has not told a client in {SMALL_S} s that a topic is not there, while others "
+                        "do not read",
+                    )
+                else:
+                    self.outcomes["small-asked"] += 1
+
+    async def _hold_answers(self, client: KafkaClient) -> None:
         while True:
             try:
                 await self._fetch(client, LONGEST_S)
