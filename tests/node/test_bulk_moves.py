@@ -54,8 +54,7 @@ def _settle(answer: "asyncio.Future[Any]", result: Any) -> None:
 
 
 def _log_of(host: Partition) -> list[bytes]:
-    log = host.log
-    return [bytes(log.read(header.base_offset, 1, log.log_end)[0]) for header in log.reader.headers_from(0)]
+    return [bytes(batch) for _, batch in host.log.reader.batches_from(0)]
 
 
 def _rows_of(host: Partition) -> Any:

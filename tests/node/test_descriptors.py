@@ -54,10 +54,10 @@ def test_operations_wait_for_descriptors_as_for_room(number: int) -> None:
         disk.fail_after, disk.fail_calls = disk.calls + after, 1 << 40
         runner.submit(log.stage_append([batch_at(1, size=500)]), log.hard_state.stage(2, None))
         assert not any(runner.commit())
-        assert log.storage_error is None
+        assert log.queue.failed is None
         disk.fail_after = None
         assert not any(runner.commit())
-        assert (log.durable_end, log.storage_error) == (2, None)
+        assert (log.durable_end, log.queue.failed) == (2, None)
         again = ShardLog.open(disk.crash(), "/shard")
         assert (again.log_end, again.hard_state.term, again.damaged) == (2, 2, None)
 
