@@ -14,8 +14,8 @@ from antiphon.errors import DamagedLogError, StorageFailedError
 from antiphon.log.disk import read_whole, replace_file
 from antiphon.log.recovery import DamageReport
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.model.findings import AUDIT_TEXT_MAX, KINDS, OF_NODE, AuditNote
-from antiphon.model.requests import CreateTopic, NoteAudit
+from antiphon.model.findings import AUDIT_TEXT_MAX, KINDS, OF_NODE, AuditNote, NoteAudit
+from antiphon.model.requests import CreateTopic
 from antiphon.node import findings
 from antiphon.node.audit_notes import SHARDS_MAX, AuditNotes, load_notes
 from antiphon.node.first_seen import BOOK_NAME, SETTLED_MS, FirstSeen

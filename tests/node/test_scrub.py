@@ -12,9 +12,9 @@ from antiphon.http.listener import HttpListener
 from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.simulated_faults import Fault
 from antiphon.model.cluster import EndTransaction
-from antiphon.model.findings import DEGRADED, Finding
+from antiphon.model.findings import DEGRADED, Finding, StartScrub
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
-from antiphon.model.requests import AlterTopic, CreateTopic, GetStatus, Put, StartScrub, TableWrite
+from antiphon.model.requests import AlterTopic, CreateTopic, GetStatus, Put, TableWrite
 from antiphon.node import mending
 from antiphon.node.config import Scrub
 from antiphon.node.node import Node
