@@ -137,8 +137,7 @@ def secure_config(directory: Path) -> NodeConfig:
 async def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
     disk = Starved(Random(0))
     async with cluster_of(1, {0: disk}) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=1))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(replicas=1)
         for value in (b"one", b"two", b"three"):
             await nodes.append(shard_id, value)
         host = nodes.nodes[0].hosts[shard_id]

@@ -30,10 +30,9 @@ ON_REQUEST = Scrub(bytes_per_s=0)
 
 async def topic_of(nodes: Nodes, name: str, **settings: str) -> int:
     """A shard with several closed segments on every node."""
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000", **settings})
+    shard_id = await nodes.new_shard(
+        name, replicas=len(nodes.nodes), config={"segment.bytes": "20000", **settings}
     )
-    shard_id = topic.shards[0].shard_id
     for number in range(ROUNDS):
         node_id = (await nodes.leader(shard_id)).services.node_id
         batch = build_batch([(b"%d" % number, bytes(8_000), [], 1)])
@@ -43,10 +42,7 @@ async def topic_of(nodes: Nodes, name: str, **settings: str) -> int:
 
 
 async def table_of(nodes: Nodes, name: str) -> int:
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic(name, kind=Kind.TABLE, replicas=len(nodes.nodes))
-    )
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(name, kind=Kind.TABLE, replicas=len(nodes.nodes))
     leader = await nodes.leader(shard_id)
     address = f"node-{leader.services.node_id}:{NATIVE_PORT}"
     for number in range(ROUNDS):
@@ -141,10 +137,7 @@ def test_what_decays_is_found_and_fetched_again_while_the_node_serves_the_rest(
 
 async def aborted_in(nodes: Nodes, name: str) -> int:
     """A shard with aborted transactions in closed segments on every node."""
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000"})
-    )
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000"})
     gateway = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].gateway
     for number in range(ROUNDS):
         batch = build_batch(

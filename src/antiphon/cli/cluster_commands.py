@@ -188,7 +188,8 @@ def status(
     servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """One screen of health: nodes, shards without a leader, shards that are short of replicas."""
-    from antiphon.cli.status_page import collect, render
+    from antiphon.cli.status_page import render
+    from antiphon.tools.cluster_health import collect
 
     found = collect(server_addresses(servers, directory))
     if as_json:
@@ -204,7 +205,7 @@ def node_list(
     servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """The nodes of a cluster."""
-    from antiphon.cli.status_page import collect
+    from antiphon.tools.cluster_health import collect
 
     found = collect(server_addresses(servers, directory))
     rows = [
@@ -230,7 +231,7 @@ def doctor(
     servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """What is wrong here and what to do: Python, Java, ports, disk, clocks, and the cluster if there is one."""
-    from antiphon.cli.doctor import examine
+    from antiphon.tools.doctor import examine
 
     cluster = None
     with contextlib.suppress(AntiphonError):
