@@ -113,6 +113,7 @@ ALLOWED: dict[str, set[str]] = {
         "oxia",
     },
     "tools": {
+        "server",
         "transactions",
         "security",
         "client",

@@ -10,7 +10,6 @@ import typer
 
 from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
-from antiphon.cli.secure_folder import use_settings
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
     LocalClusterFile,
@@ -21,6 +20,7 @@ from antiphon.client.local_folder import (
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import running_pid
+from antiphon.tools.secure_folder import use_settings
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
