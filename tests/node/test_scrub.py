@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import UnknownShardError
+from antiphon.errors import UnknownShardError, WrongKindError
 from antiphon.http.listener import HttpListener
 from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.simulated_faults import Fault
@@ -22,7 +22,16 @@ from antiphon.node.scrub import BOOK_NAME
 from antiphon.partition.partition import Partition
 from antiphon.records.batch import TRANSACTIONAL_BIT
 from antiphon.records.builder import build_batch, seal
-from tests.node.in_process import DIRECTORY, NATIVE_PORT, Nodes, ask, cluster_of, eventually, run
+from tests.node.in_process import (
+    DIRECTORY,
+    NATIVE_PORT,
+    Nodes,
+    ask,
+    cluster_of,
+    eventually,
+    in_virtual_time,
+    run,
+)
 
 ROUNDS = 8
 ON_REQUEST = Scrub(bytes_per_s=0)
@@ -396,3 +405,29 @@ def test_nobody_is_read_where_it_is_off_and_unknown_shards_are_named() -> None:
         assert (reply.scrub.bytes_per_s, reply.scrub.completed_ms, reply.findings) == (0, 0, ())
 
     with_nodes(1, test)
+
+
+@pytest.mark.parametrize(("config", "can"), [({}, True), ({"writers": "multi"}, False)], ids=["one", "multi"])
+@in_virtual_time
+async def test_a_majority_has_what_one_replica_had_but_not_where_every_replica_writes(
+    config: dict[str, str], can: bool
+) -> None:
+    async with cluster_of(5) as nodes:
+        shard_id = await nodes.new_shard(profile="tarantool", replicas=5, config=config)
+        judge = nodes.nodes[0].care._mending
+
+        async def answers(expected: bool) -> bool:
+            for _ in range(200):
+                if await judge._can_do_without(shard_id) is expected:
+                    return True
+                await asyncio.sleep(0.1)
+            return False
+
+        assert await answers(True)
+        nodes.kill(4)
+        assert await answers(can)
+        if can:
+            nodes.nodes[0].replicas.host(shard_id).snapshots.source()
+        else:
+            with pytest.raises(WrongKindError, match="no state to copy"):
+                nodes.nodes[0].replicas.host(shard_id).snapshots.source()
