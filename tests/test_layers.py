@@ -1,15 +1,17 @@
-"""Imports go down only: the house has floors, and this is the house rule that keeps them."""
+"""Imports go down only: which package may import which, and that the docs say the same."""
 
 import ast
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "antiphon"
+PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 # Each package with the packages of ours that it may import. What `EVERYBODYS` has belongs to everybody.
-# `package.part` is a part on a floor of its own: it may import what stands here, and nobody else may import it.
+# `package.part` is a part on a layer of its own: it may import what stands here, and nobody else may import it.
 ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "model": {"records"},
@@ -111,6 +113,8 @@ ALLOWED: dict[str, set[str]] = {
         "oxia",
     },
     "tools": {
+        "server",
+        "transactions",
         "security",
         "client",
         "spark",
@@ -129,11 +133,16 @@ ALLOWED: dict[str, set[str]] = {
         "model",
         "wire",
         "aio",
+        "__init__",
     },
     "testing": {"tools", "client", "node", "kafka", "model"},
     "cli": set(),  # filled below: everything
 }
-ALLOWED["cli"] = {*ALLOWED, "aio"}  # antiphon.aio is the client's public name
+ALLOWED["cli"] = {
+    *ALLOWED,
+    "aio",
+    "__init__",
+}  # antiphon.aio and antiphon itself are the client's public names
 
 # The modules beside the packages. What `EVERYBODYS` has is below everything; the others offer public names.
 ROOT: dict[str, set[str]] = {
@@ -159,10 +168,16 @@ def _modules() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def _floor(parts: Sequence[str]) -> str:
-    """The package of a module, or the part of one that stands on a floor of its own."""
+def _layer(parts: Sequence[str]) -> str:
+    """The package of a module, or the part of one that stands on a layer of its own."""
     part = ".".join(parts[:2])
     return part if part in ALLOWED else parts[0]
+
+
+def _layer_of_imported(parts: Sequence[str]) -> str:
+    """The same for what is imported, where a name that is no package and no module is one of `antiphon` itself."""
+    layer = _layer(parts) if parts else ""
+    return layer if layer in ALLOWED or layer in ROOT else "__init__"
 
 
 def _imports(path: Path) -> list[str]:
@@ -171,24 +186,26 @@ def _imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            assert node.level == 0, f"{path}: relative imports hide the floors"
-            found.append(node.module)
-            if "." in node.module:  # the name may be a module too
-                found += [f"{node.module}.{alias.name}" for alias in node.names]
+            assert node.level == 0, f"{path}: relative imports hide the layers"
+            if node.module != "antiphon":
+                found.append(node.module)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]  # the name may be a module too
     return found
 
 
 @pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_down_only(path: Path) -> None:
     parts = path.relative_to(SOURCE).parts
-    package = path.stem if len(parts) == 1 else _floor([*parts[:-1], path.stem])
+    package = path.stem if len(parts) == 1 else _layer([*parts[:-1], path.stem])
     known = ROOT if len(parts) == 1 else ALLOWED
-    assert package in known, f"new package {package}: say in this test which floor it is on"
+    assert package in known, f"new package {package}: say in this test which layer it is on"
     allowed = known[package] if package in EVERYBODYS else known[package] | EVERYBODYS | {package}
     for name in _imports(path):
         pieces = name.split(".")
-        if pieces[0] == "antiphon" and len(pieces) > 1:
-            assert _floor(pieces[1:]) in allowed, f"{path.name} in {package}/ must not import {name}"
+        if pieces[0] == "antiphon":
+            assert _layer_of_imported(pieces[1:]) in allowed, (
+                f"{path.name} in {package}/ must not import {name}"
+            )
 
 
 def _name(path: Path) -> str:
@@ -229,6 +246,44 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = _graph()
     circular = [name for name in graph if name in _reached(graph, name)]
     assert not circular, "\n".join(circular)
+
+
+def _arrows() -> dict[str, set[str]]:
+    """Those of the diagram of packages in the docs: who is above, and what is right below."""
+    diagram = re.search(r"^flowchart TD\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert diagram is not None
+    found: dict[str, set[str]] = {}
+    for above, below in re.findall(r"^ +(.+) --> (.+)$", re.sub(r"\[.*?\]", "", diagram[1]), re.MULTILINE):
+        for one in above.split(" & "):
+            found.setdefault(one, set()).update(below.split(" & "))
+    return found | {one: set() for one in set().union(*found.values()) - found.keys()}
+
+
+def _in_diagram(layer: str) -> str:
+    """The package as the diagram has it, which shows of the parts only the archive's."""
+    package = layer.partition(".")[0]
+    return layer.replace(".", "_") if package == "archive" else package
+
+
+def test_the_docs_diagram_is_of_these_packages_and_imports() -> None:
+    arrows = _arrows()
+    assert arrows.keys() == {_in_diagram(layer) for layer in ALLOWED}
+    imports = [
+        (_in_diagram(_layer([*parts[:-1], path.stem])), _in_diagram(_layer_of_imported(name.split(".")[1:])))
+        for path in _modules()
+        if len(parts := path.relative_to(SOURCE).parts) > 1
+        for name in _imports(path)
+        if name.split(".")[0] == "antiphon"
+    ]
+    reached = {one: _reached(arrows, one) | {one, *ROOT} for one in arrows}
+    assert not {(one, other) for one, other in imports if other not in reached[one]}
+    assert not {(one, other) for one, below in arrows.items() for other in below} - set(imports)
+
+
+def test_the_docs_table_has_every_package() -> None:
+    rows = "\n".join(line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `"))
+    folders = {one.parent.name for one in SOURCE.glob("*/__init__.py")}
+    assert not {folder for folder in folders if f"`{folder}/`" not in rows}
 
 
 @pytest.mark.parametrize("package", PURE_PACKAGES)

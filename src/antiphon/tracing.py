@@ -34,10 +34,6 @@ class Span:
         found = span.get_span_context()
         self.traceparent = f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
 
-    def event(self, name: str) -> None:
-        """Something happened meanwhile."""
-        self._span.add_event(name)
-
     def end(self, error: str = "") -> None:
         """It is over; with an error, if it failed."""
         if error:

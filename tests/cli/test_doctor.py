@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from antiphon.cli import doctor
-from antiphon.cli.node_clocks import differences
 from antiphon.model.metadata import NodeMeta
 from antiphon.spark.java import Java
+from antiphon.tools import doctor
+from antiphon.tools.node_clocks import differences
 
 DECLARED = [
     "aiokafka>=0.14",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from antiphon.cli import client_examples, doctor, node_process, secure_folder, up_command
+from antiphon.cli import client_examples, node_process, up_command
 from antiphon.cli.cluster_commands import server_addresses
 from antiphon.cli.output import reports_errors
 from antiphon.client.local_folder import LocalClusterFile
@@ -19,6 +19,7 @@ from antiphon.security import authority
 from antiphon.security.exposure import is_loopback, refuse_believing, refuse_exposure
 from antiphon.security.settings import Security, Tls
 from antiphon.security.tls import server_context
+from antiphon.tools import doctor, secure_folder
 from antiphon.tools.cluster_files import make_key, save_cluster
 
 CERTIFICATES = ("node.pem", "node.key", "peer.pem", "peer-tls.key")

@@ -2,9 +2,10 @@
 
 import pytest
 
-from antiphon.cli.status_page import render, summarise
+from antiphon.cli.status_page import render
 from antiphon.model.metadata import ClusterMeta, NodeMeta
 from antiphon.model.requests import StatusReply
+from antiphon.tools.cluster_health import summarise
 
 
 def test_entries_that_cannot_be_read_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:

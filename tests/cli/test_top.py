@@ -8,10 +8,14 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from antiphon.cli.top.layout import Line, amount, cut, duration, folded, milliseconds, screen, size
-from antiphon.cli.top.rates import PAGE_SHARDS, NodeRates, ShardBook, node_rates, quantile_s
-from antiphon.cli.top.reading import Reader
-from antiphon.cli.top.view import (
+from antiphon.errors import UnavailableError, UnknownTopicError
+from antiphon.model.counters import LATENCY_BOUNDS_S, Counters
+from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.requests import GetStatus, ReplicaStatus, StatusReply
+from antiphon.tools.top.layout import Line, amount, cut, duration, folded, milliseconds, screen, size
+from antiphon.tools.top.rates import PAGE_SHARDS, NodeRates, ShardBook, node_rates, quantile_s
+from antiphon.tools.top.reading import Reader
+from antiphon.tools.top.view import (
     ROWS_MAX,
     SORTS,
     Census,
@@ -23,10 +27,6 @@ from antiphon.cli.top.view import (
     merged_events,
     node_rows,
 )
-from antiphon.errors import UnavailableError, UnknownTopicError
-from antiphon.model.counters import LATENCY_BOUNDS_S, Counters
-from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta, ShardMeta, ShardStatus, TopicMeta
-from antiphon.model.requests import GetStatus, ReplicaStatus, StatusReply
 
 NODES = (0, 1, 2)
 BUCKETS = len(LATENCY_BOUNDS_S) + 1

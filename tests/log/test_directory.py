@@ -12,8 +12,8 @@ import pytest
 
 from antiphon.errors import DirectoryInUseError, ForeignDirectoryError, NewerFormatError
 from antiphon.log.directory import NodeDirectory
-from antiphon.log.disk import replace_file
-from antiphon.log.identity import IDENTITY_COPY_NAME
+from antiphon.log.disk import RealDisk, replace_file
+from antiphon.log.identity import IDENTITY_COPY_NAME, find_identity
 from antiphon.log.layout import DAMAGE_NAME
 from antiphon.log.recovery import DAMAGE_MAGIC, DAMAGE_VERSION, load_damage
 from antiphon.log.shard_log import ShardLog
@@ -24,7 +24,7 @@ from antiphon.records.members import Members
 
 def test_a_directory_is_made_once_and_known_again(tmp_path: Path) -> None:
     path = str(tmp_path / "a" / "node-1")
-    assert NodeDirectory.read_identity(path) is None
+    assert find_identity(RealDisk(), path).identity is None
     first = NodeDirectory.open(path, "c1", 1)
     assert first.shard_ids() == []
     first.close()
@@ -32,7 +32,7 @@ def test_a_directory_is_made_once_and_known_again(tmp_path: Path) -> None:
     second = NodeDirectory.open(path, "c1", 1)
     assert second.identity == first.identity
     assert len(second.identity.disk_id) == 32
-    assert NodeDirectory.read_identity(path) == second.identity
+    assert find_identity(RealDisk(), path).identity == second.identity
     second.close()
 
 

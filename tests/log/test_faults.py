@@ -106,7 +106,7 @@ def test_a_failed_write_or_fsync_is_final(kind: str) -> None:
     runner.submit(first, second)
     errors = runner.commit()
     assert [type(error) for error in errors] == [StorageFailedError] * 2
-    assert log.storage_error is errors[0]
+    assert log.queue.failed is errors[0]
     disk.fail_after = None
     syncs = runner.committer.syncs
     runner.submit(log.stage_append([batch_at(3)]), log.hard_state.stage(9, None))
@@ -335,7 +335,7 @@ def test_what_a_failed_fsync_left_in_the_page_cache_counts_only_once_it_was_writ
         runner.submit(log.stage_append([batch_at(1, size=300), batch_at(2, size=300)]))
         runner.commit()
         runner.committer.sync_dirty()
-        assert log.storage_error is not None
+        assert log.queue.failed is not None
         disk = disk.kill()
         found = ShardLog.open(disk, DIRECTORY, config)
         assert found.damaged is None

@@ -173,11 +173,7 @@ class Shard:
 
     def logs(self) -> dict[int, list[bytes]]:
         """The batches of every replica."""
-        found = {}
-        for node, host in self.hosts.items():
-            log = host.log
-            found[node] = [
-                bytes(log.read(header.base_offset, 1, log.log_end)[0])
-                for header in log.reader.headers_from(0)
-            ]
-        return found
+        return {
+            node: [bytes(batch) for _, batch in host.log.reader.batches_from(0)]
+            for node, host in self.hosts.items()
+        }

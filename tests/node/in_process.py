@@ -22,6 +22,8 @@ from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError, NotLeaderError
 from antiphon.log.disk import replace_file
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Limits, Member, NodeConfig, Ports, Timings
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
@@ -171,6 +173,10 @@ class Nodes:
         """Where a node keeps a shard's log."""
         return self.disks[node_id], f"{DIRECTORY}/shards/{shard_id}"
 
+    async def new_shard(self, name: str = "t", kind: Kind = Kind.TOPIC, **how: Any) -> int:
+        """Make a topic or table; its only shard."""
+        return await new_shard(self, name, kind, **how)
+
     async def leader(self, shard_id: int) -> Partition:
         """The replica that serves the shard."""
         return await leader_of(self, shard_id)
@@ -178,6 +184,13 @@ class Nodes:
     async def append(self, shard_id: int, value: bytes) -> int:
         """Append one record through whoever leads; returns the offset after it."""
         return await append_to(self, shard_id, value)
+
+
+async def new_shard(nodes: SomeNodes, name: str = "t", kind: Kind = Kind.TOPIC, **how: Any) -> int:
+    """Make a topic or table; its only shard."""
+    node = next(iter(nodes.nodes.values()))
+    topic = await node.gateway.create_topic(CreateTopic(name, kind, **how))
+    return topic.shards[0].shard_id
 
 
 async def leader_of(nodes: SomeNodes, shard_id: int) -> Partition:

@@ -23,6 +23,7 @@ from antiphon.gateway.access import ACCESS
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
+from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
@@ -51,12 +52,10 @@ from antiphon.model.requests import (
     ListOffset,
     MoveReplica,
     NewProducerId,
-    NoteAudit,
     Put,
     Rebalance,
     RemoveNode,
     SplitShard,
-    StartScrub,
     TableGet,
     TableScan,
     TableWrite,

@@ -6,7 +6,7 @@ from typing import Any
 
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import CreateTopic, MoveReplica, Put, TableWrite, TableWritten
+from antiphon.model.requests import MoveReplica, Put, TableWrite, TableWritten
 from antiphon.partition.partition import Partition
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
@@ -54,8 +54,7 @@ def _settle(answer: "asyncio.Future[Any]", result: Any) -> None:
 
 
 def _log_of(host: Partition) -> list[bytes]:
-    log = host.log
-    return [bytes(log.read(header.base_offset, 1, log.log_end)[0]) for header in log.reader.headers_from(0)]
+    return [bytes(batch) for _, batch in host.log.reader.batches_from(0)]
 
 
 def _rows_of(host: Partition) -> Any:
@@ -78,10 +77,7 @@ async def _move_a_follower(nodes: Nodes, shard_id: int) -> None:
 @in_virtual_time
 async def test_replicas_stay_the_same_while_they_move_under_bulk_writes() -> None:
     async with cluster_of(4) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(
-            CreateTopic("t", kind=Kind.TABLE, profile="tarantool", replicas=3)
-        )
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(kind=Kind.TABLE, profile="tarantool", replicas=3)
         writers = Writers(nodes, shard_id)
         for _ in range(MOVES):
             await _move_a_follower(nodes, shard_id)

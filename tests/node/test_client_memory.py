@@ -80,16 +80,14 @@ def pool_of(nodes: Nodes) -> Pool:
 
 
 async def large_row(nodes: Nodes, size_bytes: int = 900_000) -> int:
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("rows", Kind.TABLE))
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard("rows", Kind.TABLE)
     await nodes.leader(shard_id)
     await nodes.nodes[0].gateway.table_write(TableWrite(shard_id, (Put(b"k", bytes(size_bytes)),)))
     return shard_id
 
 
 async def large_log(nodes: Nodes, batches: int = 12, size_bytes: int = 900_000) -> int:
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t"))
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard()
     await nodes.leader(shard_id)
     for _ in range(batches):
         await nodes.nodes[0].gateway.append(shard_id, build_batch([(None, bytes(size_bytes), [], 1)]))

@@ -24,10 +24,7 @@ from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 async def new_shard(
     nodes: Nodes, profile: str = "oxia", config: dict[str, str] | None = None, kind: Kind = Kind.TOPIC
 ) -> int:
-    made = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic("t", kind=kind, profile=profile, config=config or {})
-    )
-    return made.shards[0].shard_id
+    return await nodes.new_shard(kind=kind, profile=profile, config=config or {})
 
 
 def batch(value: bytes) -> bytes:

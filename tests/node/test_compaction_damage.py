@@ -1,6 +1,5 @@
 """Damage that the cleaner of a node meets while it compacts a log."""
 
-from antiphon.model.requests import CreateTopic
 from antiphon.node.compaction import extent_now
 from antiphon.node.config import Cleaner
 from antiphon.records.builder import build_batch
@@ -20,8 +19,7 @@ async def test_a_replica_whose_damage_the_cleaner_finds_is_mended_by_the_others(
     async with cluster_of(
         3, cleaner=Cleaner(0, 1 << 20, 600_000)
     ) as nodes:  # nobody compacts until it is asked to
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3, config=CONFIG))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(replicas=3, config=CONFIG)
         leader = (await nodes.leader(shard_id)).services.node_id
         victim = nodes.nodes[(leader + 1) % 3]
         value = b"x" * 4_000

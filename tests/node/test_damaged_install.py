@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import CreateTopic, Put, TableScan, TableWrite
+from antiphon.model.requests import Put, TableScan, TableWrite
 from tests.node.damage_kinds import being_installed
 from tests.node.in_process import NATIVE_PORT, ask, cluster_of, eventually, in_virtual_time
 
@@ -12,8 +12,7 @@ from tests.node.in_process import NATIVE_PORT, ask, cluster_of, eventually, in_v
 @in_virtual_time
 async def test_the_replica_is_made_anew_from_the_others(content: bytes) -> None:
     async with cluster_of(3) as nodes:
-        made = await nodes.nodes[0].gateway.create_topic(CreateTopic("rows", kind=Kind.TABLE, replicas=3))
-        shard_id = made.shards[0].shard_id
+        shard_id = await nodes.new_shard("rows", kind=Kind.TABLE, replicas=3)
         leader = (await nodes.leader(shard_id)).services.node_id
         for number in range(9):
             put = TableWrite(shard_id, (Put(b"%d" % number, b"value"),))

@@ -54,10 +54,10 @@ def test_operations_wait_for_descriptors_as_for_room(number: int) -> None:
         disk.fail_after, disk.fail_calls = disk.calls + after, 1 << 40
         runner.submit(log.stage_append([batch_at(1, size=500)]), log.hard_state.stage(2, None))
         assert not any(runner.commit())
-        assert log.storage_error is None
+        assert log.queue.failed is None
         disk.fail_after = None
         assert not any(runner.commit())
-        assert (log.durable_end, log.storage_error) == (2, None)
+        assert (log.durable_end, log.queue.failed) == (2, None)
         again = ShardLog.open(disk.crash(), "/shard")
         assert (again.log_end, again.hard_state.term, again.damaged) == (2, 2, None)
 
@@ -137,8 +137,7 @@ def secure_config(directory: Path) -> NodeConfig:
 async def test_a_replica_that_cannot_open_its_files_goes_on_when_it_can() -> None:
     disk = Starved(Random(0))
     async with cluster_of(1, {0: disk}) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=1))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(replicas=1)
         for value in (b"one", b"two", b"three"):
             await nodes.append(shard_id, value)
         host = nodes.nodes[0].hosts[shard_id]

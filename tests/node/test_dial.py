@@ -47,8 +47,7 @@ async def test_s0_25_s3_20_c3_who_dials_is_the_operators_choice(
 ) -> None:
     seen = spy(monkeypatch)
     async with cluster_of(3, dial=dial) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t"))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard()
         seen.clear()
         for number in range(20):
             await nodes.append(shard_id, b"%d" % number)

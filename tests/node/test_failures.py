@@ -14,7 +14,7 @@ from antiphon.errors import (
 from antiphon.invariants import InvariantError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite
+from antiphon.model.requests import Put, TableGet, TableWrite
 from antiphon.records.builder import build_batch
 from antiphon.replication.actions import Action
 from antiphon.wire.frames import encode_message
@@ -31,16 +31,11 @@ def break_syncs(disk: SimulatedDisk) -> None:
     disk.fail_kind, disk.fail_after = "fdatasync", disk.calls
 
 
-async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: str) -> int:
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name, kind=kind, config=config))
-    return topic.shards[0].shard_id
-
-
 @in_virtual_time
 async def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
     async with cluster_of(1) as nodes:
         node, disk = nodes.nodes[0], nodes.disks[0]
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         end = await nodes.append(shard_id, b"before")
         fill(disk)
         waiting = nodes.append(shard_id, b"caught by the full disk")
@@ -59,7 +54,7 @@ async def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
 @in_virtual_time
 async def test_a_failed_sync_stops_the_replica_and_another_one_leads() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         await nodes.append(shard_id, b"kept")
         old = await nodes.leader(shard_id)
         victim = old.services.node_id
@@ -79,7 +74,7 @@ async def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with cluster_of(1) as nodes:
-        sick, well = await new_shard(nodes, "sick"), await new_shard(nodes, "well")
+        sick, well = await nodes.new_shard("sick"), await nodes.new_shard("well")
         host = await nodes.leader(sick)
 
         def broken(_write_id: int) -> list[Action]:
@@ -96,7 +91,7 @@ async def test_a_broken_invariant_stops_one_shard_and_acknowledges_nothing(
 @in_virtual_time
 async def test_a_damaged_log_is_refetched_before_it_counts_again() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         end = 0
         for number in range(20):
             end = await nodes.append(shard_id, b"<%d>" % number)
@@ -122,7 +117,7 @@ async def test_a_damaged_log_is_refetched_before_it_counts_again() -> None:
 @in_virtual_time
 async def test_damage_that_a_read_finds_ends_the_replica_and_another_one_leads() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         for number in range(20):
             await nodes.append(shard_id, b"<%d>" % number)
         old = await nodes.leader(shard_id)
@@ -149,7 +144,9 @@ def flip_a_bit(disk: SimulatedDisk, directory: str) -> None:
 async def test_who_was_away_for_too_long_gets_a_snapshot(kind: Kind) -> None:
     """S0.37: retention has removed what the follower would need next."""
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t", kind, **{"segment.bytes": "4096", "retention.bytes": "4096"})
+        shard_id = await nodes.new_shard(
+            "t", kind, config={"segment.bytes": "4096", "retention.bytes": "4096"}
+        )
         victim = ((await nodes.leader(shard_id)).services.node_id + 1) % 3
         await nodes.stop(victim)
         for number in range(40):
@@ -180,7 +177,7 @@ def test_a_retry_from_before_the_snapshot_is_not_applied_again(kind: Kind) -> No
     async def test() -> None:
         async with cluster_of(3) as nodes:
             settings = {"segment.bytes": "4096", "retention.bytes": "4096"}
-            shard_id = await new_shard(nodes, "t", kind, **settings)
+            shard_id = await nodes.new_shard("t", kind, config=settings)
             leader = await nodes.leader(shard_id)
             old, victim = leader.services.node_id, (leader.services.node_id + 1) % 3
             once = TableWrite(shard_id, (Put(b"once", b"x"),), 9 | 1 << 61, 0, 0)

@@ -14,8 +14,8 @@ from antiphon.errors import DamagedLogError, StorageFailedError
 from antiphon.log.disk import read_whole, replace_file
 from antiphon.log.recovery import DamageReport
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.model.findings import AUDIT_TEXT_MAX, KINDS, OF_NODE, AuditNote
-from antiphon.model.requests import CreateTopic, NoteAudit
+from antiphon.model.findings import AUDIT_TEXT_MAX, KINDS, OF_NODE, AuditNote, NoteAudit
+from antiphon.model.requests import CreateTopic
 from antiphon.node import findings
 from antiphon.node.audit_notes import SHARDS_MAX, AuditNotes, load_notes
 from antiphon.node.first_seen import BOOK_NAME, SETTLED_MS, FirstSeen
@@ -84,8 +84,7 @@ async def test_a_damaged_replica_is_told_from_its_opening_until_it_is_mended(
 ) -> None:
     async with cluster_of(3) as nodes:
         monkeypatch.setattr(findings, "OTHERS", 0)
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(replicas=3)
         for number in range(4):
             await nodes.append(shard_id, b"%d" % number)
         leader = (await nodes.leader(shard_id)).services.node_id
@@ -149,8 +148,7 @@ async def test_what_an_audit_found_is_written_again_after_a_write_that_failed() 
 @in_virtual_time
 async def test_since_when_something_is_known_outlives_a_restart_and_ends_with_it() -> None:
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(replicas=3)
         await nodes.append(shard_id, b"0")
         leader = (await nodes.leader(shard_id)).services.node_id
         node = nodes.nodes[(leader + 1) % 3]

@@ -16,7 +16,6 @@ from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
     AppendBatch,
     Appended,
-    CreateTopic,
     Fetch,
     Fetched,
     ListOffset,
@@ -30,7 +29,7 @@ from antiphon.model.requests import (
 from antiphon.partition.partition import Partition
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.builder import build_batch
-from tests.node.in_process import Nodes, cluster_of, connected, in_virtual_time
+from tests.node.in_process import cluster_of, connected, in_virtual_time
 
 
 def batch(value: bytes, sequence: int = -1) -> bytes:
@@ -38,11 +37,6 @@ def batch(value: bytes, sequence: int = -1) -> bytes:
     if sequence < 0:
         return bytes(build_batch([(None, value, [], 1)]))
     return bytes(build_batch([(None, value, [], 1)], producer_id=7, producer_epoch=0, base_sequence=sequence))
-
-
-async def new_shard(nodes: Nodes, name: str, config: dict[str, str], kind: Kind = Kind.TOPIC) -> int:
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name, kind=kind, config=config))
-    return topic.shards[0].shard_id
 
 
 def watch_heads(host: Partition) -> list[int]:
@@ -61,7 +55,7 @@ def watch_heads(host: Partition) -> list[int]:
 @in_virtual_time
 async def test_s0_14_s2_8_c8_with_one_in_flight_the_head_is_at_most_one_beyond_the_commit() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
+        shard_id = await nodes.new_shard(config={"max.in.flight": "1"})
         host = await nodes.leader(shard_id)
         seen = watch_heads(host)
         node = nodes.nodes[host.services.node_id]
@@ -73,7 +67,7 @@ async def test_s0_14_s2_8_c8_with_one_in_flight_the_head_is_at_most_one_beyond_t
 @in_virtual_time
 async def test_s2_13_a_chain_of_conditional_appends_keeps_its_order_while_it_waits() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
+        shard_id = await nodes.new_shard(config={"max.in.flight": "1"})
         host = await nodes.leader(shard_id)
         node = nodes.nodes[host.services.node_id]
         chain = [node.gateway.append(shard_id, batch(b"%d" % i, i), expected_offset=i) for i in range(10)]
@@ -88,7 +82,7 @@ async def test_s2_13_a_chain_of_conditional_appends_keeps_its_order_while_it_wai
 @in_virtual_time
 async def test_what_waits_for_its_turn_is_certainly_not_appended_when_its_time_is_over() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"})
+        shard_id = await nodes.new_shard(config={"max.in.flight": "1"})
         host = await nodes.leader(shard_id)
         node = nodes.nodes[host.services.node_id]
         for other in [one for one in list(nodes.nodes) if one != node.node_id]:
@@ -112,7 +106,7 @@ async def test_what_waits_behind_a_batch_whose_time_is_over_does_not_land_withou
 ) -> None:
     """The log knows nothing of the producer, and would take any first sequence."""
     async with cluster_of(1) as nodes:
-        shard_id = await new_shard(nodes, "t", {})
+        shard_id = await nodes.new_shard()
         host = await nodes.leader(shard_id)
         gateway = nodes.nodes[0].gateway
         assert isinstance(host, SingleWriterPartition)
@@ -136,7 +130,7 @@ async def test_what_waits_behind_a_batch_whose_time_is_over_does_not_land_withou
 @in_virtual_time
 async def test_a_tables_writes_wait_in_the_same_line() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t", {"max.in.flight": "1"}, Kind.TABLE)
+        shard_id = await nodes.new_shard("t", Kind.TABLE, config={"max.in.flight": "1"})
         host = await nodes.leader(shard_id)
         seen = watch_heads(host)
         node = nodes.nodes[host.services.node_id]
@@ -162,8 +156,8 @@ async def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(mode:
     async with cluster_of(3) as nodes:
         config = {"on.not.leader": mode}
         topic, table = (
-            await new_shard(nodes, "t", config),
-            await new_shard(nodes, "k", config, Kind.TABLE),
+            await nodes.new_shard(config=config),
+            await nodes.new_shard("k", Kind.TABLE, config=config),
         )
         leader = (await nodes.leader(topic)).services.node_id
         table_leader = (await nodes.leader(table)).services.node_id
@@ -197,7 +191,7 @@ async def test_s4_2_a_replica_passes_requests_on_to_the_leader_or_names_it(mode:
 async def test_c12_a_request_is_passed_on_once_only() -> None:
     """Two nodes that take each other for the leader: the client hears of it, and nothing goes round."""
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t", {"on.not.leader": "forward"})
+        shard_id = await nodes.new_shard(config={"on.not.leader": "forward"})
         leader = (await nodes.leader(shard_id)).services.node_id
         first, second = (one for one in nodes.nodes if one != leader)
         wrong = NotLeaderError("ask the other", leader=second)
@@ -215,7 +209,7 @@ async def test_c12_a_request_is_passed_on_once_only() -> None:
 @in_virtual_time
 async def test_c12_the_connection_to_the_leader_breaks_while_a_request_is_passed_on() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t", {"on.not.leader": "forward"})
+        shard_id = await nodes.new_shard(config={"on.not.leader": "forward"})
         leader = (await nodes.leader(shard_id)).services.node_id
         first = next(one for one in nodes.nodes if one != leader)
         node = nodes.nodes[first]

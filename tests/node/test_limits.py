@@ -20,7 +20,6 @@ from antiphon.model.requests import (
     PROTOCOL_VERSION,
     AppendBatch,
     Appended,
-    CreateTopic,
     Hello,
     HelloReply,
     Put,
@@ -33,24 +32,19 @@ from antiphon.records.batch import CONTROL_BIT, HEADER_BYTES
 from antiphon.records.builder import build_batch, seal
 from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
 from tests.log.helpers import data_bytes
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+from tests.node.in_process import cluster_of, eventually, in_virtual_time
 
 
 def one(value: bytes = b"x", **fields: Any) -> bytearray:
     return build_batch([(None, value, [], 1)], **fields)
 
 
-async def new_shard(nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, **config: str) -> int:
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic(name, kind=kind, config=config))
-    return topic.shards[0].shard_id
-
-
 @in_virtual_time
 async def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_answered() -> None:
     """S0.10, S0.15: no majority means no reply but the time-out's."""
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t")
-        table_id = await new_shard(nodes, "rows", Kind.TABLE)
+        shard_id = await nodes.new_shard()
+        table_id = await nodes.new_shard("rows", Kind.TABLE)
         end = await nodes.append(shard_id, b"before")
         leader = await nodes.leader(shard_id)
         left = leader.services.node_id
@@ -74,7 +68,7 @@ async def test_without_a_majority_nothing_is_acknowledged_and_every_request_is_a
 @in_virtual_time
 async def test_what_is_not_a_batch_to_be_appended_is_refused() -> None:
     async with cluster_of(1) as nodes:
-        shard_id = await new_shard(nodes, "t", Kind.TOPIC, **{"max.message.bytes": "1024"})
+        shard_id = await nodes.new_shard("t", Kind.TOPIC, config={"max.message.bytes": "1024"})
         node = nodes.nodes[0]
         await nodes.leader(shard_id)
         with pytest.raises(BatchTooLargeError):
@@ -100,7 +94,7 @@ async def test_what_is_not_a_batch_to_be_appended_is_refused() -> None:
 @in_virtual_time
 async def test_what_is_no_longer_in_memory_is_read_from_the_disk_all_the_same() -> None:
     async with cluster_of(1) as nodes:
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         node = nodes.nodes[0]
         for number in range(50):
             await nodes.append(shard_id, b"<%d>" % number)
@@ -125,7 +119,7 @@ def flip_last_bit(disk: SimulatedDisk, shard: str) -> None:
 @in_virtual_time
 async def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_found_and_mended() -> None:
     async with cluster_of(3) as nodes:
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         for number in range(20):
             await nodes.append(shard_id, b"<%d>" % number)
         leader = await nodes.leader(shard_id)
@@ -149,7 +143,7 @@ async def test_a_replica_s_own_records_are_read_from_its_disk_and_damage_is_foun
 @in_virtual_time
 async def test_odd_questions_to_a_table_are_refused() -> None:
     async with cluster_of(1) as nodes:
-        shard_id = await new_shard(nodes, "rows", Kind.TABLE)
+        shard_id = await nodes.new_shard("rows", Kind.TABLE)
         node = nodes.nodes[0]
         await nodes.leader(shard_id)
         for question in (
@@ -174,7 +168,7 @@ async def test_a_flood_is_slowed_down_and_loses_nothing() -> None:
         node.limits = Limits(append_in_flight=100_000)
         native = nodes.servers[0].native
         native.limits = native.limits._replace(requests_per_connection=50)
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         await nodes.leader(shard_id)
         host, _, port = nodes.members[0].native.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -204,7 +198,7 @@ async def test_a_client_that_takes_no_answers_holds_up_nobody() -> None:
         node = nodes.nodes[0]
         native = nodes.servers[0].native
         native.limits = native.limits._replace(connection_write_bytes=50_000)
-        shard_id = await new_shard(nodes, "t")
+        shard_id = await nodes.new_shard()
         await nodes.append(shard_id, b"x" * 100_000)
         host, _, port = nodes.members[0].native.rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port), limit=1000)

@@ -3,7 +3,6 @@
 import asyncio
 
 from antiphon.model.cluster import LiveSet
-from antiphon.model.requests import CreateTopic
 from antiphon.node.node import Node
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.replica_state import LogCondition
@@ -12,8 +11,7 @@ from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 async def in_step(nodes: Nodes) -> tuple[int, SingleWriterPartition]:
     """The id and the leader of a shard whose three replicas all keep up."""
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile="oxia", replicas=3))
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(profile="oxia", replicas=3)
     await nodes.append(shard_id, b"one")
     leader = await nodes.leader(shard_id)
     assert isinstance(leader, SingleWriterPartition)

@@ -86,8 +86,7 @@ async def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
     profile: str, lose: Callable[[SimulatedDisk, int], None]
 ) -> None:
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", profile=profile, replicas=3))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(profile=profile, replicas=3)
         values = await without(nodes, shard_id)
         lose(nodes.disks[EMPTIED], shard_id)
         await nodes.start(EMPTIED)
@@ -114,8 +113,7 @@ async def test_acknowledged_writes_outlive_the_loss_of_a_replicas_files(
 async def test_a_replica_that_has_more_than_its_leader_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three came back as of an earlier time, everything with them: what is lost is not theirs to know."""
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(replicas=3)
         for i in range(10):
             await nodes.append(shard_id, b"%d" % i)
         await nodes.stop(OLD)
@@ -174,10 +172,7 @@ async def test_a_replica_that_everybody_writes_regains_what_it_wrote(
 ) -> None:
     """Nothing is numbered a second time: it writes again when the others have said what they have of it."""
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(
-            CreateTopic("t", profile="tarantool", replicas=3, config={"writers": "multi"})
-        )
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(profile="tarantool", replicas=3, config={"writers": "multi"})
         writer = await _writable(nodes, EMPTIED, shard_id)
         for i in range(20):
             await nodes.append(shard_id, b"%d" % i)
@@ -217,8 +212,7 @@ async def _writable(nodes: Nodes, node_id: int, shard_id: int) -> MultiWriterPar
 async def test_lost_promises_are_proven_anew_also_where_the_log_is_empty(profile: str) -> None:
     """Nobody has written anything that could prove it, so the leader writes an entry of its term."""
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3, profile=profile))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(replicas=3, profile=profile)
         leader = (await nodes.leader(shard_id)).services.node_id
         victim = (leader + 1) % 3
         await nodes.stop(victim)

@@ -48,10 +48,9 @@ async def new_shard(
     nodes: Nodes, name: str, kind: Kind = Kind.TOPIC, settings: dict[str, str] | None = None
 ) -> int:
     """A shard on three nodes, open and writable on all of them."""
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic(name, kind=kind, replicas=3, profile="tarantool", config={**MULTI, **(settings or {})})
+    shard_id = await nodes.new_shard(
+        name, kind=kind, replicas=3, profile="tarantool", config={**MULTI, **(settings or {})}
     )
-    shard_id = topic.shards[0].shard_id
 
     def writable() -> bool:
         try:

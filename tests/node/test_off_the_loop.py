@@ -88,8 +88,7 @@ def is_recovery(work: Any) -> bool:
 async def one_table(nodes: Nodes) -> int:
     """A table's shard whose log has much that need not be kept."""
     config = {"segment.bytes": "4096", "retention.bytes": "8192"}
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", kind=Kind.TABLE, config=config))
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(kind=Kind.TABLE, config=config)
     await nodes.leader(shard_id)
     for number in range(ROUNDS):
         await nodes.nodes[0].gateway.table_write(
@@ -190,8 +189,7 @@ KINDS: dict[str, dict[str, Any]] = {
 async def follower_with_damage(nodes: Nodes, kind: str) -> tuple[Node, Partition]:
     """A node whose replica of a new shard, a follower, has met damage in the middle of its log, and stopped."""
     options = KINDS[kind]
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=3, **options))
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(replicas=3, **options)
     for number in range(6):
         if kind == "rows":
             writer = nodes.nodes[(await nodes.leader(shard_id)).services.node_id]

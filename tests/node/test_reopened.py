@@ -24,10 +24,7 @@ BATCHES = 6
 
 async def filled(nodes: Nodes, profile: str, settings: dict[str, str]) -> int:
     """A shard with several segments on every node."""
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic("t", profile=profile, replicas=3, config={**SETTINGS, **settings})
-    )
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(profile=profile, replicas=3, config={**SETTINGS, **settings})
     for i in range(BATCHES):
         node_id = (await nodes.leader(shard_id)).services.node_id
         batch = build_batch([(b"%d" % i, bytes(500_000), [], 1)])
@@ -158,10 +155,7 @@ def leads(nodes: Nodes, node_id: int, shard_id: int) -> bool:
 @in_virtual_time
 async def test_a_table_that_found_no_room_goes_on_without_a_restart(profile: str, what: str) -> None:
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(
-            CreateTopic("t", kind=Kind.TABLE, profile=profile, replicas=3)
-        )
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(kind=Kind.TABLE, profile=profile, replicas=3)
         leader = await nodes.leader(shard_id)
         node = next(n for n in nodes.nodes.values() if n.node_id != leader.services.node_id)
         host, disk = node.hosts[shard_id], nodes.disks[node.node_id]

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import UnknownShardError
+from antiphon.errors import UnknownShardError, WrongKindError
 from antiphon.http.listener import HttpListener
 from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.simulated_faults import Fault
 from antiphon.model.cluster import EndTransaction
-from antiphon.model.findings import DEGRADED, Finding
+from antiphon.model.findings import DEGRADED, Finding, StartScrub
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind
-from antiphon.model.requests import AlterTopic, CreateTopic, GetStatus, Put, StartScrub, TableWrite
+from antiphon.model.requests import AlterTopic, CreateTopic, GetStatus, Put, TableWrite
 from antiphon.node import mending
 from antiphon.node.config import Scrub
 from antiphon.node.node import Node
@@ -22,7 +22,16 @@ from antiphon.node.scrub import BOOK_NAME
 from antiphon.partition.partition import Partition
 from antiphon.records.batch import TRANSACTIONAL_BIT
 from antiphon.records.builder import build_batch, seal
-from tests.node.in_process import DIRECTORY, NATIVE_PORT, Nodes, ask, cluster_of, eventually, run
+from tests.node.in_process import (
+    DIRECTORY,
+    NATIVE_PORT,
+    Nodes,
+    ask,
+    cluster_of,
+    eventually,
+    in_virtual_time,
+    run,
+)
 
 ROUNDS = 8
 ON_REQUEST = Scrub(bytes_per_s=0)
@@ -30,10 +39,9 @@ ON_REQUEST = Scrub(bytes_per_s=0)
 
 async def topic_of(nodes: Nodes, name: str, **settings: str) -> int:
     """A shard with several closed segments on every node."""
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000", **settings})
+    shard_id = await nodes.new_shard(
+        name, replicas=len(nodes.nodes), config={"segment.bytes": "20000", **settings}
     )
-    shard_id = topic.shards[0].shard_id
     for number in range(ROUNDS):
         node_id = (await nodes.leader(shard_id)).services.node_id
         batch = build_batch([(b"%d" % number, bytes(8_000), [], 1)])
@@ -43,10 +51,7 @@ async def topic_of(nodes: Nodes, name: str, **settings: str) -> int:
 
 
 async def table_of(nodes: Nodes, name: str) -> int:
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic(name, kind=Kind.TABLE, replicas=len(nodes.nodes))
-    )
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(name, kind=Kind.TABLE, replicas=len(nodes.nodes))
     leader = await nodes.leader(shard_id)
     address = f"node-{leader.services.node_id}:{NATIVE_PORT}"
     for number in range(ROUNDS):
@@ -141,10 +146,7 @@ def test_what_decays_is_found_and_fetched_again_while_the_node_serves_the_rest(
 
 async def aborted_in(nodes: Nodes, name: str) -> int:
     """A shard with aborted transactions in closed segments on every node."""
-    topic = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000"})
-    )
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(name, replicas=len(nodes.nodes), config={"segment.bytes": "20000"})
     gateway = nodes.nodes[(await nodes.leader(shard_id)).services.node_id].gateway
     for number in range(ROUNDS):
         batch = build_batch(
@@ -403,3 +405,29 @@ def test_nobody_is_read_where_it_is_off_and_unknown_shards_are_named() -> None:
         assert (reply.scrub.bytes_per_s, reply.scrub.completed_ms, reply.findings) == (0, 0, ())
 
     with_nodes(1, test)
+
+
+@pytest.mark.parametrize(("config", "can"), [({}, True), ({"writers": "multi"}, False)], ids=["one", "multi"])
+@in_virtual_time
+async def test_a_majority_has_what_one_replica_had_but_not_where_every_replica_writes(
+    config: dict[str, str], can: bool
+) -> None:
+    async with cluster_of(5) as nodes:
+        shard_id = await nodes.new_shard(profile="tarantool", replicas=5, config=config)
+        judge = nodes.nodes[0].care._mending
+
+        async def answers(expected: bool) -> bool:
+            for _ in range(200):
+                if await judge._can_do_without(shard_id) is expected:
+                    return True
+                await asyncio.sleep(0.1)
+            return False
+
+        assert await answers(True)
+        nodes.kill(4)
+        assert await answers(can)
+        if can:
+            nodes.nodes[0].replicas.host(shard_id).snapshots.source()
+        else:
+            with pytest.raises(WrongKindError, match="no state to copy"):
+                nodes.nodes[0].replicas.host(shard_id).snapshots.source()

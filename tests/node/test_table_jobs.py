@@ -5,7 +5,6 @@ import pytest
 from antiphon.errors import ProducerFencedError, ReplayConflictError
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
-    CreateTopic,
     Delete,
     DeleteRange,
     OpStatus,
@@ -23,8 +22,7 @@ JOB = 3 << 61 | 5
 async def test_a_job_that_repeats_its_epoch_gets_its_answers_again() -> None:
     """Requests with more and with fewer effects than operations, repeated before and after a fail-over."""
     async with cluster_of(3) as nodes:
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", kind=Kind.TABLE))
-        shard_id = topic.shards[0].shard_id
+        shard_id = await nodes.new_shard(kind=Kind.TABLE)
         asked: list[tuple[TableOp, ...]] = [
             tuple(Put(b"key%d" % number, b"x") for number in range(5)),
             (DeleteRange(b"key0", b"key4"),),  # four effects of one operation

@@ -56,8 +56,7 @@ def offsets(headers: Sequence[Any]) -> list[int]:
 
 
 async def _a_shard(nodes: Any, **options: Any) -> tuple[Node, int]:
-    topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", **options))
-    shard_id = topic.shards[0].shard_id
+    shard_id = await nodes.new_shard(**options)
     await nodes.leader(shard_id)
     return next(
         node for node in nodes.nodes.values() if node.gateway.term_led(shard_id) is not None

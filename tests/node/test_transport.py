@@ -11,7 +11,7 @@ from antiphon.errors import AntiphonError, PortInUseError, TimedOutError, Unavai
 from antiphon.model.requests import PROTOCOL_VERSION, Done, Hello, HelloReply, NewProducerId
 from antiphon.node.peers import PeerLink
 from antiphon.node.turn import Turn
-from antiphon.replication.messages import AnyMessage
+from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.security.listening import Listening
 from antiphon.transport.connection import Connection
 from antiphon.transport.listening import bound_address, listen
@@ -63,7 +63,7 @@ class Events:
 
     def peer_drained(self, node_id: int) -> None: ...
 
-    def deliver(self, sender: int, message: AnyMessage) -> None: ...
+    def deliver(self, sender: int, message: ReplicaMessage) -> None: ...
 
 
 def raise_(error: Exception) -> None:

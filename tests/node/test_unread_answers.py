@@ -15,7 +15,6 @@ from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import (
     AlterAcls,
-    CreateTopic,
     Failure,
     Fetch,
     Put,
@@ -142,8 +141,7 @@ async def test_small_rows_are_read_while_others_fill_the_node() -> None:
     async with cluster_of(1) as nodes:
         shard_id = await large_row(nodes)
         await nodes.nodes[0].gateway.table_write(TableWrite(shard_id, (Put(b"small", b"v"),)))
-        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("small", Kind.TOPIC))
-        log_id = topic.shards[0].shard_id
+        log_id = await nodes.new_shard("small", Kind.TOPIC)
         await nodes.leader(log_id)
         await nodes.nodes[0].gateway.append(log_id, build_batch([(None, b"v", [], 1)]))
         clients = await crowd(nodes, TableGet(shard_id, (b"k",) * 8))

@@ -1,7 +1,7 @@
-"""The way of an append and of a put, from the leader's socket to the acknowledgement: how many stops, rooms and returns.
+"""The way of an append and of a put, from the leader's socket to the acknowledgement: how many functions, files and returns.
 
-A stop is a function of the node that is entered on the way, counted once. A room is a file. A return is a time that the way
-comes back to a file that it had left. One node with one replica carries out one request, after others of its kind; what the
+A function of the node that is entered on the way counts once, and so does its file. A return is a time that the way comes
+back to a file that it had left. One node with one replica carries out one request, after others of its kind; what the
 simulated loop, disk and store do in the place of real ones is not counted. Run this file as a program for the figures.
 """
 
@@ -40,12 +40,12 @@ class Way(NamedTuple):
     entered: list[tuple[str, str]]
 
     @property
-    def stops(self) -> list[tuple[str, str]]:
+    def functions(self) -> list[tuple[str, str]]:
         """Each function once."""
         return list(dict.fromkeys(self.entered))
 
     @property
-    def rooms(self) -> list[str]:
+    def files(self) -> list[str]:
         """Each file once."""
         return list(dict.fromkeys(file for file, _ in self.entered))
 
@@ -59,7 +59,7 @@ class Way(NamedTuple):
         visits = [
             file for at, (file, _) in enumerate(self.entered) if at == 0 or self.entered[at - 1][0] != file
         ]
-        return len(visits) - len(self.rooms)
+        return len(visits) - len(self.files)
 
 
 class Walk:
@@ -127,8 +127,8 @@ def a_put(shard_id: int, number: int) -> tuple[Any, list[bytes]]:
 class Length(NamedTuple):
     """How long a way is: functions, files, returns."""
 
-    stops: int
-    rooms: int
+    functions: int
+    files: int
     returns: int
 
 
@@ -143,17 +143,17 @@ PUT: Final = (Length(20, 9, 10), Length(104, 42, 55))
     [(an_append, Kind.TOPIC, APPEND), (a_put, Kind.TABLE, PUT)],
     ids=["append", "put"],
 )
-def test_a_write_makes_few_stops(
+def test_a_write_enters_few_functions(
     make: Callable[[int, int], tuple[Any, list[bytes]]], kind: Kind, told: tuple[Length, Length]
 ) -> None:
     way = walked(make, kind)
     here = way.inside("partition/")
     for one, where, most in ((here, "partition/", told[0]), (way, "the node", told[1])):
-        found = Length(len(one.stops), len(one.rooms), one.returns)
+        found = Length(len(one.functions), len(one.files), one.returns)
         entered = "\n".join(f"{file:40} {name}" for file, name in one.entered)
         for number, most_of_it, what in zip(found, most, Length._fields, strict=True):
             assert number <= most_of_it, f"the way through {where} has more {what} than before:\n{entered}"
-    assert "PartitionClients.committed" in {name for _, name in here.stops}, "it was answered by a commit"
+    assert "PartitionClients.committed" in {name for _, name in here.functions}, "it was answered by a commit"
 
 
 if __name__ == "__main__":
@@ -163,10 +163,10 @@ if __name__ == "__main__":
             print(
                 make.__name__,
                 where,
-                len(one.stops),
-                "stops,",
-                len(one.rooms),
-                "rooms,",
+                len(one.functions),
+                "functions,",
+                len(one.files),
+                "files,",
                 one.returns,
                 "returns",
             )

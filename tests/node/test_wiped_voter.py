@@ -7,7 +7,8 @@ from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import CreateTopic
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
-from antiphon.replication.messages import AnyMessage, RequestVote
+from antiphon.replication.messages import RequestVote
+from antiphon.replication.multi_messages import ReplicaMessage
 from tests.node.in_process import DIRECTORY, Nodes, cluster_of, eventually, in_virtual_time
 
 
@@ -33,7 +34,7 @@ async def is_asked_in_vain(node: Node) -> None:
     receive = host.receive
     asked = []
 
-    def listen(sender: int, message: AnyMessage) -> None:
+    def listen(sender: int, message: ReplicaMessage) -> None:
         if isinstance(message, RequestVote):
             asked.append(message)
         receive(sender, message)

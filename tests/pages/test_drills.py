@@ -67,8 +67,8 @@ class Trouble:
 
     def _write(self) -> None:
         import antiphon
-        from antiphon.cli.secure_folder import forget_settings, use_settings
         from antiphon.client.local_folder import load_cluster
+        from antiphon.tools.secure_folder import forget_settings, use_settings
 
         found = load_cluster(self.cluster.dir)
         assert found is not None

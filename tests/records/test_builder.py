@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from antiphon.errors import AntiphonError, CorruptBatchError, InvalidRequestError
 from antiphon.records.batch import CODEC_NAMES, HEADER_BYTES, read_header, validate_batch
 from antiphon.records.builder import (
+    TERM_START_TYPE,
     RecordInput,
     build_batch,
     build_term_start,
     building,
+    control_value,
     seal,
-    term_of_term_start,
 )
 from antiphon.records.compression import compress, decompress
 from antiphon.records.decode import Record, decode_records
@@ -117,8 +118,9 @@ def test_several_batches_and_control_batches() -> None:
 
 
 def test_term_start_says_its_term() -> None:
-    assert term_of_term_start(build_term_start(77, 0, 0)) == 77
-    assert term_of_term_start(build_batch([(b"\0\0\0\1", b"\0\0\0\0\0\1", (), 0)])) is None
+    assert control_value(build_term_start(77, 0, 0), TERM_START_TYPE) == bytes(2) + (77).to_bytes(4)
+    plain = build_batch([(b"\0\0\0\1", b"\0\0\0\0\0\1", (), 0)])
+    assert control_value(plain, TERM_START_TYPE) is None
 
 
 def test_log_append_time_gives_every_record_the_batchs_time() -> None:

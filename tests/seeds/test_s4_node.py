@@ -12,13 +12,13 @@ import pytest
 from antiphon.errors import NotLeaderError
 from antiphon.log.disk import File, RealDisk
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import CreateTopic, Put, TableGet, TableWrite
+from antiphon.model.requests import Put, TableGet, TableWrite
 from antiphon.node.node import Node
 from antiphon.records.batch import Buffer
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
 from antiphon.replication.messages import Ack, AnyMessage, Append
-from tests.node import real_nodes
+from tests.node import in_process, real_nodes
 from tests.node.in_process import SomeNodes, cluster_of, eventually, in_virtual_time
 
 if TYPE_CHECKING:
@@ -85,10 +85,7 @@ async def new_shard(
     nodes: SomeNodes, kind: Kind = Kind.TOPIC, profile: str = "oxia", segment_bytes: int = 1 << 20
 ) -> int:
     config = {"segment.bytes": str(segment_bytes)}
-    made = await nodes.nodes[0].gateway.create_topic(
-        CreateTopic("t", kind=kind, profile=profile, config=config)
-    )
-    return made.shards[0].shard_id
+    return await in_process.new_shard(nodes, kind=kind, profile=profile, config=config)
 
 
 def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_synced_together(

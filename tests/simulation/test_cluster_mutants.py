@@ -13,12 +13,11 @@ from antiphon.simulation.cluster.mutants import (
     ClusterMutant,
     Edit,
     mutated,
-    seeds_to_catch,
 )
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.table_watch import TableWatch
 from tests.simulation.mutants_table import BEGIN, END, known, put, table
-from tests.simulation.told import seeds_from
+from tests.simulation.told import caught
 
 QUICK_SEEDS = 8
 QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if mutant.quick]
@@ -40,10 +39,7 @@ def test_what_a_mutant_replaces_is_there_and_comes_back(mutant: ClusterMutant) -
 )
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutant_is_caught(name: str) -> None:
-    mutant = CLUSTER_MUTANTS[name]
-    caught = seeds_to_catch(mutant, seeds_from(mutant.first_seed, QUICK_SEEDS))
-    assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
-    del caught
+    caught(name, QUICK_SEEDS)
     gc.collect()  # here, and not in somebody else's test
 
 

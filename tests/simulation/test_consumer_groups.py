@@ -3,10 +3,10 @@
 import pytest
 
 from antiphon.simulation.cluster.mutant_worlds import CRASHES, CUTS
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
-from tests.simulation.told import seeds_from, words
+from tests.simulation.told import sound_after_caught, words
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 200, "consumer_members": 3}
 QUICK_SEEDS = 8
@@ -26,8 +26,4 @@ def test_promises_are_kept(profile: str, world: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutant_is_seen(name: str) -> None:
-    mutant = CLUSTER_MUTANTS[name]
-    caught = seeds_to_catch(mutant, seeds_from(mutant.first_seed, QUICK_SEEDS))
-    assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
-    sound = run_cluster(mutant.world(caught[1].options.seed))
-    assert sound.failure is None, words(sound)
+    sound_after_caught(name, QUICK_SEEDS)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import PROFILES, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
-from tests.simulation.told import seeds_from, words
+from tests.simulation.told import sound_after_caught, words
 
 SHORT = {
     "fault_ms": 1_500,
@@ -56,11 +56,7 @@ QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("li
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutant_is_seen(name: str) -> None:
-    mutant = CLUSTER_MUTANTS[name]
-    caught = seeds_to_catch(mutant, seeds_from(mutant.first_seed, QUICK_SEEDS))
-    assert caught is not None, f"{name} got through {QUICK_SEEDS} seeds"
-    sound = run_cluster(mutant.world(caught[1].options.seed))
-    assert sound.failure is None, words(sound)
+    sound_after_caught(name, QUICK_SEEDS)
 
 
 def test_nothing_escapes() -> None:

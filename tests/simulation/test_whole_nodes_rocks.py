@@ -9,13 +9,13 @@ import pytest
 
 from antiphon.errors import StorageFailedError
 from antiphon.log.simulated_disk import SimulatedDisk
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.rocks_on_disk import RealFiles, RocksOnDisk, RocksOnDiskEngine
 from antiphon.simulation.runtime import escapes
 from antiphon.simulation.runtime.escapes import no_escapes
-from tests.simulation.told import seeds_from
+from tests.simulation.told import caught
 
 FAULTS = {
     "rocks": True,
@@ -45,9 +45,8 @@ def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profil
 )
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("store-")])
 def test_a_mutant_of_the_store_is_caught(name: str) -> None:
-    mutant = CLUSTER_MUTANTS[name]
-    assert mutant.world(1).rocks
-    assert seeds_to_catch(mutant, seeds_from(mutant.first_seed, 15)) is not None
+    assert CLUSTER_MUTANTS[name].world(1).rocks
+    caught(name, 15)
     gc.collect()
 
 

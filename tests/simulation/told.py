@@ -1,6 +1,7 @@
 """A failed run in words, for the message of an assertion; and the order in which tests try seeds."""
 
-from antiphon.simulation.cluster.run import ClusterResult
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
+from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 
 
 def words(result: ClusterResult) -> str:
@@ -13,6 +14,20 @@ def words(result: ClusterResult) -> str:
 def seeds_from(first: int, count: int) -> list[int]:
     """The seeds 1 to `count`, beginning with `first`: most often it shows the mistake, and the others need not run."""
     return [first, *(seed for seed in range(1, count + 1) if seed != first)]
+
+
+def caught(name: str, seeds: int) -> ClusterResult:
+    """The run that caught this mutant. Fails if none of so many seeds did."""
+    mutant = CLUSTER_MUTANTS[name]
+    found = seeds_to_catch(mutant, seeds_from(mutant.first_seed, seeds))
+    assert found is not None, f"{name} got through {seeds} seeds"
+    return found[1]
+
+
+def sound_after_caught(name: str, seeds: int) -> None:
+    """The same, and the world that showed the mutant is sound without it."""
+    sound = run_cluster(CLUSTER_MUTANTS[name].world(caught(name, seeds).options.seed))
+    assert sound.failure is None, words(sound)
 
 
 FOUND_BEFORE = {"kill_midway_weight": 0, "power_midway_weight": 0}

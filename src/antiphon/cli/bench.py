@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
-from antiphon.cli.secure_folder import forget_settings
 from antiphon.tools.bench.suites import SUITES
+from antiphon.tools.secure_folder import forget_settings
 
 if TYPE_CHECKING:
     from antiphon.tools.bench.cluster import Rows

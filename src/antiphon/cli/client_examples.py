@@ -6,9 +6,9 @@ No line holds the password. Where a client cannot read a file by itself the line
 import shlex
 from pathlib import Path
 
-from antiphon.cli.secure_folder import client_settings
 from antiphon.client.local_folder import AUTHORITY_FILE, FIRST_USER, PASSWORD_FILE, LocalClusterFile
 from antiphon.tools.cluster_files import SETTINGS_FILE
+from antiphon.tools.secure_folder import client_settings
 
 
 def as_plain(directory: Path) -> dict[str, str]:

@@ -10,7 +10,6 @@ import typer
 
 from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
-from antiphon.cli.secure_folder import use_settings
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
     LocalClusterFile,
@@ -21,6 +20,7 @@ from antiphon.client.local_folder import (
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import running_pid
+from antiphon.tools.secure_folder import use_settings
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
@@ -188,7 +188,8 @@ def status(
     servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """One screen of health: nodes, shards without a leader, shards that are short of replicas."""
-    from antiphon.cli.status_page import collect, render
+    from antiphon.cli.status_page import render
+    from antiphon.tools.cluster_health import collect
 
     found = collect(server_addresses(servers, directory))
     if as_json:
@@ -204,7 +205,7 @@ def node_list(
     servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """The nodes of a cluster."""
-    from antiphon.cli.status_page import collect
+    from antiphon.tools.cluster_health import collect
 
     found = collect(server_addresses(servers, directory))
     rows = [
@@ -230,7 +231,7 @@ def doctor(
     servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """What is wrong here and what to do: Python, Java, ports, disk, clocks, and the cluster if there is one."""
-    from antiphon.cli.doctor import examine
+    from antiphon.tools.doctor import examine
 
     cluster = None
     with contextlib.suppress(AntiphonError):

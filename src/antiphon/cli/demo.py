@@ -12,8 +12,8 @@ from typing import Annotated, Final
 import typer
 
 from antiphon.cli.output import print_json, reports_errors
-from antiphon.cli.secure_folder import forget_settings
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.tools.secure_folder import forget_settings
 
 QUICK_EVENTS: Final = 20_000
 QUICK_RATE: Final = 2_500  # events a second: at full speed 20,000 would be through before anything could fail

@@ -23,6 +23,7 @@ from antiphon.cli import (
     secrets_command,
     simulate,
     spark_support,
+    top_command,
     topic_commands,
     transaction_commands,
     up_command,
@@ -30,7 +31,6 @@ from antiphon.cli import (
     verify,
     voters_command,
 )
-from antiphon.cli.top import command as top_command
 from antiphon.spark.jobs import JOBS
 
 app = typer.Typer(

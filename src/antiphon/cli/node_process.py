@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from antiphon.cli.secure_folder import new_security, secure_node
 from antiphon.client.local_folder import LocalClusterFile, LocalNode
 from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
 from antiphon.records.intake import DEFAULT, FULL
 from antiphon.security.exposure import is_loopback
 from antiphon.security.private_files import private_folder
 from antiphon.tools.cluster_files import hand_out_key
+from antiphon.tools.secure_folder import new_security, secure_node
 from antiphon.tools.supervisor import Sockets
 
 

@@ -10,10 +10,10 @@ import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, node_app, server_addresses
 from antiphon.cli.moves import anything, wait_for_moves
 from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
-from antiphon.cli.status_page import as_plain
 from antiphon.client.local_folder import DEFAULT_DIR, local_servers
 from antiphon.errors import AntiphonError
 from antiphon.tools import rolling
+from antiphon.tools.cluster_health import as_plain
 from antiphon.tools.restarters import ByHand, Command, LocalProcesses
 
 TIMEOUT_S = 300.0

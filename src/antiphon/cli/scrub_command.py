@@ -9,10 +9,10 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
-from antiphon.cli.status_page import NODE_TIMEOUT_S, ago, as_plain
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.model.requests import StatusReply
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S, ago, as_plain
 
 POLL_S = 0.5
 WAIT_S = 600.0

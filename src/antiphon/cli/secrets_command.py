@@ -10,7 +10,9 @@ import typer
 
 from antiphon.cli.cluster_commands import JsonOption
 from antiphon.cli.output import reports_errors, say, usage
-from antiphon.cli.secure_folder import (
+from antiphon.client.local_folder import FIRST_USER, PASSWORD_FILE
+from antiphon.security.private_files import private_folder, write_private
+from antiphon.tools.secure_folder import (
     CLIENTS,
     FIRST_USER_FILE,
     LOOPBACK_NAMES,
@@ -19,8 +21,6 @@ from antiphon.cli.secure_folder import (
     make_authority,
     missing_authorities,
 )
-from antiphon.client.local_folder import FIRST_USER, PASSWORD_FILE
-from antiphon.security.private_files import private_folder, write_private
 
 PEER_KEY_FILE: Final = "peer.key"
 

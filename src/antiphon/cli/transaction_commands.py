@@ -8,11 +8,11 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
-from antiphon.cli.status_page import NODE_TIMEOUT_S
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.transactions import TransactionState
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S
 
 HEADINGS = (
     "TRANSACTIONAL ID",

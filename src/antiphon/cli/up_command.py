@@ -12,13 +12,13 @@ import typer
 from antiphon.cli.cluster_commands import DirOption, InsecureOption, JsonOption
 from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
-from antiphon.cli.secure_folder import new_security, secure_cluster, wait_for_first_user
 from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, load_cluster
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.node.config import CONFIG_FILE, NodeConfig, load_config
 from antiphon.security.exposure import refuse_exposure
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import make_key, new_cluster, running_pid, save_cluster
+from antiphon.tools.secure_folder import new_security, secure_cluster, wait_for_first_user
 
 PEER_PORTS_FROM_NATIVE = 100
 PEER_PORTS_MAX = 65_000

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from antiphon.cli.output import print_json, reports_errors, usage
-from antiphon.cli.secure_folder import forget_settings
 from antiphon.errors import InvalidRequestError
+from antiphon.tools.secure_folder import forget_settings
 
 SECONDS_DEFAULT: Final = 20.0
 SHOWN: Final = 10  # problems of one check

@@ -38,6 +38,7 @@ from antiphon.errors import (
     UnknownTopicError,
     UnreachableError,
 )
+from antiphon.model.findings import StartScrub
 from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import (
     AccessReply,
@@ -53,7 +54,6 @@ from antiphon.model.requests import (
     Rebalance,
     RemoveNode,
     SplitShard,
-    StartScrub,
     StatusReply,
 )
 from antiphon.security.account import Account

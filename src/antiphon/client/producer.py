@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from antiphon import tracing
+from antiphon.client.closing import StartsAndCloses
 from antiphon.client.cluster import Cluster
 from antiphon.client.coordinated import Coordinators
 from antiphon.client.named import AnyTopic, Offsets, flat_offsets, name_of
@@ -48,7 +49,7 @@ TRANSACTION_TIMEOUT_S: Final = 60.0
 HELD_BYTES_MAX: Final = 4 * 1024 * 1024  # of records of one transaction that wait to be sent
 
 
-class AsyncProducer:
+class AsyncProducer(StartsAndCloses):
     """`async with db.producer("my-id") as producer:`, then `async with producer.begin() as transaction:`."""
 
     def __init__(
@@ -74,15 +75,6 @@ class AsyncProducer:
         self._left_open: Identity | None = None  # under which a transaction may be open still
         self._fenced: ProducerFencedError | None = None
         self._current: AsyncTransaction | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Become the producer of the id: whoever was is fenced, and what that left open is aborted."""

@@ -15,6 +15,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.model.access import Operation, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
+from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
@@ -38,11 +39,9 @@ from antiphon.model.requests import (
     ListOffset,
     MoveReplica,
     NewProducerId,
-    NoteAudit,
     Rebalance,
     RemoveNode,
     SplitShard,
-    StartScrub,
     TableGet,
     TableScan,
     TableWrite,

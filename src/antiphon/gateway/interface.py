@@ -265,7 +265,7 @@ class Gateway(Protocol):
         ...
 
     async def wait_for_data(
-        self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float, min_bytes: int = 1
+        self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float
     ) -> None:
         """Return when any (shard id, offset) has data at or after its offset, stops being led here, or on time-out."""
         ...

@@ -6,7 +6,7 @@ restored from an old copy, or never kept costs nothing. A checkpoint that is ahe
 removed) is refused, since rows would be missing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -286,6 +286,3 @@ def find_source(servers: str, name: str, *, table: bool, timeout_ms: int) -> tup
                 "versions, that say how far a mirror is. Take a snapshot with spark.read instead"
             )
         return Source(servers, name, found.topic_id.hex(), table), [shard.index for shard in found.shards]
-
-
-OnEpoch = Callable[[MirrorProgress], None]

@@ -104,11 +104,6 @@ class NodeDirectory:
             raise
         return directory
 
-    @staticmethod
-    def read_identity(path: str) -> Identity | None:
-        """Whose directory this is, without opening it; None where it is nobody's yet."""
-        return find_identity(RealDisk(), os.path.abspath(path)).identity
-
     @property
     def may_replace(self) -> bool:
         """May this directory replace one that held replicas, and is that not decided yet?"""

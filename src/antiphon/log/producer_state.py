@@ -248,13 +248,6 @@ class ProducerState:
             self._exact_from = max(self._exact_from, self._producers.pop(producer_id)[-1].next_offset)
         return len(old)
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._producers.clear()
-        self._jobs.clear()
-        self._exact_from = 0
-        self.transactions = TransactionState()
-
     def known(self) -> Iterator[KnownProducer]:
         """Each producer, in no order. Others may change the state meanwhile: who is forgotten is left out then."""
         transactions = self.transactions

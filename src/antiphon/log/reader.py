@@ -258,10 +258,6 @@ class LogReader:
                 found = header.max_timestamp if is_whole else max(found, newest_record(batch, start))
         return found
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """Headers of all batches from the one that holds `offset`, in order. Reads the disk."""
-        return (header for header, _ in self.batches_from(offset))
-
     def batches_from(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """All batches from the one that holds `offset`, in order, with their headers. Reads the disk."""
         at = max(offset, self._terms.log_start)

@@ -30,7 +30,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from antiphon import system
-from antiphon.errors import AntiphonError, OffsetOutOfRangeError, StorageFailedError
+from antiphon.errors import AntiphonError, OffsetOutOfRangeError
 from antiphon.invariants import invariant, unreachable
 from antiphon.log import layout, recovery
 from antiphon.log.compacted_files import Compacting
@@ -167,11 +167,6 @@ class ShardLog:
     def segment_count(self) -> int:
         """How many segments there are."""
         return len(self._segments.all)
-
-    @property
-    def storage_error(self) -> StorageFailedError | None:
-        """Set for good once a write or fsync of this log has failed."""
-        return self.queue.failed
 
     # -- changes --------------------------------------------------------------------------------------------------------
 

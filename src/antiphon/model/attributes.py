@@ -11,7 +11,6 @@ from antiphon.model.sessions import HASHES_MAX
 from antiphon.records.attributes import Attributes
 
 DELTAS_MAX: Final = 16  # numbers of a key of a sequence
-INDEX_ROWS_MAX: Final = 10_000
 
 
 class PutAttributed(

@@ -5,6 +5,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from antiphon.model.body import Body
+
 DEGRADED = "degraded"  # everything here is served; something is lost, or refused, until somebody acts
 UNHEALTHY = "unhealthy"  # a replica here does not take part
 OF_NODE = -1  # in the place of a shard's id
@@ -15,6 +17,7 @@ KINDS: Final = (
 
 
 AUDIT_TEXT_MAX: Final = 1_000
+AUDITED_MAX: Final = 5_000  # shards of a NoteAudit
 
 
 class AuditNote(msgspec.Struct, frozen=True, array_like=True):
@@ -56,3 +59,16 @@ class ScrubStatus(msgspec.Struct, frozen=True, array_like=True):
     completed_ms: int = 0
     read_bytes: int = 0  # since the node's start
     errors: int = 0
+
+
+class StartScrub(Body, frozen=True, array_like=True, tag=True):
+    """Have the asked node read what is on its disk of a shard, or of all (-1), now."""
+
+    shard_id: int = OF_NODE
+
+
+class NoteAudit(Body, frozen=True, array_like=True, tag=True):
+    """Tell the asked node what an audit has found in its replicas. What was found before in `shards` is so no more."""
+
+    shards: Annotated[tuple[int, ...], Meta(max_length=AUDITED_MAX)]
+    found: Annotated[tuple[AuditNote, ...], Meta(max_length=AUDITED_MAX)] = ()

@@ -2,6 +2,7 @@
 
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.backup import BackupReply, BackupRequest
+from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
 from antiphon.model.requests import (
     AccessReply,
@@ -22,10 +23,8 @@ from antiphon.model.requests import (
     ListOffset,
     MetadataReply,
     NewProducerId,
-    NoteAudit,
     OffsetReply,
     ProducerId,
-    StartScrub,
     StatusReply,
     TableGet,
     TableRows,

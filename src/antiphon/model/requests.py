@@ -14,7 +14,7 @@ from antiphon.model.access import ACLS_MAX, Acl, Credential
 from antiphon.model.attributes import PutAttributed
 from antiphon.model.body import Body
 from antiphon.model.counters import Counters
-from antiphon.model.findings import OF_NODE, AuditNote, Finding, ScrubStatus
+from antiphon.model.findings import Finding, ScrubStatus
 from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
 from antiphon.model.placement import Placement, PlaceReplicas
@@ -29,7 +29,6 @@ OPS_MAX: Final = 100_000  # operations of a TableWrite
 GET_KEYS_MAX: Final = 10_000  # keys of a TableGet
 FIND_KEYS_MAX: Final = 1_000  # the same, where rows next to keys are wanted; shards of a GetStatus
 SETTINGS_MAX: Final = 1_000
-AUDITED_MAX: Final = 5_000  # shards of a NoteAudit
 
 
 class Failure(Body, frozen=True, array_like=True, tag=True):
@@ -273,19 +272,6 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
     formats: tuple[
         tuple[str, int, int], ...
     ] = ()  # name, written, read up to; none: from a version that does not tell
-
-
-class StartScrub(Body, frozen=True, array_like=True, tag=True):
-    """Have the asked node read what is on its disk of a shard, or of all (-1), now."""
-
-    shard_id: int = OF_NODE
-
-
-class NoteAudit(Body, frozen=True, array_like=True, tag=True):
-    """Tell the asked node what an audit has found in its replicas. What was found before in `shards` is so no more."""
-
-    shards: Annotated[tuple[int, ...], Meta(max_length=AUDITED_MAX)]
-    found: Annotated[tuple[AuditNote, ...], Meta(max_length=AUDITED_MAX)] = ()
 
 
 # -- logs ---------------------------------------------------------------------------------------------------------

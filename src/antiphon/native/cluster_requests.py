@@ -7,6 +7,7 @@ import msgspec
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.model.events import TOLD_MAX
+from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
@@ -26,12 +27,10 @@ from antiphon.model.requests import (
     GetStatus,
     MoveReplica,
     NewProducerId,
-    NoteAudit,
     ProducerId,
     Rebalance,
     RemoveNode,
     SplitShard,
-    StartScrub,
     StatusReply,
 )
 from antiphon.model.transactions import (

@@ -17,7 +17,8 @@ from antiphon.model.cluster import (
 )
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
 from antiphon.node.peers import takes_feeds
-from antiphon.replication.messages import AnyMessage, Append, Message
+from antiphon.replication.messages import Append, Message
+from antiphon.replication.multi_messages import ReplicaMessage
 
 if TYPE_CHECKING:
     from antiphon.gateway.peers import Answered, PeerConnection
@@ -34,7 +35,7 @@ class PeerFrames(Protocol):
         """A node has just connected: it can be reached again."""
         ...
 
-    def deliver(self, sender: int, message: AnyMessage) -> None:
+    def deliver(self, sender: int, message: ReplicaMessage) -> None:
         """A replica message arrived."""
         ...
 
@@ -113,7 +114,7 @@ class AcceptedPeer:
         """Does more wait to be sent than is good?"""
         return self._connection.congested
 
-    def send_replica_message(self, message: AnyMessage, frame: "list[Buffer]") -> None:
+    def send_replica_message(self, message: ReplicaMessage, frame: "list[Buffer]") -> None:
         """Send a message to the node, as its `frame`; lost when the connection is gone."""
         connection = self._connection
         if type(message) is not Append or takes_feeds(connection, self._peers.write_limit_bytes):

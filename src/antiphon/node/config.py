@@ -241,13 +241,6 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         count = min(CLUSTER_VOTERS_MAX, len(ids))
         return tuple(ids[: count if count % 2 else count - 1])
 
-    def address_of(self, node_id: int) -> str | None:
-        """Native address of an initial member, or None."""
-        for member in self.nodes:
-            if member.id == node_id:
-                return member.native
-        return None
-
 
 def check_config(config: NodeConfig) -> NodeConfig:
     """Return `config` when its parts fit together; raises InvalidRequestError (NewerFormatError) saying what does not."""

@@ -57,7 +57,7 @@ from antiphon.node.metadata_trim import MetadataTrim
 from antiphon.node.peers import PeerLink
 from antiphon.partition.partition import Partition
 from antiphon.records.builder import build_batch
-from antiphon.replication.messages import AnyMessage
+from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class CoordinatorNode(NodeContext, Protocol):
 
     network: "PeerNetwork"
 
-    def send_message(self, to: int, message: AnyMessage) -> None:
+    def send_message(self, to: int, message: ReplicaMessage) -> None:
         """Send a replica message to a node, this one included."""
         ...
 
@@ -280,7 +280,7 @@ class CoordinatorShell:
 
     # -- events into the coordinator ------------------------------------------------------------------------------
 
-    def receive(self, sender: int, message: AnyMessage) -> None:
+    def receive(self, sender: int, message: ReplicaMessage) -> None:
         """A replica answers the coordinator."""
         if self._coordinator is not None:
             self._drive(self._coordinator.receive, sender, message, self._now_ms())

@@ -6,9 +6,9 @@ follower would get it (`node.snapshots`). It is read piece by piece, and goes wh
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from antiphon.errors import InvalidRequestError, NotHeldError, OverloadedError, WrongKindError
+from antiphon.errors import InvalidRequestError, NotHeldError, OverloadedError
 from antiphon.model.backup import PIECE_BYTES, StateCopied, StateFile
 from antiphon.node.snapshots import Copy, Snapshots
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     )
     from antiphon.node.context import NodeContext
     from antiphon.node.local_replicas import LocalReplicas
-    from antiphon.partition.snapshots import SingleWriterSnapshots
 
 KEEP_S: Final = 120.0
 COPIES_MAX: Final = 4  # on this node at a time: each may be as large as a store
@@ -67,8 +66,7 @@ class LocalBackups:
         """See ShardBackups."""
         host = self._replicas.host(request.shard_id)
         host.state.check_serving()
-        if host.state.has_many_writers:
-            raise WrongKindError(f"every replica writes shard {request.shard_id}: there is no state to copy")
+        source = host.snapshots.source()
         self._forget_old()
         if len(self._copies) + self._making >= COPIES_MAX:
             raise OverloadedError(
@@ -76,7 +74,6 @@ class LocalBackups:
             )
         self._making += 1
         try:
-            source = cast("SingleWriterSnapshots", host.snapshots)
             copy = await self._snapshots.copy_of(source, "backup")
         finally:
             self._making -= 1

@@ -20,7 +20,6 @@ from antiphon.errors import AntiphonError, DamagedLogError, DamagedStoreError
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
 from antiphon.model.requests import GetStatus, StatusReply
 from antiphon.node.findings import WAITS, Closed, Noted
-from antiphon.partition.multi_writer import MultiWriterPartition
 
 if TYPE_CHECKING:
     from antiphon.log.recovery import DamageReport
@@ -123,7 +122,8 @@ class Mending:
         others = self._others(shard.ensemble)
         answers = await asyncio.gather(*(self._is_well(one, shard_id) for one in others))
         well = {one for one, answer in zip(others, answers, strict=True) if answer}
-        if isinstance(self._node.hosts.get(shard_id), MultiWriterPartition):
+        host = self._node.hosts.get(shard_id)
+        if host is not None and host.mode.needs_every_other:
             return bool(others) and len(well) == len(others)
         return _are_enough(shard, well)
 

@@ -61,13 +61,13 @@ from antiphon.partition.partition import Partition
 from antiphon.partition.services import SnapshotSource, Ticking, Waiting, Wanted
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.messages import (
-    AnyMessage,
     Append,
     BecomeLeaderReply,
     MembersSettled,
     NewTermReply,
     StaleTerm,
 )
+from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.store import StoreEngine
 
@@ -127,7 +127,7 @@ class Node:
         self.in_flight: Callable[[int], None] = self.back_pressure.in_flight
         self.disk_progressed: Callable[[], None] = self.back_pressure.disk_progressed
         self.is_congested: Callable[[int], bool] = self.network.is_congested
-        self.send_message: Callable[[int, AnyMessage], None] = self.network.send
+        self.send_message: Callable[[int, ReplicaMessage], None] = self.network.send
         self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
         self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
@@ -331,7 +331,7 @@ class Node:
         for host in self.hosts.values():
             host.peer_drained(node_id)
 
-    def deliver(self, sender: int, message: AnyMessage) -> None:
+    def deliver(self, sender: int, message: ReplicaMessage) -> None:
         """A replica message arrived."""
         self.metrics.messages_in += 1
         kind = type(message)

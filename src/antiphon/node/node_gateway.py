@@ -333,10 +333,10 @@ class NodeGateway:
         return reads.fetch(offset, max_bytes, isolation, at_least_one=True)
 
     async def wait_for_data(
-        self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float, min_bytes: int = 1
+        self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float
     ) -> None:
-        """See Gateway. Data that is shorter than `min_bytes` returns too: the caller fetches and sees."""
-        if timeout_s <= 0 or min_bytes <= 0 or not positions:
+        """See Gateway."""
+        if timeout_s <= 0 or not positions:
             return
         arrived = asyncio.Event()
         waiting: list[tuple[int, int]] = []

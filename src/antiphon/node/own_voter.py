@@ -11,7 +11,8 @@ import structlog
 from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.model.cluster import MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID
-from antiphon.replication.messages import AnyMessage, AskTerm
+from antiphon.replication.messages import AskTerm
+from antiphon.replication.multi_messages import ReplicaMessage
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
@@ -41,7 +42,7 @@ def is_of_the_past(log: "ShardLog", mark: int) -> bool:
     return log.log_end > 0 and log.hard_state.term < mark
 
 
-def is_told_nothing(message: AnyMessage, mark: int) -> bool:
+def is_told_nothing(message: ReplicaMessage, mark: int) -> bool:
     """Is this of a replica of `__cluster` that is of the past? Only who forgot its promises may ask for terms."""
     return message.term < mark and not (isinstance(message, AskTerm) and message.floor < 0)
 

@@ -17,7 +17,8 @@ from antiphon.node.config import split_address
 from antiphon.node.peer_security import PeerSecurity
 from antiphon.node.peer_wire import FEEDS, encode_replica_message
 from antiphon.node.peers import ON_ACCEPTED, PeerEvents, PeerLink
-from antiphon.replication.messages import AnyMessage, Append
+from antiphon.replication.messages import Append
+from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.wire.frames import Buffer, encode_message, traced_frame
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class PeerNetwork:
         if faults is not None:
             faults.followers.append(self._follow_faults)
         self._on_accepted = ON_ACCEPTED[config.dial]
-        self._encoded: tuple[AnyMessage | None, list[Buffer]] = (None, [])  # what was sent last
+        self._encoded: tuple[ReplicaMessage | None, list[Buffer]] = (None, [])  # what was sent last
 
     def add_first(self, noted: Iterable["Address"]) -> None:
         """Know the nodes that the configuration names, and the voters that this node noted when it ran last.
@@ -155,7 +156,7 @@ class PeerNetwork:
 
     # -- sending ------------------------------------------------------------------------------------------------
 
-    def send(self, to: int, message: AnyMessage) -> None:
+    def send(self, to: int, message: ReplicaMessage) -> None:
         """Send a replica message to a node, this one included; lost when there is no connection."""
         self._metrics.messages_out += 1
         if to == self._own:

@@ -26,8 +26,8 @@ from antiphon.records.batch import CONTROL_BIT, checked_batches
 from antiphon.records.builder import members_of
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.members import Members
-from antiphon.replication.messages import AnyMessage, Append, Entry, Message
-from antiphon.replication.multi_messages import MultiMessage, Relay
+from antiphon.replication.messages import Append, Entry, Message
+from antiphon.replication.multi_messages import Relay, ReplicaMessage
 from antiphon.wire.frames import Buffer, MessageDecoder, encode_message
 
 
@@ -82,11 +82,9 @@ class SnapshotEnd(Body, frozen=True, array_like=True, tag=True):
 
 
 SnapshotRequest = SnapshotBegin | SnapshotChunk | SnapshotEnd
-PeerBody = (
-    Request | ClusterRequest | MetadataDelta | AnyMessage | MultiMessage | SnapshotRequest | EndTransaction
-)
+PeerBody = Request | ClusterRequest | MetadataDelta | ReplicaMessage | SnapshotRequest | EndTransaction
 PeerReply = (
-    Reply | ClusterReply | SnapshotProgress | TransactionEnded | AnyMessage | MultiMessage
+    Reply | ClusterReply | SnapshotProgress | TransactionEnded | ReplicaMessage
 )  # messages come back where `dial` says so
 
 decode_peer = MessageDecoder(PeerBody)

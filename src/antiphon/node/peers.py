@@ -32,7 +32,6 @@ from antiphon.node.peer_wire import decode_challenge, decode_peer_reply, with_pa
 from antiphon.node.turn import Turn
 from antiphon.replication.messages import (
     Ack,
-    AnyMessage,
     Append,
     Message,
     Reject,
@@ -40,6 +39,7 @@ from antiphon.replication.messages import (
     Truncate,
     TruncateReply,
 )
+from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.security.peer_key import Dialer
 from antiphon.transport.connection import Connection
 from antiphon.wire.frames import Buffer, Frame, encode_message, trace_of
@@ -74,7 +74,7 @@ class PeerEvents(Protocol):
         """The connection broke; `refused`: nobody listens there any more. May be told more than once."""
         ...
 
-    def deliver(self, sender: int, message: AnyMessage) -> None:
+    def deliver(self, sender: int, message: ReplicaMessage) -> None:
         """A replica message arrived on this connection."""
         ...
 
@@ -177,7 +177,7 @@ class PeerLink:
         """More waits to be sent than the limit."""
         return self._connection is not None and self._connection.congested
 
-    def send_replica_message(self, message: AnyMessage, frame: list[Buffer]) -> None:
+    def send_replica_message(self, message: ReplicaMessage, frame: list[Buffer]) -> None:
         """One way, as its `frame`; lost when there is no connection; feeds also when far too much waits already."""
         connection = self._connection
         if not self.up or connection is None:

@@ -50,7 +50,7 @@ from antiphon.partition.table_files import (
     destroy_state,
     store_path,
 )
-from antiphon.replication.messages import AnyMessage
+from antiphon.replication.multi_messages import ReplicaMessage
 
 if TYPE_CHECKING:
     from antiphon.node.agent import ClusterAgent
@@ -93,7 +93,7 @@ class Shards:
             )
         self._to_open: deque[int] = deque()
         self._opening = False
-        self._early: dict[int, list[tuple[int, AnyMessage]]] = {}
+        self._early: dict[int, list[tuple[int, ReplicaMessage]]] = {}
         self._found = directory.shard_ids()
         self.settings = SettingsBook(node.config)
         self._opener = PartitionOpener(node, disk, directory, self.settings)
@@ -321,7 +321,7 @@ class Shards:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def early(self, sender: int, message: AnyMessage) -> None:
+    def early(self, sender: int, message: ReplicaMessage) -> None:
         """A message for a shard that is not open here: kept if the metadata places the shard here, or may soon."""
         if message.shard in self.broken:
             return

@@ -348,11 +348,6 @@ class OxiaConnection(asyncio.Protocol):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_idle(self) -> bool:
-        """Is nothing under way?"""
-        return not self.calls and not self._waiting_bytes
-
     def is_slow(self, now_s: float) -> bool:
         """Has the client not sent the rest of a message, or not read its answers, for too long? Called each second."""
         self._count()

@@ -95,48 +95,25 @@ class Reads:
         if first.secondary_index_name is not None:
             return [await self._by_index(place, one, rights, call) for one in wanted]
         keys = tuple(one.key for one in wanted)
-        if place.is_hierarchical and first.comparison_type != EQUAL:
-            rows = await self._ordered_rows(place.shard, keys, first, rights, call)
+        if place.is_hierarchical and first.comparison_type != EQUAL:  # the rows next to keys in that order
+            shard, next_to, values = place.shard, first.comparison_type, first.include_value
+            rows = await self._rows(
+                OrderedFind(shard.shard_id, keys, next_to, values, shard.hashes), rights, call
+            )
         else:
-            rows = await self._rows(place.shard, keys, first, rights, call)
+            rows = await self._rows(_get_of(place.shard, keys, first), rights, call)
         found = []
         for one, row in zip(wanted, rows, strict=True):
             if row is None and first.comparison_type == EQUAL:
                 other = place.elsewhere(one.key)
                 if other is not None:
-                    (row,) = await self._rows(other, (one.key,), first, rights, call)
+                    (row,) = await self._rows(_get_of(other, (one.key,), first), rights, call)
             found.append(_response(row, one))
         return found
 
     async def _rows(
-        self,
-        shard: ShardMeta,
-        keys: tuple[bytes, ...],
-        like: GetRequest,
-        rights: "Rights",
-        call: "Call",
+        self, body: TableGet | OrderedFind, rights: "Rights", call: "Call"
     ) -> tuple[Row[Any] | None, ...]:
-        body = TableGet(
-            shard.shard_id,
-            keys,
-            comparison=like.comparison_type,
-            include_value=like.include_value,
-            placed=True,
-            hashes=shard.hashes,
-        )
-        reply: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
-        return reply.rows
-
-    async def _ordered_rows(
-        self,
-        shard: ShardMeta,
-        keys: tuple[bytes, ...],
-        like: GetRequest,
-        rights: "Rights",
-        call: "Call",
-    ) -> tuple[Row[Any] | None, ...]:
-        """The rows next to keys in the hierarchical order."""
-        body = OrderedFind(shard.shard_id, keys, like.comparison_type, like.include_value, shard.hashes)
         reply: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
         return reply.rows
 
@@ -252,6 +229,17 @@ def version_of(row: Row[Any]) -> Version:
         modified_timestamp=found.modified_ms,
         session_id=row.session_id,
         client_identity=None if attributes is None else attributes.identity,
+    )
+
+
+def _get_of(shard: ShardMeta, keys: tuple[bytes, ...], like: GetRequest) -> TableGet:
+    return TableGet(
+        shard.shard_id,
+        keys,
+        comparison=like.comparison_type,
+        include_value=like.include_value,
+        placed=True,
+        hashes=shard.hashes,
     )
 
 

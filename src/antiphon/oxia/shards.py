@@ -53,7 +53,6 @@ SMALL_AT_ONCE: Final = 32  # reads of a row that one other node is asked for: it
 LARGE_AT_ONCE: Final = 8  # the same of several rows
 GLANCE_KEYS: Final = 1  # of a get that is read without room, to see how large its row is
 GLANCES_MAX: Final = 8  # such gets of the node at once, and one of each connection
-ROUND_S: Final = 1.0  # beyond what a fetch may wait at the leader
 PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2)  # between tries
 
 

@@ -49,6 +49,11 @@ class ReplicationMode(Protocol):
         """Does the topic's rule acknowledge what an election may still lose (`local`, small `at_least(k)`)?"""
         ...
 
+    @property
+    def needs_every_other(self) -> bool:
+        """Does it take all other replicas to have all that this one had? Elsewhere a majority has it."""
+        ...
+
     def waits_for(self) -> str:
         """What may be missing when nothing is committed, as a question to an operator."""
         ...
@@ -60,6 +65,8 @@ class ReplicationMode(Protocol):
 
 class SingleWriterMode:
     """One leader writes. `voter`: the state machine, where the replicas vote."""
+
+    needs_every_other = False
 
     def __init__(self, state: PartitionState, replica: Replica | RaftReplica) -> None:
         self._state = state
@@ -127,6 +134,7 @@ class MultiWriterMode:
     needs_new_term = False
     live: tuple[int, ...] = ()
     acknowledges_early = False
+    needs_every_other = True
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state

@@ -17,7 +17,7 @@ class MultiWriterRules:
     def __init__(self, node_id: int, replica: MultiWriterReplica) -> None:
         self._node_id = node_id
         self._replica = replica
-        self._home = ABSENT_NODE  # where clients go that do not care
+        self._home = ABSENT_NODE  # the replica for clients that ask for none
         self.leaves = False
 
     def recorded(self, shard: ShardMeta) -> None:

@@ -33,8 +33,8 @@ from antiphon.partition.table_reads import TableReads
 from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import WatermarkHint
 from antiphon.partition.waiting_readers import WaitingReaders
-from antiphon.replication.messages import AnyMessage, ChangeMembers, MembersSettled
-from antiphon.replication.multi_messages import Relay
+from antiphon.replication.messages import ChangeMembers, MembersSettled
+from antiphon.replication.multi_messages import Relay, ReplicaMessage
 from antiphon.replication.multi_writer import MultiWriterReplica
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class MultiWriterPartition:
         """See Partition."""
         return False
 
-    def receive(self, sender: int, message: AnyMessage) -> None:
+    def receive(self, sender: int, message: ReplicaMessage) -> None:
         """See Partition. Entries wait, at their sender, while there is no room for them."""
         if isinstance(message, ChangeMembers):
             self._say_if_held_by_others(sender, message)

@@ -5,7 +5,7 @@ Entries of all origins go to the one log, relays read it, and what is durable he
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -106,7 +106,7 @@ class MultiWriterActions:
     # -- other replicas -----------------------------------------------------------------------------------------
 
     def _tell(self, action: Tell) -> None:
-        self._services.send_message(action.to, cast("Any", action.message))
+        self._services.send_message(action.to, action.message)
 
     def _read_for_relay(self, action: ReadForRelay) -> None:
         self._driver.steps.queue(self._entries_read, action)

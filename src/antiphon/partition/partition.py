@@ -40,7 +40,7 @@ from antiphon.partition.table_reads import TableReads
 from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import LogUpkeep
 from antiphon.partition.waiting_readers import WaitingReaders
-from antiphon.replication.messages import AnyMessage
+from antiphon.replication.multi_messages import ReplicaMessage
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
@@ -128,7 +128,7 @@ class Partition(Protocol):
         """Before a clean stop: let another replica lead, where this one may name it. Was one asked to?"""
         ...
 
-    def receive(self, sender: int, message: AnyMessage) -> None:
+    def receive(self, sender: int, message: ReplicaMessage) -> None:
         """A message from another replica, or from the coordinator."""
         ...
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from antiphon.errors import AntiphonError
-from antiphon.replication.messages import AnyMessage
+from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.replication.replica_state import Role
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class PartitionServices(Protocol):
         """The event loop's clock."""
         ...
 
-    def send_message(self, to: int, message: AnyMessage) -> None:
+    def send_message(self, to: int, message: ReplicaMessage) -> None:
         """Send to a node, this one included; lost when there is no connection."""
         ...
 

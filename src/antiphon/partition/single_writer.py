@@ -26,7 +26,8 @@ from antiphon.partition.table_writes import TableWrites
 from antiphon.partition.transactions import TransactionEnds
 from antiphon.partition.upkeep import SingleWriterUpkeep, WatermarkHint
 from antiphon.partition.waiting_readers import WaitingReaders
-from antiphon.replication.messages import AnyMessage, BecomeLeader
+from antiphon.replication.messages import BecomeLeader
+from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica import Replica
 
@@ -107,7 +108,7 @@ class SingleWriterPartition:
         self.driver.call(voter.transfer_leadership, voter.transfer.successor)
         return True
 
-    def receive(self, sender: int, message: AnyMessage) -> None:
+    def receive(self, sender: int, message: ReplicaMessage) -> None:
         """See Partition. Who is appointed may have been told of older metadata only."""
         if type(message) is BecomeLeader:
             self.state.note_deletion(message.deleted_before, message.term, has_candidate=True)

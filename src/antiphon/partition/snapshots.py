@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from antiphon.errors import AntiphonError, DamagedStoreError, InvalidRequestError
+from antiphon.errors import AntiphonError, DamagedStoreError, InvalidRequestError, WrongKindError
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.records.entry_id import EntryId, TermIndex
 from antiphon.replication.members import Members
@@ -12,6 +12,7 @@ from antiphon.replication.replica import Replica
 
 if TYPE_CHECKING:
     from antiphon.log.producer_state import ProducerState
+    from antiphon.partition.services import SnapshotSource
 
 
 class InstallingSnapshot(NamedTuple):
@@ -32,6 +33,10 @@ class PartitionSnapshots(Protocol):
 
     def installed(self, at: EntryId, members: Members | None) -> Sequence[Any]:
         """Event: a whole snapshot is here. Returns what the replica makes of it; InvalidRequestError where none is taken."""
+        ...
+
+    def source(self) -> "SnapshotSource":
+        """Where the committed state can be copied from. Raises WrongKindError where nothing of the kind is kept."""
         ...
 
 
@@ -68,6 +73,10 @@ class SingleWriterSnapshots:
             return replica.snapshot_installed(at, members)
         return replica.snapshot_installed(at)
 
+    def source(self) -> "SnapshotSource":
+        """See PartitionSnapshots."""
+        return self
+
     def sent(self, to: int, at: EntryId) -> None:
         """See SnapshotSource."""
         self._driver.call(self._replica.snapshot_sent, to, at)
@@ -95,3 +104,7 @@ class NoSnapshots:
     def installed(self, _at: EntryId, _members: Members | None) -> NoReturn:
         """See PartitionSnapshots."""
         raise InvalidRequestError(f"every replica writes shard {self._shard_id}: none takes a snapshot")
+
+    def source(self) -> NoReturn:
+        """See PartitionSnapshots."""
+        raise WrongKindError(f"every replica writes shard {self._shard_id}: there is no state to copy")

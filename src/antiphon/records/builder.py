@@ -316,14 +316,6 @@ def end_marker_of(batch: Buffer) -> tuple[bool, int] | None:
     return None
 
 
-def term_of_term_start(batch: Buffer) -> int | None:
-    """The term that a control batch starts, or None if it is another kind of batch."""
-    value = control_value(batch, TERM_START_TYPE)
-    if value is None or len(value) != _TERM_START_VALUE.size:
-        return None
-    return int(_TERM_START_VALUE.unpack(value)[1])
-
-
 def committed_of(batch: Buffer) -> int | None:
     """The high watermark that a control batch tells of, or None if it is another kind of batch."""
     value = control_value(batch, COMMITTED_TYPE)

@@ -5,7 +5,7 @@ only, acknowledgements both ways. A *session* numbers one subscription: what was
 transport carries the `entries` of a `Relay` as the frame's payload: RecordBatches, whose headers name origin and LSN.
 """
 
-from antiphon.replication.messages import Message
+from antiphon.replication.messages import AnyMessage, Message
 from antiphon.replication.origin_history import Chain, Chains, OriginEntry
 from antiphon.replication.vclock import Vclock
 
@@ -80,3 +80,6 @@ class OriginAnswer(Message, frozen=True, array_like=True, tag=True):
 
 
 MultiMessage = Subscribe | Relay | RelayAck | RelayBase | SplitBrainFound | AskOrigin | OriginAnswer
+
+ReplicaMessage = AnyMessage | MultiMessage
+"""What goes between replicas, however their shard is replicated."""

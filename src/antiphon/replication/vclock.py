@@ -7,7 +7,6 @@ all that is had of it; LSNs of different origins say nothing about each other.
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from itertools import zip_longest
 from typing import Annotated, Final
 
@@ -21,15 +20,6 @@ ORIGINS_MAX: Final = 31
 Lsn = Annotated[int, Meta(ge=0)]
 Vclock = Annotated[tuple[Lsn, ...], Meta(max_length=ORIGINS_MAX + 1)]
 NOTHING: Final[Vclock] = ()
-
-
-class Order(Enum):
-    """How two clocks stand to each other."""
-
-    EQUAL = "equal"
-    BEFORE = "before"
-    AFTER = "after"
-    CONCURRENT = "concurrent"
 
 
 def clock_of(components: Iterable[int]) -> Vclock:
@@ -64,15 +54,6 @@ def join(one: Vclock, other: Vclock) -> Vclock:
 def meet(one: Vclock, other: Vclock) -> Vclock:
     """What both have."""
     return clock_of(min(pair) for pair in zip(one, other, strict=False))
-
-
-def order(one: Vclock, other: Vclock) -> Order:
-    """Which of two clocks has more; neither, where each has something that the other lacks."""
-    if one == other:
-        return Order.EQUAL
-    if covers(other, one):
-        return Order.BEFORE
-    return Order.AFTER if covers(one, other) else Order.CONCURRENT
 
 
 def lag(ahead: Vclock, behind: Vclock) -> int:

@@ -19,14 +19,14 @@ A = TypeVar("A")
 R = TypeVar("R", bound=Outcome)
 
 
-def run_all(work: Callable[[J], A], jobs: Iterable[J], workers: int, chunk: int = 1) -> Iterator[A]:
-    """Results in the order of the jobs; with more than one worker they are spread over processes, `chunk` at a time."""
+def run_all(work: Callable[[J], A], jobs: Iterable[J], workers: int) -> Iterator[A]:
+    """Results in the order of the jobs; with more than one worker they are spread over processes."""
     if workers <= 1:
         yield from map(work, jobs)
         return
     with ProcessPoolExecutor(workers) as pool:
         try:
-            yield from pool.map(work, jobs, chunksize=chunk)
+            yield from pool.map(work, jobs)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

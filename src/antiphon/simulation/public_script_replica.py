@@ -1,7 +1,7 @@
 """The nodes of public cluster scripts: the product's replica, and the liberties that the runner takes with it.
 
 A liberty makes our replica do what a script takes for granted. Each is a rule of ours that is lifted at one point, or a step
-of the surroundings that the script does not name; the rest of the protocol stands, and the checker watches it. Every use is
+of the application that the script does not name; the rest of the protocol stands, and the checker watches it. Every use is
 counted. Where a run takes the replicas as they are, none is taken.
 """
 

@@ -19,7 +19,6 @@ from antiphon.records.changes import Effect, has_attributes, stored_row
 from antiphon.table.store import Batch, Store
 
 INDEX: Final = b"\x05"
-INDEX_END: Final = b"\x06"
 _ENDS: Final = b"\x00\x00"
 _ESCAPED: Final = b"\x00\xff"
 _USER: Final = b"\x01"

@@ -32,8 +32,8 @@ def _rate(metric: str, by: str = "instance") -> str:
     return f"sum by ({by}) (rate({metric}{{{HERE}}}[$__rate_interval]))"
 
 
-def _quantile(quantile: float, metric: str, by: str = "instance", where: str = HERE) -> str:
-    return f"histogram_quantile({quantile}, sum by (le, {by}) (rate({metric}_bucket{{{where}}}[$__rate_interval])))"
+def _quantile(quantile: float, metric: str, by: str = "instance") -> str:
+    return f"histogram_quantile({quantile}, sum by (le, {by}) (rate({metric}_bucket{{{HERE}}}[$__rate_interval])))"
 
 
 def _latency(title: str, metric: str) -> Panel:

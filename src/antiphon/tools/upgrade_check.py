@@ -19,7 +19,6 @@ from antiphon.node.formats import FORMATS
 from antiphon.tools import rolling
 
 ANSWER_S: Final = 3.0
-NAMED_MAX: Final = 3
 
 
 class NodeChecked(msgspec.Struct, frozen=True):

@@ -121,10 +121,10 @@ class FrameDecoder:
         self.buffered_bytes += len(data)
 
 
-def check_prefix(length: int, header_bytes: int, limit_bytes: int = FRAME_BYTES_MAX) -> None:
+def check_prefix(length: int, header_bytes: int) -> None:
     """Refuse a frame by its first eight bytes: raises FrameTooLargeError, ProtocolViolationError."""
-    if length > limit_bytes or header_bytes > length - LENGTH_BYTES:
-        raise _refused(length, header_bytes, limit_bytes)
+    if length > FRAME_BYTES_MAX or header_bytes > length - LENGTH_BYTES:
+        raise _refused(length, header_bytes, FRAME_BYTES_MAX)
 
 
 def _refused(length: int, header_bytes: int, limit_bytes: int) -> FrameTooLargeError | ProtocolViolationError:

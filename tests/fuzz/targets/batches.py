@@ -15,7 +15,6 @@ from antiphon.records.builder import (
     members_of,
     recompress,
     seal,
-    term_of_term_start,
 )
 from antiphon.records.changes import (
     VERSION,
@@ -237,7 +236,6 @@ def _batches(data: bytes) -> Any:
 _READERS: Final = (
     members_of,
     split_entry_of,
-    term_of_term_start,
     committed_of,
     effects_of,
     lambda batch: list(decode_changes([batch])),

@@ -31,6 +31,7 @@ from antiphon.http.api.call import Call
 from antiphon.http.api.logs import find_shard
 from antiphon.http.pages.asking import off_loop, topic_for
 from antiphon.model.access import CLUSTER_NAME, Acl, Resource
+from antiphon.model.findings import StartScrub
 from antiphon.model.internal import PREFIX
 from antiphon.model.metadata import Kind
 from antiphon.model.placement import PlaceReplicas
@@ -49,7 +50,6 @@ from antiphon.model.requests import (
     Rebalance,
     RemoveNode,
     SplitShard,
-    StartScrub,
 )
 from antiphon.security.passwords import credentials
 

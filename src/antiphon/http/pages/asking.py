@@ -12,6 +12,7 @@ from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError, Unk
 from antiphon.gateway.access import check
 from antiphon.gateway.interface import Gateway
 from antiphon.model.access import Operation, Resource
+from antiphon.model.findings import StartScrub
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ABSENT_NODE, Kind, TopicMeta
 from antiphon.model.requests import (
@@ -21,7 +22,6 @@ from antiphon.model.requests import (
     ListOffset,
     OffsetReply,
     ReplicaStatus,
-    StartScrub,
     StatusReply,
     TableGet,
     TableRows,

@@ -12,7 +12,7 @@ from antiphon.http.pages.health import PROBLEMS_SHOWN, every_shard
 from antiphon.http.pages.site import Look, Paged, Site
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, ShardStatus
+from antiphon.model.metadata import ClusterMeta, ShardMeta, ShardStatus
 from antiphon.model.requests import ReplicaStatus, StatusReply
 
 MAP_ROWS: Final = 30
@@ -138,8 +138,3 @@ def _looks(lag: int | None) -> str:
     if lag is None:
         return "unknown"
     return next((looks for most, looks in BEHIND if lag <= most), "far")
-
-
-def led_by(shard: ShardMeta) -> int | None:
-    """The leader, or None."""
-    return None if shard.leader == ABSENT_NODE else shard.leader

@@ -151,17 +151,10 @@ class ConfigHandler:
         self, request: m.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> m.IncrementalAlterConfigsResponse:
         """Change topics' settings."""
-        responses = []
-        for resource in request.resources:
-            error, message = await outcome(self._alter(resource, request.validate_only, context.rights))
-            responses.append(
-                m.AlteredResource(
-                    error_code=error,
-                    error_message=message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-            )
+        responses = [
+            await self._altered(resource, request.validate_only, context.rights)
+            for resource in request.resources
+        ]
         return m.IncrementalAlterConfigsResponse(responses=responses)
 
     async def replace(
@@ -185,16 +178,19 @@ class ConfigHandler:
             resource = m.AlterableResource(
                 resource_type=wanted.resource_type, resource_name=wanted.resource_name, configs=changes
             )
-            error, message = await outcome(self._alter(resource, request.validate_only, context.rights))
-            responses.append(
-                m.AlteredResource(
-                    error_code=error,
-                    error_message=message,
-                    resource_type=wanted.resource_type,
-                    resource_name=wanted.resource_name,
-                )
-            )
+            responses.append(await self._altered(resource, request.validate_only, context.rights))
         return m.AlterConfigsResponse(responses=responses)
+
+    async def _altered(
+        self, resource: m.AlterableResource, validate_only: bool, rights: Rights
+    ) -> m.AlteredResource:
+        error, message = await outcome(self._alter(resource, validate_only, rights))
+        return m.AlteredResource(
+            error_code=error,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
 
     def _own_settings(self, resource: m.ReplacedResource) -> list[str]:
         """Settings that a topic has of its own; those that are fixed when it is made stay."""

@@ -80,15 +80,17 @@ class QuotaHandler:
             await self._gateway.administer(AlterQuota(quota, gone))
 
 
+def _kind(entity_type: str) -> str:
+    if entity_type not in TYPES:
+        raise InvalidRequestError(f"{entity_type[:40]!r} is no type of name; there are {', '.join(TYPES)}")
+    return TYPES[entity_type]
+
+
 def _entity(parts: list[m.EntityPart]) -> Quota:
     """The entity that these parts make up, without limits. Raises InvalidRequestError."""
     names: dict[str, str] = {}
     for part in parts:
-        kind = TYPES.get(part.entity_type)
-        if kind is None:
-            raise InvalidRequestError(
-                f"{part.entity_type[:40]!r} is no type of name; there are {', '.join(TYPES)}"
-            )
+        kind = _kind(part.entity_type)
         if kind in names:
             raise InvalidRequestError(f"the entity has two names of type {part.entity_type}")
         if part.entity_name == DEFAULT:
@@ -110,11 +112,7 @@ def _parts(quota: Quota) -> list[m.EntityPart]:
 def _filters(request: m.DescribeClientQuotasRequest) -> dict[str, m.QuotaFilter]:
     wanted: dict[str, m.QuotaFilter] = {}
     for component in request.components:
-        kind = TYPES.get(component.entity_type)
-        if kind is None:
-            raise InvalidRequestError(
-                f"{component.entity_type[:40]!r} is no type of name; there are {', '.join(TYPES)}"
-            )
+        kind = _kind(component.entity_type)
         if kind in wanted:
             raise InvalidRequestError(f"type {component.entity_type} is filtered by twice")
         if component.match_type not in {EXACT, EVERYONE, ANY_NAME}:

@@ -20,7 +20,7 @@ from antiphon.log.simulated_tree import Copy
 from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of
 from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of, seldom
-from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later, trouble
 from antiphon.simulation.cluster.hurt_machines import SHARDS, TABLES, hurt, may_be_hurt, names_in, shard_of
 from antiphon.simulation.cluster.rotten_files import bytes_around
 
@@ -38,6 +38,10 @@ CALLS: Final = (
     "mkdir",
     "fsync_dir",
     "listdir",
+)
+RESTARTED: Final = (
+    "a node whose replicas stopped or could not be opened is restarted, as by an operator, when faults are "
+    "over"
 )
 STOP_S: Final = 10.0  # a node that takes longer to stop goes on
 
@@ -61,14 +65,8 @@ def _disk_full(faults: Faults, fault: Fault, draw: Random) -> None:
 
 def _arm(faults: Faults, fault: Fault, disk_fault: DiskFault) -> None:
     machine = faults.machine(fault)
-    machine.trouble.append(disk_fault)
     machine.may_stop = machine.may_stop or disk_fault.error not in PASSING
-
-    def over() -> None:
-        if disk_fault in machine.trouble:
-            machine.trouble.remove(disk_fault)
-
-    faults.later(fault.lasts_ms / 1000, over)
+    trouble(faults, machine, disk_fault, fault.lasts_ms / 1000)
 
 
 def _some_path(machine: "Machine", draw: Random) -> str:
@@ -81,10 +79,7 @@ def _some_path(machine: "Machine", draw: Random) -> str:
     "disk_error",
     14,
     Drawn(one_of(0, 0, 1), MAIN, 25),
-    then=(
-        "a node whose replicas stopped or could not be opened is restarted, as by an operator, when faults are "
-        "over"
-    ),
+    then=RESTARTED,
     told="the disk of node {node} refused a call",
     renews=True,
 )
@@ -100,10 +95,7 @@ def _disk_error(faults: Faults, fault: Fault, draw: Random) -> None:
     "fsync",
     15,
     Drawn(one_of(0, 0, 1), MAIN, 26),
-    then=(
-        "a node whose replicas stopped or could not be opened is restarted, as by an operator, when faults are "
-        "over"
-    ),
+    then=RESTARTED,
     told="a sync of the disk of node {node} failed",
     renews=True,
 )

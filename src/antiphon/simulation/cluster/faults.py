@@ -18,6 +18,7 @@ from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster.drawing import Drawn
 
 if TYPE_CHECKING:
+    from antiphon.log.simulated_faults import Fault as DiskFault
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.cluster.workloads.workload import Workload
@@ -207,3 +208,17 @@ def restart_later(faults: Faults, machine: "Machine", after_ms: int) -> None:
             machine.start()
 
     faults.later(after_ms / 1000, start)
+
+
+def trouble(
+    faults: Faults, machine: "Machine", disk_fault: "DiskFault", lasts_s: float
+) -> Callable[[], None]:
+    """The machine's disk does this wrong for a while. Returns what ends it earlier."""
+    machine.trouble.append(disk_fault)
+
+    def over() -> None:
+        if disk_fault in machine.trouble:
+            machine.trouble.remove(disk_fault)
+
+    faults.later(lasts_s, over)
+    return over

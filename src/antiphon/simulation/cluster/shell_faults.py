@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.partition.table_files import INSTALL_SUFFIX
 from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of, seldom
-from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later, trouble
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.machine import Machine
@@ -53,11 +53,6 @@ def _install(faults: Faults, fault: Fault, draw: Random) -> None:
 
 def interrupt(faults: Faults, fault: Fault, waiting: Waiting, machine: "Machine") -> None:
     """Arm such a failure, for a while; what is interrupted is started again later."""
-    machine.trouble.append(waiting)
-
-    def over() -> None:
-        if waiting in machine.trouble:
-            machine.trouble.remove(waiting)
 
     def look() -> None:
         if waiting.calls == 0 and not machine.is_up:
@@ -68,7 +63,7 @@ def interrupt(faults: Faults, fault: Fault, waiting: Waiting, machine: "Machine"
             faults.later(LOOK_S, look)
 
     faults.later(LOOK_S, look)
-    faults.later(ARMED_S, over)
+    over = trouble(faults, machine, waiting, ARMED_S)
 
 
 @register(

@@ -34,7 +34,7 @@ from antiphon.errors import AntiphonError, InternalError
 from antiphon.log.simulated_disk import SimulatedFile
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.batch import Buffer, read_header
-from antiphon.replication.messages import Ack, AnyMessage, NewTermReply, VoteReply
+from antiphon.replication.messages import Ack, NewTermReply, VoteReply
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster import log_checks
 from antiphon.simulation.cluster.disk_view import promise_of, shard_path
@@ -113,7 +113,7 @@ class Watch:
         """Listen to what a node says to others."""
         speak = node.send_message
 
-        def listened(to: int, message: AnyMessage) -> None:
+        def listened(to: int, message: Any) -> None:
             if type(message) in SPOKEN:
                 self._judge(self._check_spoken, machine, node, message, to)
             speak(to, message)

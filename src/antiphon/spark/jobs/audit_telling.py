@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError
-from antiphon.model.findings import AUDIT_TEXT_MAX, AuditNote
-from antiphon.model.requests import AUDITED_MAX, NoteAudit
+from antiphon.model.findings import AUDIT_TEXT_MAX, AUDITED_MAX, AuditNote, NoteAudit
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_model import DIFFERS, INCOMPLETE, NOBODY, NOTE, NOWHERE, AuditPlan, Finding
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
-from antiphon.model.findings import AuditNote
-from antiphon.model.requests import NoteAudit
+from antiphon.model.findings import AuditNote, NoteAudit
 from antiphon.node.audit_notes import KIND
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload

@@ -46,7 +46,6 @@ SEQUENCES: Final = tuple(b"number %d" % number for number in range(6))
 TIMEOUT_MS: Final = 2_000
 BEATS: Final = 4  # of a session's client in a time-out
 MILLION: Final = 1_000_000
-GONE_S: Final = 30.0
 
 
 @workload("oxia_clients", 34, Drawn(one_of(0, 0, 0, 0, 2, 3), "oxia", 0), logs_in=False)

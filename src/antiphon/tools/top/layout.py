@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from antiphon.cli.top.view import EventRow, GroupRow, NodeRow, ShardRow, View
+from antiphon.tools.top.view import EventRow, GroupRow, NodeRow, ShardRow, View
 
 GAP: Final = "  "
 GROUPS_SHARE: Final = 4  # groups get a fourth of what is left below the nodes, events the same

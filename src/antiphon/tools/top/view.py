@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from heapq import nlargest, nsmallest
 from typing import Any, Final, NamedTuple
 
-from antiphon.cli.top.rates import NodeRates, ShardBook, ShardRead
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import (
     ABSENT_NODE,
@@ -16,6 +15,7 @@ from antiphon.model.metadata import (
     TopicMeta,
 )
 from antiphon.model.requests import StatusReply
+from antiphon.tools.top.rates import NodeRates, ShardBook, ShardRead
 
 ROWS_MAX: Final = 200  # of shards and groups: no terminal is higher
 SORTS: Final = ("rate", "lag", "size", "name", "leader")

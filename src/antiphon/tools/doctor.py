@@ -235,8 +235,8 @@ def _certificates(cluster: LocalClusterFile) -> Finding:
 
 
 def _cluster(servers: str) -> list[Finding]:
-    from antiphon.cli.status_page import collect, line_of
     from antiphon.errors import AntiphonError
+    from antiphon.tools.cluster_health import collect, line_of
 
     unreachable = [address for address in servers.split(",") if not _answers(address.strip())]
     findings = [
@@ -271,7 +271,7 @@ def _cluster(servers: str) -> list[Finding]:
 def _clocks(servers: str) -> list[Finding]:
     """Nodes whose clocks are not that of this machine."""
     import antiphon
-    from antiphon.cli.node_clocks import differences
+    from antiphon.tools.node_clocks import differences
 
     with antiphon.connect(servers) as db:
         found = differences(db.metadata().nodes)
@@ -287,7 +287,7 @@ def _clocks(servers: str) -> list[Finding]:
 
 def _of_node(one: dict[str, Any]) -> Finding:
     """What a node found to be wrong, or has mended."""
-    from antiphon.cli.status_page import ago, line_of
+    from antiphon.tools.cluster_health import ago, line_of
 
     what = line_of({**one, "do": ""})
     if one["mended_ms"]:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from antiphon.cli.top.rates import NodeRates, ShardBook, node_rates
-from antiphon.cli.top.view import SORTS, Census, View, busiest, group_rows, merged_events, node_rows
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AccessDeniedError, AntiphonError, UnknownTopicError
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.requests import GetStatus, StatusReply
+from antiphon.tools.top.rates import NodeRates, ShardBook, node_rates
+from antiphon.tools.top.view import SORTS, Census, View, busiest, group_rows, merged_events, node_rows
 from antiphon.transactions.group_offsets import committed_of, place_of
 
 ANSWER_S: Final = 1.5  # that a node may take

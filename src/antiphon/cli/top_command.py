@@ -12,7 +12,7 @@ from antiphon.cli.output import print_json, reports_errors, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 
 if TYPE_CHECKING:
-    from antiphon.cli.top.reading import Reader
+    from antiphon.tools.top.reading import Reader
 
 EVERY_S: Final = 2.0
 ONCE_S: Final = 1.0  # between the two reads that rates take
@@ -47,7 +47,7 @@ def top(
     In a terminal: q ends it, s changes the order of the shards. Elsewhere each refresh is plain lines, and with --json one
     JSON document on one line. A node is asked once for each refresh, about at most 500 of the shards that it leads.
     """
-    from antiphon.cli.top.view import SORTS
+    from antiphon.tools.top.view import SORTS
 
     if sort not in SORTS:
         usage(f"--sort takes {', '.join(SORTS)}; not {sort!r}")
@@ -55,8 +55,8 @@ def top(
 
 
 async def _run(servers: str, topic: str, sort: str, every_s: float, *, once: bool, as_json: bool) -> None:
-    from antiphon.cli.top.reading import Reader
     from antiphon.client import aio
+    from antiphon.tools.top.reading import Reader
 
     async with aio.connect(servers, client_id="antiphon top") as db:
         reader = Reader(db, topic)
@@ -72,7 +72,7 @@ async def _run(servers: str, topic: str, sort: str, every_s: float, *, once: boo
 
 async def _plain(reader: "Reader", sort: str, every_s: float, *, once: bool, as_json: bool) -> None:
     """Refreshes as lines. The first one comes after two reads, so that it has rates."""
-    from antiphon.cli.top.layout import screen
+    from antiphon.tools.top.layout import screen
 
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
     await reader.read()
@@ -102,7 +102,7 @@ class _Live:
         self._quit = asyncio.Event()
 
     async def run(self) -> None:
-        from antiphon.cli.top.screen import Screen
+        from antiphon.tools.top.screen import Screen
 
         with Screen(self._pressed, self._draw) as self._screen:
             ends = asyncio.create_task(self._quit.wait())
@@ -128,14 +128,14 @@ class _Live:
             pause_s = self._every_s
 
     def _draw(self) -> None:
-        from antiphon.cli.top.layout import screen
+        from antiphon.tools.top.layout import screen
 
         if self._is_read:
             width, height = self._screen.size()
             self._screen.draw(screen(self._reader.view(self._sort), width, height, KEYS))
 
     def _pressed(self, key: str) -> None:
-        from antiphon.cli.top.view import SORTS
+        from antiphon.tools.top.view import SORTS
 
         if key in {"q", "Q", "\x03", "\x04"}:
             self._quit.set()

@@ -11,7 +11,7 @@ import tty
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
-from antiphon.cli.top.layout import Line
+from antiphon.tools.top.layout import Line
 
 ENTER: Final = "\x1b[?1049h\x1b[?25l"  # the other screen; no cursor
 LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
