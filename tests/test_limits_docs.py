@@ -8,7 +8,7 @@ import msgspec
 from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
-from antiphon.gateway.turns import OPERATIONS, READ_BYTES
+from antiphon.gateway.turns import OPERATIONS, READ_BYTES, WORK_MAX
 from antiphon.kafka import fetch_sessions
 from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
@@ -17,8 +17,9 @@ from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
 from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.markers import PARTS_MAX
-from antiphon.kafka.handlers.metadata import CREATING_MAX, TOPICS_MAX
+from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE, TOPICS_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
+from antiphon.kafka.pacing import PIECE
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.log.producer_state import JOBS_MAX, PRODUCERS_MAX, SHARE
 from antiphon.model.backup import LEASE_MS_MAX
@@ -29,11 +30,16 @@ from antiphon.model.requests import FIND_KEYS_MAX, GET_KEYS_MAX, OPS_MAX
 from antiphon.native import exchange
 from antiphon.native.cluster_requests import NEWS_MAX, REPLICA_BYTES
 from antiphon.native.exchange import NativeLimits
+from antiphon.native.request_turns import BUSY_SHARE, REQUEST_WORK
 from antiphon.native.session import STRANGER_BYTES
 from antiphon.native.table_requests import KEY_BYTES
 from antiphon.node.config import Limits
 from antiphon.node.local_backups import COPIES_MAX
 from antiphon.node.metrics import NodeMetrics
+from antiphon.oxia.allowance import FIELDS_MAX
+from antiphon.oxia.connection import AT_ONCE
+from antiphon.oxia.http2 import HEADER_BLOCK_BYTES
+from antiphon.oxia.read_room import WAKE_WORK
 from antiphon.server.client_memory import add_capacity_gauges, add_memory_gauges, memory_for_clients
 from antiphon.table.found_rows import GET_BYTES_MAX
 from antiphon.table.range_removals import RANGE_KEYS_MAX
@@ -103,6 +109,15 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE
     assert f"{IDS_MAX:,}, {PARTICIPANTS_MAX:,} partitions and groups" in PAGE
     assert f"| partitions in one WriteTxnMarkers | {PARTS_MAX:,} |" in PAGE
+    assert f"fields of them | {HEADER_BLOCK_BYTES >> 10} KiB; {FIELDS_MAX} |" in PAGE
+    assert f"of their fields 1 | {WORK_MAX}, of one connection" in PAGE
+    assert f"A turn of the loop has {WORK_MAX} units" in PAGE
+    at_once = WORK_MAX // REQUEST_WORK
+    assert f"has had its work | {at_once}; {at_once // BUSY_SHARE} |" in PAGE
+    assert f"in one turn of the event loop | {PIECE} | the rest has" in PAGE
+    assert f"of more than {LARGE:,} topics and partitions is encoded" in PAGE
+    assert f"hangs up its calls end {AT_ONCE} in a turn" in PAGE
+    assert f"follow a shard {WORK_MAX // WAKE_WORK} go on" in PAGE
     assert f"one transaction | {Bounds().participants_max:,} |" in PAGE
     assert f"{PENDING_MAX:,}, {PENDING_BYTES_MAX // 1024} KiB" in PAGE
     assert f"{MARKERS_AT_ONCE}, {WORKERS} | they wait" in PAGE

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from antiphon.gateway.turns import LONG_S, REST_MAX_S, Turns
+from antiphon.gateway.turns import LONG_S, REST_MAX_S, WORK_MAX, Turns
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
@@ -83,3 +83,50 @@ def test_connections_of_one_client_take_turns_among_themselves() -> None:
 
     asyncio.run(test())
     assert done == [1, 2, 1, 2, 1]
+
+
+def test_small_pieces_share_a_turn_and_others_have_one_each() -> None:
+    """Each turn has as many small pieces as come to its bound, with what was done at once; and one that costs who knows."""
+    seen: list[list[str]] = []
+
+    async def test() -> None:
+        turns, loop = Turns(), asyncio.get_running_loop()
+
+        def piece(name: str, units: int) -> None:
+            seen[-1].append(name)
+            if units:
+                turns.did(units)
+
+        for number in range(8):
+            turns.add(number, partial(piece, f"small {number}", WORK_MAX // 4))
+        turns.add("large", partial(piece, "large", 0))
+        turns.add("whole", partial(piece, "whole", 2 * WORK_MAX))
+        turns.add("last", partial(piece, "last", 1))
+        loop.call_soon(lambda: None)
+        for _ in range(12):
+            seen.append([])
+            await asyncio.sleep(0)
+
+    asyncio.run(test())
+    assert [turn for turn in seen if turn] == [
+        [f"small {number}" for number in range(4)],
+        [f"small {number}" for number in range(4, 8)],
+        ["large"],
+        ["whole"],
+        ["last"],
+    ]
+
+
+def test_what_was_done_at_once_counts_in_its_turn_only() -> None:
+    busy: list[bool] = []
+
+    async def test() -> None:
+        turns = Turns()
+        for units in (WORK_MAX - 1, 1):
+            turns.did(units)
+            busy.append(turns.is_busy)
+        await asyncio.sleep(0)
+        busy.append(turns.is_busy)
+
+    asyncio.run(test())
+    assert busy == [False, True, False]

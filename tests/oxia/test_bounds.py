@@ -13,7 +13,7 @@ from antiphon.node.config import Limits
 from antiphon.oxia import call, writes
 from antiphon.oxia import frames as f
 from antiphon.oxia import messages as m
-from antiphon.oxia.http2 import Bounds
+from antiphon.oxia.allowance import Bounds
 from antiphon.oxia.protobuf import Decoding, decode
 from antiphon.oxia.shards import ShardRequests
 from antiphon.oxia.status import DEADLINE_EXCEEDED

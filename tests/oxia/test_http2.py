@@ -6,18 +6,17 @@ import pytest
 from hpack import Encoder
 
 from antiphon.oxia import frames as f
-from antiphon.oxia.http2 import (
-    HEADER_BLOCK_BYTES,
-    WINDOW_BYTES,
+from antiphon.oxia.allowance import (
+    BLOCK_UNIT_BYTES,
+    CRUMB_COST,
+    FIELDS_A_UNIT,
+    FIELDS_MAX,
+    OPEN_WORK,
     WORK_MAX,
     Bounds,
-    ConnectionFailedError,
-    Http2,
-    Opened,
-    Received,
-    Reset,
-    Sendable,
 )
+from antiphon.oxia.events import Opened, Received, Reset, Sendable
+from antiphon.oxia.http2 import HEADER_BLOCK_BYTES, WINDOW_BYTES, ConnectionFailedError, Http2
 
 REQUEST = [(":method", "POST"), (":path", "/s/M"), ("content-type", "application/grpc")]
 
@@ -165,6 +164,7 @@ def test_time_gives_tokens_back_and_work_does() -> None:
     encoder = Encoder()
     for number in range(1, 2_001, 2):  # each call is paid for by itself
         one.receive(headers(number, encoder=encoder) + f.frame(f.DATA, f.END_STREAM, number, b"abc"))
+        one.completed(1)
         one.receive(f.window_update(0, 8) + ping)
         one.send_end(number, b"")
 
@@ -290,7 +290,7 @@ def test_answers_of_many_streams_share_a_window() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    [Encoder().encode([("a", "b" * 12_000)], huffman=True), b"\x82" * 380],
+    [Encoder().encode([("a", "b" * 12_000)], huffman=True), b"\x82" * FIELDS_MAX],
     ids=["large", "many fields"],
 )
 def test_blocks_of_headers_that_cost_much_are_paid_for(block: bytes) -> None:
@@ -300,7 +300,74 @@ def test_blocks_of_headers_that_cost_much_are_paid_for(block: bytes) -> None:
             _all(one, f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, number, block))
             one.send_end(number, b"")
             number += 2
-    assert number < 1_000
+    assert number < 200
+
+
+def test_headers_have_few_fields() -> None:
+    one = connected()
+    one.receive(f.frame(f.HEADERS, f.END_HEADERS, 1, b"\x82" * FIELDS_MAX))
+    with pytest.raises(ConnectionFailedError, match="fields at most"):
+        one.receive(f.frame(f.HEADERS, f.END_HEADERS, 3, b"\x82" * (FIELDS_MAX + 1)))
+    assert told(one) == f.ENHANCE_YOUR_CALM
+
+
+def pieces_of(one: Http2, data: bytes) -> list[int]:
+    """How many events each turn has, until all is read."""
+    found = [len(one.receive(data))]
+    while one.is_interrupted:
+        found.append(len(one.receive(b"")))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("more", "calls"),
+    [
+        (b"", WORK_MAX // (1 + OPEN_WORK)),  # to begin one takes longer than to read its frame
+        (b"\x82" * (FIELDS_MAX - 10), WORK_MAX // (FIELDS_MAX // FIELDS_A_UNIT)),
+        (Encoder().encode([("a", "b" * 2_000)], huffman=True), WORK_MAX // (1_250 // BLOCK_UNIT_BYTES)),
+    ],
+    ids=["small", "many fields", "Huffman's code"],
+)
+def test_a_turn_has_as_many_calls_as_take_about_as_long(more: bytes, calls: int) -> None:
+    one, block = connected(), Encoder().encode(REQUEST) + more
+    flood = b"".join(f.frame(f.HEADERS, f.END_HEADERS, 2 * n + 1, block) for n in range(3 * calls))
+    sizes = pieces_of(one, flood)
+    assert sum(sizes) == 3 * calls
+    assert max(sizes) <= calls + 1
+    assert len(sizes) >= 3
+
+
+def test_crumbs_cost_tokens_unless_they_complete_messages() -> None:
+    one = connected()
+    one.receive(headers(1))
+    crumbs = 0
+    with pytest.raises(ConnectionFailedError, match="ask for nothing"):  # noqa: PT012 - as long as it takes
+        while crumbs < 20_000:
+            one.receive(f.frame(f.DATA, 0, 1, b"x"))
+            crumbs += 1
+    assert crumbs <= Bounds().idle_frames // CRUMB_COST + 2
+    one = connected()
+    one.receive(headers(1))
+    for _ in range(20_000):  # what a stream of small writes looks like
+        one.receive(f.frame(f.DATA, 0, 1, b"small"))
+        one.consumed(1, 5)
+        one.completed(1)
+
+
+def test_padding_is_taken_and_told_to_nobody() -> None:
+    one = connected(idle_frames=10_000)
+    one.receive(headers(1))
+    padded = f.frame(f.DATA, f.PADDED, 1, b"\xff" + bytes(255))
+    assert (
+        _flood_events(one, padded * 8_000) == []
+    )  # 2 MB: twice what the windows allow without being opened again
+
+
+def _flood_events(one: Http2, data: bytes) -> list[Any]:
+    events = list(one.receive(data))
+    while one.is_interrupted:
+        events += one.receive(b"")
+    return events
 
 
 def test_the_size_of_the_table_of_headers_is_set_twice_at_most() -> None:

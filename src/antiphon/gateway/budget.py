@@ -84,6 +84,7 @@ class Pool:
         self.held_bytes = 0
         self.accounts: set[Account] = set()
         self.closed_slow = 0  # connections that were closed because they did not send or read on
+        self.closed_floods = 0  # and those because of what they sent
 
     def open(self) -> "Account":
         """The account of a new connection."""

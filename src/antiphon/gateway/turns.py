@@ -1,5 +1,8 @@
 """Requests that may take long: one in each turn of the event loop, so that what is quick waits for one of them at most.
 
+Small pieces of work say what they cost. Of them a turn has as many as come to `WORK_MAX` together, whoever does them: also
+what connections do at once, as soon as bytes arrive, is counted, and who comes when the turn has had that much waits.
+
 Where a turn of the loop took long, the loop is left alone for as long. The machine has too much to do then, and what is
 quick is to get half of the time at least.
 """
@@ -12,7 +15,8 @@ from typing import Final
 OPERATIONS: Final = 1_000
 READ_BYTES: Final = 1024 * 1024  # that are read for answers in one turn
 COUNTED_BYTES: Final = 16 * 1024  # smaller answers are not counted
-LONG_S: Final = 0.008  # a turn that takes longer is followed by a rest
+WORK_MAX: Final = 256  # units of about 5 us, of small pieces of work in one turn
+LONG_S: Final = 0.008  # a turn that takes longer is followed by a rest, unless it had small pieces only
 REST_MAX_S: Final = 0.1
 
 
@@ -24,14 +28,20 @@ class Turns:
 
     Attributes:
         operations: of a table's write, or rows, that a piece is about.
+        work_max: units of small pieces that a turn has.
+        begun: pieces that had their turn, since the start.
     """
 
     def __init__(self) -> None:
         self.operations = OPERATIONS
+        self.work_max = WORK_MAX
+        self.begun = 0
         self._waiting: dict[object, dict[object, deque[Callable[[], None]]]] = {}  # by group and owner
         self._running = False
         self._began_s: float | None = None  # the last piece, if the next one comes in the turn after it
         self._read_bytes = 0
+        self._work = 0
+        self._is_counting = False
 
     @property
     def is_spent(self) -> bool:
@@ -40,14 +50,33 @@ class Turns:
 
     def spend(self, size_bytes: int) -> None:
         """So much was read in this turn, or what costs as much."""
-        if size_bytes < COUNTED_BYTES:
-            return
-        if not self._read_bytes:
+        if size_bytes >= COUNTED_BYTES:
+            self._count()
+            self._read_bytes += size_bytes
+
+    @property
+    def is_busy(self) -> bool:
+        """Was so much done in this turn of the loop that more should be done in another one?"""
+        return self._work >= self.work_max
+
+    @property
+    def waiting(self) -> int:
+        """Connections, and others, that wait for their turn."""
+        return sum(map(len, self._waiting.values()))
+
+    def did(self, units: int) -> None:
+        """Small pieces of work were done in this turn, of about 5 us for each unit."""
+        self._count()
+        self._work += units
+
+    def _count(self) -> None:
+        if not self._is_counting:
+            self._is_counting = True
             asyncio.get_running_loop().call_soon(self._next_turn)
-        self._read_bytes += size_bytes
 
     def _next_turn(self) -> None:
-        self._read_bytes = 0
+        self._is_counting = False
+        self._read_bytes = self._work = 0
 
     def add(self, owner: object, work: Callable[[], None], group: object = None) -> None:
         """Run `work` in a coming turn of the loop. It must not raise."""
@@ -67,7 +96,28 @@ class Turns:
             self._began_s = None
             loop.call_later(min(now_s - began_s, REST_MAX_S), self._run)
             return
-        self._began_s = now_s
+        self._began_s = None
+        try:
+            self._pieces(now_s)
+        finally:  # a mistake in one piece is not the others' trouble
+            if self._waiting:
+                self._soon()
+            else:
+                self._running, self._began_s = False, None
+
+    def _pieces(self, now_s: float) -> None:
+        """One piece, or several small ones."""
+        while True:
+            done = self._work
+            self._next_piece()()
+            if self._work == done:  # it did not say what it costs
+                self._began_s = now_s
+                return
+            if self.is_busy or not self._waiting:
+                return
+
+    def _next_piece(self) -> Callable[[], None]:
+        self.begun += 1
         group = next(iter(self._waiting))
         members = self._waiting.pop(group)
         owner = next(iter(members))
@@ -77,13 +127,7 @@ class Turns:
             members[owner] = works  # behind all others of the group
         if members:
             self._waiting[group] = members  # behind all other groups
-        try:
-            work()
-        finally:  # a mistake in one piece is not the others' trouble
-            if self._waiting:
-                self._soon()
-            else:
-                self._running, self._began_s = False, None
+        return work
 
     async def next(self, owner: object, group: object = None) -> None:
         """Return when it is the turn of `owner`."""

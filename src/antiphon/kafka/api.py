@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from antiphon.gateway.quotas import Charged, Payer
+from antiphon.kafka.pacing import Pace, at_once
 from antiphon.kafka.schema import Message
 from antiphon.security.authorizer import Rights
 from antiphon.security.session import OPEN, Session
@@ -47,6 +48,12 @@ class RequestContext(NamedTuple):
     session: Session = OPEN
     payer: Payer | None = None
     charged: Charged | None = None
+    turn: Callable[[], Awaitable[None]] = at_once
+
+    @property
+    def pace(self) -> Pace:
+        """How a request goes on that names much."""
+        return Pace(self.turn)
 
     @property
     def rights(self) -> Rights:

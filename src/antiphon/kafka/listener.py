@@ -105,6 +105,7 @@ def _handlers(
     config: KafkaListenerConfig,
     coordinator: GroupCoordinator,
     service: TransactionService,
+    aside: OneThread,
 ) -> Handlers:
     cache = MetadataCache(gateway)
     offsets, pending, asker = service.offsets, service.pending, service.asker
@@ -113,7 +114,7 @@ def _handlers(
     return Handlers(
         produce=ProduceHandler(gateway, cache, config.quotas, asker),
         fetch=FetchHandler(gateway, cache, config.quotas, config.fetch_sessions_max),
-        metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas),
+        metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas, aside),
         log_offsets=LogOffsetsHandler(gateway, cache),
         producers=ProducersHandler(gateway, cache),
         markers=MarkersHandler(gateway, cache),
@@ -158,10 +159,10 @@ class KafkaListener:
         self._wanted_port = port
         self._config = config
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
-        self._handlers = _handlers(gateway, config, self._coordinator, transactions)
+        self._aside = OneThread()
+        self._handlers = _handlers(gateway, config, self._coordinator, transactions, self._aside)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
-        self._aside = OneThread()
         self._sizes = AnswerSizes()
         self._learning = asyncio.Lock()  # held while an answer is made only to know its size
         self._apis: Mapping[int, ServedApi] = APIS
@@ -451,7 +452,14 @@ async def _carried_out(
     connection = answer.connection
     flexible = header.api.is_flexible(header.version)
     context = RequestContext(
-        header.version, flexible, header.client_id, connection.client_host, connection.session, payer, answer
+        header.version,
+        flexible,
+        header.client_id,
+        connection.client_host,
+        connection.session,
+        payer,
+        answer,
+        answer.next_turn,
     )
     return await handler(request, context)
 

@@ -34,6 +34,7 @@ from antiphon.model.results import AppendResult
 from antiphon.model.table_transactions import ReadKeys
 from antiphon.native.charges import charge_reply
 from antiphon.native.metadata_answers import MetadataAnswers
+from antiphon.native.request_turns import RequestTurns
 from antiphon.security.session import OPEN
 from antiphon.wire.frames import Buffer, encode_message
 
@@ -116,7 +117,8 @@ class Exchange:
     def opened(self, connection: "Connection") -> None:
         """The connection stands."""
         self.connection = connection
-        connection.count_in(self._account, self._full)
+        share = RequestTurns(self._turns, lambda: self.session.client(self.host))
+        connection.count_in(self._account, self._full, share)
 
     def belongs_to_a_node(self) -> None:
         """Another node's connection: it has bounds of its own, and none here."""

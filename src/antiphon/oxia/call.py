@@ -115,6 +115,7 @@ class Call:
         self._over = False  # the client sends no more
         self._begun = False
         self._arrived = asyncio.Event()
+        self._opened_s = asyncio.get_running_loop().time()
 
     # -- the client's messages ----------------------------------------------------------------------------------------
 
@@ -128,10 +129,10 @@ class Call:
         """Are there messages that nobody has taken?"""
         return bool(self._inbox)
 
-    def received(self, data: bytes, *, ended: bool) -> None:
-        """Bytes of messages came."""
+    def received(self, data: bytes, *, ended: bool) -> int:
+        """Bytes of messages came. Returns how many messages they complete."""
         self._body += data
-        body = self._body
+        body, before = self._body, len(self._inbox)
         while len(body) >= _PREFIX.size and self.failed is None:
             compressed, size = _PREFIX.unpack_from(body)
             if compressed:
@@ -151,6 +152,11 @@ class Call:
             self._fail(INVALID_ARGUMENT, "the request ends in the middle of a message")
         self._over = self._over or ended
         self._arrived.set()
+        return len(self._inbox) - before
+
+    def is_due(self, now_s: float) -> bool:
+        """Has its first message had the time to come?"""
+        return now_s >= self._opened_s + REQUEST_S
 
     def _fail(self, code: int, message: str) -> None:
         self.failed = CallFailedError(code, message)
@@ -185,7 +191,7 @@ class Call:
     async def one_message(self) -> bytes:
         """The message of a call that has one. It has to come soon."""
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout_at(self._opened_s + REQUEST_S):
                 data = await self.message()
         except TimeoutError:
             raise CallFailedError(

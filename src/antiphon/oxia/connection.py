@@ -1,12 +1,14 @@
 """A client's connection: bytes of its socket through `http2.Http2` to calls, each of which runs in a task of its own.
 
 The connection is always read, also when its client has no room left: among what it sends may be what lets answers go on.
-Requests stop by HTTP/2's windows, which are not opened again without room in the connection's account. Of what it sends a
-little is taken at a time; the rest has its turn among those of all clients (`gateway.turns`), and until then it is not read.
+Requests stop by HTTP/2's windows, which are not opened again without room in the connection's account. Of all that clients
+send a little is taken in each turn of the event loop; the rest has its turn later (`gateway.turns`), and until then such a
+connection is not read. A call is carried out from when its first message is here: until then it costs a little memory.
 """
 
 import asyncio
 from collections.abc import Coroutine
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
@@ -14,8 +16,10 @@ import structlog
 from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.gateway.budget import FLOOR_BYTES, Account, Patience
+from antiphon.oxia.allowance import OPEN_WORK, RESET_WORK, Bounds
 from antiphon.oxia.call import CALL_BYTES, KEPT_HEADERS, SEND_BYTES, Call, Handler
-from antiphon.oxia.http2 import Bounds, ConnectionFailedError, Event, Http2, Opened, Received, Reset, Sendable
+from antiphon.oxia.events import Event, Opened, Received, Reset, Sendable
+from antiphon.oxia.http2 import ConnectionFailedError, Http2
 from antiphon.oxia.read_room import ReadRoom
 from antiphon.oxia.status import INTERNAL, UNAVAILABLE, UNIMPLEMENTED, CallFailedError, failure_of
 from antiphon.security.session import OPEN, Session
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from antiphon.gateway.turns import Turns
 
 TLS_START: Final = b"\x16\x03"  # how a TLS handshake begins
+AT_ONCE: Final = (
+    32  # calls that are begun late, or ended with their connection, in one turn of the event loop
+)
 CALLS_SHARE: Final = 8  # of the memory that is free, one part may be that of a connection's calls
 OUTGOING_MAX: Final = 4 * 1024 * 1024  # that the socket has not taken; whoever makes more is hung up on
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -61,7 +68,7 @@ class OxiaConnection(asyncio.Protocol):
     """See the module's text."""
 
     def __init__(self, listener: ConnectionOwner, account: Account, bounds: Bounds) -> None:
-        self.http2 = Http2(bounds)
+        self.http2 = Http2(bounds, listener.turns.work_max)
         self.account = account
         self.session: Session = OPEN
         self.calls: dict[int, Call] = {}
@@ -77,6 +84,8 @@ class OxiaConnection(asyncio.Protocol):
         self._writable = True
         self._answering: dict[Call, asyncio.Future[None]] = {}  # calls that wait until answers have gone
         self._half: set[Call] = set()  # calls of which a message is on its way
+        self._unbegun: dict[Call, Handler] = {}  # calls whose first message is not here, in their order
+        self._begins_due = False
         self._starved: dict[Call, None] = {}  # calls whose windows stay closed for want of memory
         self.calls_bytes = 0  # that calls keep beside their messages
         self.read_room = ReadRoom(self, listener.turns)
@@ -99,15 +108,25 @@ class OxiaConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """See asyncio."""
         self._transport = None
-        for call in list(self.calls.values()):
-            self._drop(call)
+        self._unbegun.clear()
         self.http2.forget_all()
         self.read_room.close()
-        self.account.close()
-        self.place.leave()
         for woken in self._answering.values():
             if not woken.done():
                 woken.set_result(None)
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        """End the calls, a few in each turn: a client may have many, and each has work under way."""
+        dropped = list(islice(self.calls.values(), AT_ONCE))
+        for call in dropped:
+            self._drop(call)
+        self._listener.turns.did(1 + len(dropped) * RESET_WORK)
+        if self.calls:
+            self._listener.turns.add(self, self._drop_all, self.client)
+            return
+        self.account.close()
+        self.place.leave()
         self._listener.closed(self)
 
     def pause_writing(self) -> None:
@@ -129,25 +148,39 @@ class OxiaConnection(asyncio.Protocol):
         if self.http2.is_interrupted:
             self.http2.receive_later(data)
             self._count_unread()
+        elif self._listener.turns.is_busy:
+            self.http2.receive_later(data)
+            self._wait_for_turn()
         else:
             self._receive(data)
+
+    def _wait_for_turn(self) -> None:
+        self.http2.is_interrupted = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+            self._listener.turns.add(self, self._receive_more, self.client)
+        self._count_unread()
 
     def _receive(self, data: bytes) -> None:
         now_s = system.monotonic_s()
         self.http2.refill(now_s - self._tick_s)
         self._tick_s = now_s
+        turns = self._listener.turns
         try:
             events = self.http2.receive(data)
         except ConnectionFailedError as error:
+            turns.did(self.http2.work)
+            self.account.pool.closed_floods += 1
             self._listener.told_off(self, str(error))
             self.close()
             return
+        turns.did(self.http2.work)
         for event in events:
             self._happened(event)
-        if self.http2.is_interrupted and self._transport is not None:
-            self._transport.pause_reading()
-            self._listener.turns.add(self, self._receive_more, self.client)
-        self._count_unread()
+        if self.http2.is_interrupted:
+            self._wait_for_turn()
+        else:
+            self._count_unread()
         self.flush_soon()
 
     def _receive_more(self) -> None:
@@ -172,7 +205,11 @@ class OxiaConnection(asyncio.Protocol):
                     return
                 self.account.add(len(data))
                 call.flow_bytes += flow_bytes
-                call.received(data, ended=ended)
+                messages = call.received(data, ended=ended)
+                if messages:
+                    self.http2.completed(messages)
+                if call.task is None and (messages or ended or call.failed is not None):
+                    self._begin(call)
                 if call.is_half_received:
                     self._half.add(call)
                 else:
@@ -225,7 +262,30 @@ class OxiaConnection(asyncio.Protocol):
         call.own_bytes = size_bytes
         self.calls_bytes += size_bytes
         self.account.add(size_bytes)
-        call.task = self._listener.spawn(self._run(call, handler))
+        self._unbegun[call] = handler
+        if opened.ended:
+            self._begin(call)
+
+    def _begin(self, call: Call) -> None:
+        """Carry a call out."""
+        handler = self._unbegun.pop(call, None)
+        if handler is not None:
+            call.task = self._listener.spawn(self._run(call, handler))
+
+    def begin_due(self, now_s: float) -> None:
+        """Calls are carried out whose message has not come in time: most end by that. Called each second."""
+        oldest = next(iter(self._unbegun), None)
+        if oldest is not None and oldest.is_due(now_s) and not self._begins_due:
+            self._begins_due = True
+            self._listener.turns.add(self, self._begin_some_due, self.client)
+
+    def _begin_some_due(self) -> None:
+        now_s, self._begins_due = asyncio.get_running_loop().time(), False
+        self._listener.turns.did(AT_ONCE * OPEN_WORK)
+        for call in list(islice(self._unbegun, AT_ONCE)):
+            if call.is_due(now_s):
+                self._begin(call)
+        self.begin_due(now_s)
 
     async def _run(self, call: Call, handler: Handler) -> None:
         failure: CallFailedError | None = None
@@ -246,6 +306,7 @@ class OxiaConnection(asyncio.Protocol):
 
     def _closed(self, call: Call) -> None:
         if self.calls.pop(call.stream_id, None) is not None:
+            self._unbegun.pop(call, None)
             self._starved.pop(call, None)
             self._half.discard(call)
             self.calls_bytes -= call.own_bytes

@@ -126,8 +126,9 @@ class Follower:
 
     async def _from_tail(self, tail: Tail) -> Piece | None:
         if tail.end <= self._position and not tail.failed:
-            await tail.news()
-        await self._call.turn()
+            await tail.news(self._call.connection.read_room)
+        else:
+            await self._call.turn()
         self._feeds.shards.check(Fetch(self._shard_id, self._position), self._rights)
         found = None if tail.failed else tail.piece_at(self._position) if tail.end > self._position else None
         if found is None and (tail.failed or tail.end > self._position):

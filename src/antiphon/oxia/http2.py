@@ -3,76 +3,44 @@
 Everything that the other side can make this one keep, or do for nothing, has a bound; who goes beyond is told why in a
 GOAWAY and is hung up on:
 
-* Header blocks have `HEADER_BLOCK_BYTES` at most, CONTINUATION frames included, and what they say as much.
+* Header blocks have `HEADER_BLOCK_BYTES` at most, CONTINUATION frames included, and what they say as much, in `FIELDS_MAX`
+  fields.
 * Streams that are open at once: `Bounds.streams`. Others are refused one by one.
 * Frames that make nothing go on (PING, SETTINGS, RST_STREAM, PRIORITY, updates of windows, empty DATA, refused streams):
-  each costs a token, of which there are `Bounds.idle_frames` at first and so many a second.
-* Streams that are reset while they are worked on ("rapid reset") cost `RESET_COST` of them.
+  each costs a token (`allowance.py`).
+* Small DATA frames cost `CRUMB_COST` tokens, which come back with the message that they complete (`completed`).
+* Streams that are reset while they are worked on ("rapid reset") cost `RESET_COST`.
 * Settings cost as many as there are and as streams that they change, large headers what reading them takes.
-* Work at a time: `WORK_MAX` frames, or what takes as long.
+* Work in one turn: `WORK_MAX` frames, or what takes as long.
 * Bytes of requests that nobody has taken: the windows. Those are opened again by `consumed` only.
 * What is to be sent waits for the other side's windows; who sends asks `Http2.waiting_bytes`.
 """
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpack import Decoder
 from hpack.exceptions import HPACKError
 
 from antiphon.oxia import frames as f
+from antiphon.oxia.allowance import (
+    CRUMB_BYTES,
+    CRUMB_COST,
+    FIELDS_MAX,
+    OPEN_WORK,
+    RESET_COST,
+    RESET_WORK,
+    STREAMS_A_TOKEN,
+    USEFUL,
+    WORK_MAX,
+    Allowance,
+    Bounds,
+)
+from antiphon.oxia.events import SENDABLE, Event, Opened, Received, Reset
 
 HEADER_BLOCK_BYTES: Final = 16 * 1024
 WINDOW_BYTES: Final = 1024 * 1024  # of requests on the way, for a connection and for each stream
-RESET_COST: Final = 20
-WORK_MAX: Final = 256  # that `receive` does at a time: frames, and headers by their size
-BLOCK_UNIT_BYTES: Final = 64  # of headers, which take about as long as a frame
-BLOCK_FREE_BYTES: Final = 512  # of headers that cost no token, and each so many more cost one
-FIELDS_FREE: Final = 16  # the same of fields
-PIECE_BYTES: Final = (
-    1_024  # of a larger answer that are sent at least, so that windows do not fall into crumbs
-)
-STREAMS_A_TOKEN: Final = 16  # whose windows a setting changes
-USEFUL: Final = 3.0  # tokens that a frame earns which makes something go on: its pings and windows
-
-
-class Bounds(NamedTuple):
-    """What a client may do."""
-
-    streams: int = 1_024
-    idle_frames: int = 4_000  # at once
-    idle_frames_s: int = 1_000  # and more of them each second
-
-
-class Opened(NamedTuple):
-    """A request began: its header fields."""
-
-    stream_id: int
-    headers: list[tuple[bytes, bytes]]
-    ended: bool
-
-
-class Received(NamedTuple):
-    """Bytes of a request. `flow_bytes` are to be given back by `consumed`."""
-
-    stream_id: int
-    data: bytes
-    flow_bytes: int
-    ended: bool
-
-
-class Reset(NamedTuple):
-    """The client gave a request up."""
-
-    stream_id: int
-
-
-class Sendable(NamedTuple):
-    """Some of what waited could be sent."""
-
-
-SENDABLE: Final = Sendable()
-Event = Opened | Received | Reset | Sendable
+PIECE_BYTES: Final = 1_024  # of a larger answer that are sent at least: windows do not fall into crumbs
 
 
 class ConnectionFailedError(Exception):
@@ -103,7 +71,7 @@ class Http2:
         is_interrupted: is there more to be read than `receive` does at a time? It goes on with `receive(b"")`.
     """
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
+    def __init__(self, bounds: Bounds | None = None, work_max: int = WORK_MAX) -> None:
         self.bounds = bounds = bounds or Bounds()
         self.outgoing = bytearray(
             f.settings_frame(
@@ -128,16 +96,20 @@ class Http2:
         self._frame_bytes = f.FRAME_BYTES_DEFAULT
         self._unread = 0  # bytes that were received and not given back, on the connection
         self._consumed = 0  # that may be given back, and are collected
-        self._tokens = float(bounds.idle_frames)
+        self._allowed = Allowance(bounds, work_max)
         self._decoder = Decoder(max_header_list_size=HEADER_BLOCK_BYTES)
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, fragments of headers
         self._greeted = False
-        self._work = 0
         self._events: list[Event] = []
 
     def refill(self, passed_s: float) -> None:
         """So much time has passed: more frames that make nothing go on are taken."""
-        self._tokens = min(self.bounds.idle_frames, self._tokens + passed_s * self.bounds.idle_frames_s)
+        self._allowed.refill(passed_s)
+
+    @property
+    def work(self) -> int:
+        """Units that the last `receive` took."""
+        return self._allowed.work
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +117,8 @@ class Http2:
         """What bytes from the other side say, or what is left of earlier ones. Raises ConnectionFailedError."""
         self._received += data
         received, at = self._received, 0
-        self._work, self.is_interrupted = 0, False
+        allowed = self._allowed
+        allowed.work, self.is_interrupted = 0, False
         if not self._greeted:
             if not f.PREFACE.startswith(received[: len(f.PREFACE)]):
                 raise self._failed(f.PROTOCOL_ERROR, "this port speaks HTTP/2 (gRPC) only")
@@ -162,10 +135,10 @@ class Http2:
                     )
                 if end - at < f.HEADER_BYTES + size:
                     break
-                if self._work >= WORK_MAX:
+                if allowed.is_spent:
                     self.is_interrupted = True
                     break
-                self._work += 1
+                allowed.work += 1
                 at += f.HEADER_BYTES
                 self._frame(kind, flags, stream_id, bytes(received[at : at + size]))
                 at += size
@@ -194,12 +167,12 @@ class Http2:
 
     def _idle(self, cost: float = 1.0) -> None:
         """A frame that makes nothing go on."""
-        self._tokens -= cost
-        if self._tokens < 0:
+        if not self._allowed.pay(cost):
             raise self._failed(f.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
-    def _earn(self) -> None:
-        self._tokens = min(self.bounds.idle_frames, self._tokens + USEFUL)
+    def completed(self, messages: int) -> None:
+        """DATA frames have completed messages: the client gets on."""
+        self._allowed.earn(messages * (CRUMB_COST + USEFUL))
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block[0]):
@@ -238,8 +211,10 @@ class Http2:
             raise self._failed(f.FLOW_CONTROL_ERROR, "more bytes than the window allows")
         data = self._unpadded(flags, payload)
         stream, ended = self._streams.get(stream_id), bool(flags & f.END_STREAM)
-        if data:
-            self._earn()
+        if len(data) >= CRUMB_BYTES:
+            self._allowed.earn()
+        elif data:
+            self._idle(CRUMB_COST)
         elif not ended:
             self._idle()
         if stream is None or stream.ended_there:
@@ -251,6 +226,9 @@ class Http2:
         stream.received += size
         if stream.received > WINDOW_BYTES:
             raise self._failed(f.FLOW_CONTROL_ERROR, "more bytes than the stream's window allows")
+        if not data and not ended:  # nobody needs to hear of padding
+            self.consumed(stream_id, size)
+            return
         stream.ended_there = ended
         self._events.append(Received(stream_id, data, size, ended))
         self._forget(stream_id, stream)
@@ -280,8 +258,6 @@ class Http2:
     def _block_ends(self) -> None:
         stream_id, flags, block = self._block or (0, 0, bytearray())
         self._block = None
-        self._work += len(block) // BLOCK_UNIT_BYTES
-        self._idle(len(block) // BLOCK_FREE_BYTES)
         try:
             f.check_size_updates(block)
             headers = list(self._decoder.decode(bytes(block), raw=True))
@@ -290,7 +266,9 @@ class Http2:
                 f.COMPRESSION_ERROR,
                 f"headers that cannot be read, or more than {HEADER_BLOCK_BYTES} bytes of them",
             ) from None
-        self._idle(len(headers) // FIELDS_FREE)
+        if len(headers) > FIELDS_MAX:
+            raise self._failed(f.ENHANCE_YOUR_CALM, f"headers have {FIELDS_MAX} fields at most")
+        self._idle(self._allowed.block(len(block), len(headers)))
         ended = bool(flags & f.END_STREAM)
         stream = self._streams.get(stream_id)
         if stream is not None:  # trailers of a request: gRPC's clients send none
@@ -306,7 +284,8 @@ class Http2:
         if len(self._streams) >= self.bounds.streams:
             self.refuse(stream_id)
             return
-        self._earn()
+        self._allowed.earn()
+        self._allowed.work += OPEN_WORK
         opened = self._streams[stream_id] = _Stream(self._stream_window)
         opened.ended_there = ended
         self._events.append(Opened(stream_id, [(bytes(one[0]), bytes(one[1])) for one in headers], ended))
@@ -333,7 +312,7 @@ class Http2:
 
     def _change_windows(self, value: int) -> None:
         self._idle(len(self._streams) // STREAMS_A_TOKEN)
-        self._work += len(self._streams) // STREAMS_A_TOKEN
+        self._allowed.work += len(self._streams) // STREAMS_A_TOKEN
         change, self._stream_window = value - self._stream_window, value
         self._least = max(1, min(PIECE_BYTES, value // 4))
         for stream_id, stream in list(self._streams.items()):
@@ -374,6 +353,7 @@ class Http2:
         stream = self._streams.get(stream_id)
         self._idle(1.0 if stream is None else RESET_COST)
         if stream is not None:
+            self._allowed.work += RESET_WORK
             self._drop(stream_id, stream)
             self._events.append(Reset(stream_id))
 
@@ -469,7 +449,7 @@ class Http2:
             self._window -= size
             stream.waiting -= size
             self.waiting_bytes -= size
-            self._earn()
+            self._allowed.earn()
             if size == len(piece):
                 queue.popleft()
             else:

@@ -12,10 +12,10 @@ from antiphon.errors import PortInUseError
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.quotas import FREE, Quotas
 from antiphon.gateway.request_times import RequestTimes
+from antiphon.oxia.allowance import Bounds
 from antiphon.oxia.call import Carrier, Handler
 from antiphon.oxia.calls import OxiaCalls
 from antiphon.oxia.connection import OxiaConnection
-from antiphon.oxia.http2 import Bounds
 from antiphon.security.listening import HANDSHAKES_MAX, Listening, serve
 from antiphon.security.session import OPEN, Session, session_of
 
@@ -166,6 +166,7 @@ class OxiaListener:
     def _look_around(self) -> None:
         now_s, config = self._loop.time(), self.config
         for connection, seen in list(self.open_connections.items()):
+            connection.begin_due(now_s)
             if not connection.session.holds:
                 connection.abort()  # a user that is gone, a token that has expired
             elif connection.is_slow(now_s):

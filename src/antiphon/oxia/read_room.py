@@ -7,14 +7,18 @@ room, where its client has taken all others.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from antiphon.gateway.budget import FLOOR_BYTES
 
 if TYPE_CHECKING:
     from antiphon.gateway.budget import Account
     from antiphon.gateway.turns import Turns
+
+WAKE_WORK: Final = (
+    16  # units of `Turns.did` that a call takes about which hears of something: 16 of them are a turn
+)
 
 
 class RoomOwner(Protocol):
@@ -47,6 +51,7 @@ class ReadRoom:
         self._turns = turns
         self.glancing = asyncio.Lock()  # held by a get that looks how large its rows are
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waking: deque[asyncio.Future[None]] = deque()
 
     def is_there(self, size_bytes: int) -> bool:
         """Is there room for so many bytes, and nobody who waits for some?"""
@@ -97,6 +102,23 @@ class ReadRoom:
         """Return when it is the connection's turn."""
         await self._turns.next(self, self._owner.client)
 
+    def wake(self, waiting: Iterable[asyncio.Future[None]]) -> None:
+        """Wake those who wait for the same thing, a few in each of the connection's turns."""
+        if not self._waking:
+            self._turns.add(self, self._wake_some, self._owner.client)
+        self._waking.extend(waiting)
+
+    def _wake_some(self) -> None:
+        waking, turns = self._waking, self._turns
+        woken_now = min(len(waking), max(1, turns.work_max // WAKE_WORK))
+        for _ in range(woken_now):
+            woken = waking.popleft()
+            if not woken.done():
+                woken.set_result(None)
+        turns.did(woken_now * WAKE_WORK)
+        if waking:
+            turns.add(self, self._wake_some, self._owner.client)
+
     def spent(self, size_bytes: int) -> None:
         """So much was read in this turn of the loop."""
         self._turns.spend(size_bytes)
@@ -104,3 +126,4 @@ class ReadRoom:
     def close(self) -> None:
         """The connection is gone; its calls are cancelled."""
         self._waiting.clear()
+        self._waking.clear()

@@ -6,8 +6,8 @@ own. Who is further behind reads from the log by himself, as anybody who begins 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -51,6 +51,14 @@ Read = Callable[[int], Coroutine[Any, Any, Piece]]
 """Reads what follows an offset, or waits a little for it."""
 
 
+class Waking(Protocol):
+    """A connection, as its calls' tail sees it."""
+
+    def wake(self, waiting: Iterable["asyncio.Future[None]"]) -> None:
+        """Wake them, a few in each of the connection's turns."""
+        ...
+
+
 class Tail:
     """See the module's text; of one shard."""
 
@@ -61,7 +69,7 @@ class Tail:
         self._read = read
         self._pieces: deque[Piece] = deque()
         self._kept_bytes = 0
-        self._news = asyncio.Event()
+        self._waiting: dict[Waking, dict[asyncio.Future[None], None]] = {}  # by connection
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -77,7 +85,7 @@ class Tail:
             else:
                 self._take(piece)
             if self.failed:
-                self._news.set()
+                self._wake()
 
     def _take(self, piece: Piece) -> None:
         if piece.end <= self.end:
@@ -88,13 +96,27 @@ class Tail:
         while len(pieces) > 1 and self._kept_bytes > KEPT_BYTES:
             self._kept_bytes -= pieces.popleft().size_bytes
         self.end = piece.end
-        self._news.set()
-        self._news = asyncio.Event()
+        self._wake()
 
-    async def news(self) -> None:
-        """Return when there is another piece, or there will be none."""
-        if not self.failed:
-            await self._news.wait()
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for connection, futures in waiting.items():
+            connection.wake(futures)
+
+    async def news(self, connection: "Waking") -> None:
+        """Return in a turn of the connection in which there is another piece, or there will be none."""
+        if self.failed:
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(connection, {})[woken] = None
+        try:
+            await woken
+        except asyncio.CancelledError:
+            others = self._waiting.get(connection, {})
+            others.pop(woken, None)
+            if not others:
+                self._waiting.pop(connection, None)
+            raise
 
     def has(self, offset: int) -> bool:
         """Has it all that follows an offset, or will have it?"""

@@ -109,8 +109,21 @@ def add_memory_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], budget
         "Times that a connection had to wait for memory, since the start",
         lambda: budget.waits,
     )
+    gauges["antiphon_client_turns_waiting"] = (
+        "Connections whose work waits for its turn among all clients'",
+        lambda: budget.turns.waiting,
+    )
+    gauges["antiphon_client_turns_total"] = (
+        "Pieces of clients' work that had their turn, since the start",
+        lambda: budget.turns.begun,
+    )
     for name, pool in budget.pools.items():
         _add_pool(gauges, name, pool)
+    oxia = budget.pools["oxia"]
+    gauges["antiphon_oxia_closed_floods_total"] = (
+        "Connections of oxia clients that were closed because they broke HTTP/2 or a bound of it, since the start",
+        lambda: oxia.closed_floods,
+    )
 
 
 def add_connection_gauges(

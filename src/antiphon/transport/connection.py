@@ -6,6 +6,7 @@ until the end of the loop's turn, when it leaves in one write. What waits to be 
 reading what would make it answer more. Reading is stopped by `hold(reason)` and goes on when every reason was
 released, so that several owners of back-pressure do not undo each other's. Frames that had arrived by then are kept and
 handed over afterwards. What has arrived and what waits to be sent is counted in the owner's `account`, if it has one.
+Of what a client sends a few frames are handed over in each turn; the rest waits for its turn among all clients (`Share`).
 """
 
 import asyncio
@@ -51,6 +52,23 @@ class Account(Protocol):
         ...
 
 
+class Share(Protocol):
+    """A connection's part in the turns of the event loop (`gateway.turns`)."""
+
+    @property
+    def frames_at_once(self) -> int:
+        """That may be handed over now."""
+        ...
+
+    def took(self, frames: int) -> None:
+        """So many were handed over in this turn."""
+        ...
+
+    def when_turn(self, work: Callable[[], None]) -> None:
+        """Run `work` when it is the connection's turn."""
+        ...
+
+
 class ConnectionOwner(Protocol):
     """Who uses a connection."""
 
@@ -93,6 +111,9 @@ class Connection(asyncio.Protocol):
         self._incoming = 0  # as it was counted last
         self.account: Account | None = None
         self.full: Callable[[], None] = _nothing  # called when the account has no room
+        self.share: Share | None = (
+            None  # of the turns of the event loop; None: all that arrives is handed over at once
+        )
         self.received_bytes = 0
         self.sent_bytes = 0  # handed to the transport
 
@@ -135,8 +156,7 @@ class Connection(asyncio.Protocol):
         frames = self._frames
         try:
             frames.extend(self._decoder.feed(data))
-            while frames and not self._holds and not self._closing:
-                self._owner.received(self, frames.popleft())
+            self._hand_over()
         except (ProtocolViolationError, FrameTooLargeError) as error:
             self.close(error)
             return
@@ -144,6 +164,24 @@ class Connection(asyncio.Protocol):
             self._count_incoming(self.account)
             if not self.account.has_room:
                 self.full()
+
+    def _hand_over(self) -> None:
+        """Give the owner what has arrived: a client's frames a few in each turn of the event loop."""
+        frames, share = self._frames, self.share
+        most = left = len(frames) if share is None else min(len(frames), share.frames_at_once)
+        while left and not self._holds and not self._closing:
+            left -= 1
+            self._owner.received(self, frames.popleft())
+        if share is None or most == left:
+            return
+        share.took(most - left)
+        if frames and not self._holds and not self._closing:
+            self.hold("turn")
+            share.when_turn(self._my_turn)
+
+    def _my_turn(self) -> None:
+        if self._holds.pop("turn", None) and not self._holds:
+            self._go_on()
 
     def _count_incoming(self, account: Account) -> None:
         """Count what has arrived and is not handed over."""
@@ -189,11 +227,11 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._owner.disconnected(self, self._reason or exc)
 
-    def count_in(self, account: Account, full: Callable[[], None]) -> None:
+    def count_in(self, account: Account, full: Callable[[], None], share: Share) -> None:
         """Count what this connection holds in `account`, and call `full` when it has no room. The owner is then told of a
-        drained connection at `TOLD_BYTES` already.
+        drained connection at `TOLD_BYTES` already. What arrives is handed over as the `share` allows.
         """
-        self.account, self.full = account, full
+        self.account, self.full, self.share = account, full, share
         self._congested_bytes = COUNTED_BYTES
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=min(self._limit, TOLD_BYTES))
@@ -204,7 +242,7 @@ class Connection(asyncio.Protocol):
 
     def count_no_more(self) -> None:
         """This connection has no account any more."""
-        self.account, self.full = None, _nothing
+        self.account, self.full, self.share = None, _nothing, None
         self._congested_bytes = self._limit
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=self._limit)

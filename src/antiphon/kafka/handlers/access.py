@@ -1,6 +1,7 @@
 """Access control lists and users' credentials, for Kafka's administration clients."""
 
-from typing import Final
+from collections import Counter
+from typing import Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.gateway.interface import Gateway
@@ -36,6 +37,13 @@ _PATTERN_CODES: Final = {value: number for number, value in PATTERNS.items()}
 _OPERATION_CODES: Final = {value: number for number, value in OPERATIONS.items()}
 _PERMISSION_CODES: Final = {value: number for number, value in PERMISSIONS.items()}
 _SCRAM_CODES: Final = {value: number for number, value in SCRAM.items()}
+
+
+class _Wanted(NamedTuple):
+    """What is to become of one user: mechanisms whose credentials go, credentials that come."""
+
+    gone: list[int]
+    made: list[m.CredentialUpsertion]
 
 
 class AccessHandler:
@@ -86,7 +94,7 @@ class AccessHandler:
                 await self._create(creation)
                 if allowed
                 else m.AclCreationResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-                for creation in request.creations
+                async for creation in context.pace.each(request.creations)
             ]
         )
 
@@ -104,7 +112,8 @@ class AccessHandler:
         if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
             denied = m.DeleteAclsFilterResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
             return m.DeleteAclsResponse(filter_results=[denied for _ in request.filters])
-        return m.DeleteAclsResponse(filter_results=[await self._delete(one) for one in request.filters])
+        results = [await self._delete(one) async for one in context.pace.each(request.filters)]
+        return m.DeleteAclsResponse(filter_results=results)
 
     async def _delete(self, wanted: m.DeleteAclsFilter) -> m.DeleteAclsFilterResult:
         found = [acl for acl in self._known() if _matches(wanted, acl)]
@@ -138,9 +147,9 @@ class AccessHandler:
             return m.DescribeUserScramCredentialsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
         users = self._gateway.access.users
         names = [user.name for user in request.users or []] or sorted(users)
-        results = []
-        for name in names:
-            if names.count(name) > 1:
+        results, times = [], Counter(names)
+        async for name in context.pace.each(names):
+            if times[name] > 1:
                 results.append(m.DescribedUser(user=name, error_code=code.DUPLICATE_RESOURCE))
             elif name not in users:
                 results.append(m.DescribedUser(user=name, error_code=code.RESOURCE_NOT_FOUND))
@@ -156,22 +165,23 @@ class AccessHandler:
         self, request: m.AlterUserScramCredentialsRequest, context: RequestContext
     ) -> m.AlterUserScramCredentialsResponse:
         """Set and remove credentials, user by user."""
-        names = dict.fromkeys(
-            [*(one.name for one in request.deletions), *(one.name for one in request.upsertions)]
-        )
+        wanted: dict[str, _Wanted] = {}
+        for gone in request.deletions:
+            wanted.setdefault(gone.name, _Wanted([], [])).gone.append(gone.mechanism)
+        for made in request.upsertions:
+            wanted.setdefault(made.name, _Wanted([], [])).made.append(made)
         allowed = context.rights.may(Operation.ALTER, Resource.CLUSTER)
         return m.AlterUserScramCredentialsResponse(
             results=[
-                await self._alter_user(name, request)
+                await self._alter_user(name, one)
                 if allowed
                 else m.AlteredUser(user=name, error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-                for name in names
+                async for name, one in context.pace.each(wanted.items())
             ]
         )
 
-    async def _alter_user(self, name: str, request: m.AlterUserScramCredentialsRequest) -> m.AlteredUser:
-        gone = [one.mechanism for one in request.deletions if one.name == name]
-        wanted = [one for one in request.upsertions if one.name == name]
+    async def _alter_user(self, name: str, asked: "_Wanted") -> m.AlteredUser:
+        gone, wanted = asked
         mechanisms = [*gone, *(one.mechanism for one in wanted)]
         if len(set(mechanisms)) != len(mechanisms):
             return m.AlteredUser(user=name, error_code=code.DUPLICATE_RESOURCE)

@@ -153,7 +153,7 @@ class ConfigHandler:
         """Change topics' settings."""
         responses = [
             await self._altered(resource, request.validate_only, context.rights)
-            for resource in request.resources
+            async for resource in context.pace.each(request.resources)
         ]
         return m.IncrementalAlterConfigsResponse(responses=responses)
 
@@ -162,7 +162,7 @@ class ConfigHandler:
     ) -> m.AlterConfigsResponse:
         """The same by AlterConfigs: what is not named goes back to its default."""
         responses = []
-        for wanted in request.resources:
+        async for wanted in context.pace.each(request.resources):
             changes = [
                 m.AlterableSetting(
                     name=one.name, config_operation=RESET if one.value is None else SET, value=one.value

@@ -109,7 +109,7 @@ class GroupAdminHandler:
                     if context.rights.may(Operation.DELETE, Resource.GROUP, group_id)
                     else code.GROUP_AUTHORIZATION_FAILED,
                 )
-                for group_id in request.groups_names
+                async for group_id in context.pace.each(request.groups_names)
             ]
         )
 

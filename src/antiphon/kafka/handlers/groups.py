@@ -41,7 +41,8 @@ class GroupHandler:
         """The node that leads the shard of a group, or of a transactional id."""
         if context.version >= 4:
             found = [
-                await self._locate(key, request.key_type, context.rights) for key in request.coordinator_keys
+                await self._locate(key, request.key_type, context.rights)
+                async for key in context.pace.each(request.coordinator_keys)
             ]
             return cm.FindCoordinatorResponse(coordinators=found)
         one = await self._locate(request.key, request.key_type, context.rights)

@@ -40,9 +40,9 @@ class LogOffsetsHandler:
         self, request: m.ListOffsetsRequest, context: RequestContext
     ) -> m.ListOffsetsResponse:
         """Offsets by timestamp or by name."""
-        topics = []
+        topics, pace = [], context.pace
         isolation = ISOLATIONS[1 if request.isolation_level else 0]
-        for topic in request.topics:
+        async for topic in pace.each(request.topics):
             allowed = may(self._gateway, context.rights, Operation.DESCRIBE, topic.name)
             found = [
                 await self._list_one(topic.name, wanted, context.version, isolation)
@@ -50,7 +50,7 @@ class LogOffsetsHandler:
                 else m.ListedOffset(
                     partition_index=wanted.partition_index, error_code=code.TOPIC_AUTHORIZATION_FAILED
                 )
-                for wanted in topic.partitions
+                async for wanted in pace.each(topic.partitions)
             ]
             topics.append(m.ListedOffsetsTopic(name=topic.name, partitions=found))
         return m.ListOffsetsResponse(topics=topics)
@@ -92,15 +92,17 @@ class LogOffsetsHandler:
         self, request: m.OffsetForLeaderEpochRequest, context: RequestContext
     ) -> m.OffsetForLeaderEpochResponse:
         """Where leader epochs end: how a consumer finds out that the log it read was cut (KIP-320)."""
+        pace = context.pace
         return m.OffsetForLeaderEpochResponse(
             topics=[
                 m.EpochEndTopic(
                     topic=topic.topic,
                     partitions=[
-                        self._end_of_epoch(topic.topic, wanted, context.rights) for wanted in topic.partitions
+                        self._end_of_epoch(topic.topic, wanted, context.rights)
+                        async for wanted in pace.each(topic.partitions)
                     ],
                 )
-                for topic in request.topics
+                async for topic in pace.each(request.topics)
             ]
         )
 

@@ -50,9 +50,8 @@ class MarkersHandler:
         refused = code.NONE if allowed else code.CLUSTER_AUTHORIZATION_FAILED
         if parts > PARTS_MAX:
             refused = code.POLICY_VIOLATION
-        return m.WriteTxnMarkersResponse(
-            markers=[await self._marker(one, refused) for one in request.markers]
-        )
+        markers = [await self._marker(one, refused) async for one in context.pace.each(request.markers)]
+        return m.WriteTxnMarkersResponse(markers=markers)
 
     async def _marker(self, marker: m.TxnMarker, refused: int) -> m.WrittenTxnMarker:
         ended: set[int] = set()  # shards of the transaction that was aborted for the partitions before

@@ -6,6 +6,7 @@ are kept by (version of the API, topics asked for) until the cluster's metadata 
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,6 +21,8 @@ from antiphon.kafka.handlers.operations import with_cluster, with_topic
 from antiphon.kafka.handlers.rights import may, may_create, sees
 from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
+from antiphon.kafka.one_thread import OneThread
+from antiphon.kafka.pacing import Pace, at_once
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import TopicDefaults, is_name, name_problem
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 
 CACHED_MAX: Final = 256
 CACHED_BYTES_MAX: Final = 64 * 1024  # of one answer that is kept
+LARGE: Final = (
+    1_500  # topics and partitions of an answer; more are made in several turns, and encoded in a thread
+)
 CREATING_MAX: Final = 50  # topics that are made at the same time because somebody asked for them
 TOPICS_MAX: Final = 2_000  # that there may be before none is made any more because somebody asked for it
 AUTO_CREATE_WAIT_S: Final = 3.0
@@ -46,6 +52,7 @@ BROKERS: Final = 1  # endpoint type of DescribeCluster
 
 _NOTHING_KNOWN: Final = ClusterMeta("", -1, ABSENT_NODE, (), ())
 _Wanted = tuple[tuple[str | None, bytes], ...] | None
+_Key = tuple[int, _Wanted, bool, bool, "Principal | None", str]
 
 
 def served_versions(
@@ -81,14 +88,17 @@ class MetadataHandler:
         apis: Collection[Api],
         defaults: TopicDefaults,
         quotas: Quotas,
+        aside: OneThread,
     ) -> None:
         self._quotas = quotas
+        self._aside = aside
+        self._large = asyncio.Lock()
         self._apis = apis
         self._gateway = gateway
         self._cache = cache
         self._defaults = defaults
         self._cached_for: ClusterMeta | None = None
-        self._cached: dict[tuple[int, _Wanted, bool, bool, Principal | None, str], bytes] = {}
+        self._cached: dict[_Key, bytes] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
 
     # -- Metadata -------------------------------------------------------------------------------------------------
@@ -101,14 +111,12 @@ class MetadataHandler:
             # Just started: a client that hears that its topics do not exist would give them up.
             await self._gateway.wait_metadata(-1, TOLD_WAIT_S)
         if wanted is not None and self._defaults.auto_create and request.allow_auto_topic_creation:
-            await self._create_missing(
-                [
-                    name
-                    for name, _ in wanted
-                    if name is not None and self._may_be_created(context.rights, name)
-                ],
-                context,
-            )
+            asked = [
+                name
+                async for name, _ in context.pace.each(wanted)
+                if name is not None and self._may_be_created(context.rights, name)
+            ]
+            await self._create_missing(asked, context)
         await self._elections_over(wanted)
         meta = self._gateway.metadata
         if self._cached_for is not meta or len(self._cached) >= CACHED_MAX:
@@ -121,14 +129,35 @@ class MetadataHandler:
         key = (version, wanted, of_cluster, of_topics, who, rights.host)
         body = self._cached.get(key)
         if body is None:
-            answer = self._response(meta, wanted, rights)
-            if of_cluster:
-                answer.cluster_authorized_operations = with_cluster(rights)
-            if of_topics:
-                self._add_operations(answer, rights)
-            body = bytes(encode(answer, version, flexible=context.flexible))
-            if len(body) <= CACHED_BYTES_MAX:
-                self._cached[key] = body
+            if self._elements(meta, wanted) <= LARGE:
+                body = await self._made(meta, key, context, Pace(at_once))
+            else:
+                async with self._large:  # one at a time
+                    body = await self._made(meta, key, context, context.pace)
+        return body
+
+    def _elements(self, meta: ClusterMeta, wanted: _Wanted) -> int:
+        """Topics and partitions of an answer, at most."""
+        if wanted is None or len(wanted) > len(meta.topics):
+            return sum(1 + len(topic.shards) for topic in meta.topics) + len(wanted or ())
+        names = {name for name, _ in wanted}
+        return len(wanted) + sum(
+            len(topic.shards) for topic in meta.topics if topic.name in names or None in names
+        )
+
+    async def _made(self, meta: ClusterMeta, key: _Key, context: RequestContext, pace: Pace) -> bytes:
+        """An answer's body; kept for who asks for the same while the metadata is the same."""
+        version, wanted, of_cluster, of_topics, *_ = key
+        answer = await self._response(meta, wanted, context.rights, pace)
+        if of_cluster:
+            answer.cluster_authorized_operations = with_cluster(context.rights)
+        if of_topics:
+            self._add_operations(answer, context.rights)
+        encoded = partial(encode, answer, version, flexible=context.flexible)
+        large = sum(1 + len(topic.partitions) for topic in answer.topics) > LARGE
+        body = bytes(await self._aside.run(encoded) if large else encoded())
+        if len(body) <= CACHED_BYTES_MAX and self._cached_for is meta:
+            self._cached[key] = body
         return body
 
     def _add_operations(self, answer: m.MetadataResponse, rights: Rights) -> None:
@@ -164,11 +193,20 @@ class MetadataHandler:
             return may(gateway, rights, Operation.DESCRIBE, name) and may_create(gateway, rights, name)
         return False
 
-    def _response(self, meta: ClusterMeta, wanted: _Wanted, rights: Rights) -> m.MetadataResponse:
+    async def _response(
+        self, meta: ClusterMeta, wanted: _Wanted, rights: Rights, pace: Pace
+    ) -> m.MetadataResponse:
         if wanted is None:
-            topics = [self._topic(topic) for topic in meta.topics if sees(self._gateway, rights, topic.name)]
+            topics = []
+            async for topic in pace.each(meta.topics):
+                if sees(self._gateway, rights, topic.name):
+                    topics.append(self._topic(topic))
+                    pace.costs(len(topic.shards))
         else:
-            topics = [self._wanted_topic(name, topic_id, rights) for name, topic_id in wanted]
+            topics = []
+            async for name, topic_id in pace.each(wanted):
+                topics.append(self._wanted_topic(name, topic_id, rights))
+                pace.costs(len(topics[-1].partitions))
         return m.MetadataResponse(
             brokers=[
                 m.MetadataBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack or None)
@@ -226,7 +264,7 @@ class MetadataHandler:
     async def _create_missing(self, names: list[str], context: RequestContext) -> None:
         """Start creating what is missing and wait a little; a client that asks too early is told to ask again."""
         tasks = []
-        for name in names:
+        async for name in context.pace.each(names):
             try:
                 self._gateway.topic(name)
             except UnknownTopicError:

@@ -85,7 +85,10 @@ class QuorumHandler:
         """Levels come with the version of the nodes: only the level that a feature has is taken."""
         if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
             return m.UpdateFeaturesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-        results = [_feature_outcome(one, self._gateway.metadata) for one in request.feature_updates]
+        results = [
+            _feature_outcome(one, self._gateway.metadata)
+            async for one in context.pace.each(request.feature_updates)
+        ]
         failed = next((one for one in results if one.error_code), None)
         if failed is not None and context.version > 1:
             return m.UpdateFeaturesResponse(error_code=failed.error_code, error_message=failed.error_message)

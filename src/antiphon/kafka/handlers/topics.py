@@ -186,7 +186,7 @@ class TopicHandler:
             m.DeletableTopic(name=name, topic_id=ZERO_UUID) for name in request.topic_names
         ]
         responses = []
-        for topic in wanted:
+        async for topic in context.pace.each(wanted):
             name = topic.name
             if name is None:
                 try:
@@ -220,8 +220,8 @@ class TopicHandler:
     ) -> m.DeleteRecordsResponse:
         """Let partitions that this node leads begin later, at the very offset; no batch is cut."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
-        topics = []
-        for topic in request.topics:
+        topics, pace = [], context.pace
+        async for topic in pace.each(request.topics):
             allowed = may(self._gateway, context.rights, Operation.DELETE, topic.name)
             found = [
                 await self._delete_before(topic.name, part, deadline_s)
@@ -231,7 +231,7 @@ class TopicHandler:
                     low_watermark=-1,
                     error_code=code.TOPIC_AUTHORIZATION_FAILED,
                 )
-                for part in topic.partitions
+                async for part in pace.each(topic.partitions)
             ]
             topics.append(m.DeletedRecordsTopic(name=topic.name, partitions=found))
         return m.DeleteRecordsResponse(topics=topics)
@@ -271,7 +271,7 @@ class TopicHandler:
             answers = [m.GrownTopic(name=name, error_code=failed, error_message=reason) for name in names]
             return m.CreatePartitionsResponse(results=answers)
         results = []
-        for topic in request.topics:
+        async for topic in context.pace.each(request.topics):
             if not may(self._gateway, context.rights, Operation.ALTER, topic.name):
                 results.append(m.GrownTopic(name=topic.name, error_code=code.TOPIC_AUTHORIZATION_FAILED))
                 continue

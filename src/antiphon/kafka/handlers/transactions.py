@@ -117,7 +117,7 @@ class TransactionHandler:
                 transactional_id=one.transactional_id,
                 topic_results=await self._join(one, context, checked=False),
             )
-            for one in request.transactions
+            async for one in context.pace.each(request.transactions)
         ]
         return m.AddPartitionsToTxnResponse(results_by_transaction=results)
 
@@ -247,7 +247,10 @@ class TransactionHandler:
         self, request: m.DescribeTransactionsRequest, context: RequestContext
     ) -> m.DescribeTransactionsResponse:
         """DescribeTransactions."""
-        found = [await self._described(name, context.rights) for name in request.transactional_ids]
+        found = [
+            await self._described(name, context.rights)
+            async for name in context.pace.each(request.transactional_ids)
+        ]
         return m.DescribeTransactionsResponse(transaction_states=found)
 
     async def _described(self, name: str, rights: Rights) -> m.DescribedTransaction:

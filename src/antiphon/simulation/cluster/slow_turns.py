@@ -7,14 +7,18 @@ from typing import Final
 from antiphon.gateway.turns import Turns
 
 PAUSE_S: Final = 0.003
+WORK_MAX: Final = 8  # units in one turn
 
 
 class SlowTurns(Turns):
-    """See `Turns`; a piece is about so many `operations`, and the next one comes after a drawn pause."""
+    """See `Turns`; a piece is about so many `operations`, and the next one comes after a drawn pause. Of what a client
+    sends in one go a request or two are begun at once.
+    """
 
     def __init__(self, operations: int, draw: Random) -> None:
         super().__init__()
         self.operations = operations
+        self.work_max = WORK_MAX
         self._draw = draw
 
     def _soon(self) -> None:

@@ -268,8 +268,8 @@ class StalledReaders(KafkaWorkload):
                         "no answer" not in error.args[0],
                         "small-answered",
                         -1,
-                        f"node {machine.node_id} has not told a client in {SMALL_S} s that a topic is not there, while others "
-                        "do not read",
+                        f"node {machine.node_id} has not told a client in {SMALL_S} s that a topic is not there, while "
+                        "others do not read",
                     )
                 else:
                     self.outcomes["small-asked"] += 1
