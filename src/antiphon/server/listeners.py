@@ -126,7 +126,6 @@ async def start_kafka(
     faults: "InjectedFaults | None" = None,
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address. With `faults` it does wrong as they say."""
-    from antiphon.coordination.share_terms import ShareBounds
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
     chosen, shared = config.consumer_groups, config.share_groups
@@ -140,9 +139,7 @@ async def start_kafka(
         groups=told.groups.bounded(
             (chosen.heartbeat_interval_ms, chosen.session_timeout_ms, chosen.max_size),
             (shared.heartbeat_interval_ms, shared.session_timeout_ms, shared.max_size),
-            ShareBounds(
-                shared.record_lock_duration_ms, shared.delivery_count_limit, shared.partition_max_record_locks
-            ),
+            (shared.record_lock_duration_ms, shared.delivery_count_limit, shared.partition_max_record_locks),
         )
     )
     most = places(connection_shares().kafka, tls=tls is not None)

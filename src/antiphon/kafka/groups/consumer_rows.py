@@ -1,8 +1,8 @@
 """Rows of groups of the consumer protocol, and of share groups, in the group's shard of `__groups`.
 
 `consumer/<group>/<kind>/<name>`, and `sharegroup/...` for share groups: the group itself (no name), its members and their
-targets by member id, and what regular expressions matched. Every write of a group rests on the version of the group's own row, and puts a new one. So whoever
-holds a group as it was reads it again before it changes anything.
+targets by member id, and what regular expressions matched. Every write of a group rests on the version of the group's own
+row, and puts a new one. So whoever holds a group as it was reads it again before it changes anything.
 
 A row that is none of ours is passed over, with a line in the node's log.
 """

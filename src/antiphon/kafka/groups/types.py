@@ -56,12 +56,15 @@ class GroupConfig(NamedTuple):
     share: ShareConfig = ShareConfig()
 
     def bounded(
-        self, consumer: tuple[int, int, int], share: tuple[int, int, int], records: ShareBounds
+        self, consumer: tuple[int, int, int], share: tuple[int, int, int], records: tuple[int, int, int]
     ) -> "GroupConfig":
-        """With what an operator says: interval of heartbeats, session time-out and size of either kind of groups."""
+        """With what an operator says: interval of heartbeats, session time-out and size of either kind of groups, and the
+        bounds of share-partitions.
+        """
         members = GroupBounds(*share, assignors=(SIMPLE,))
         return self._replace(
-            consumer=GroupBounds(*consumer), share=self.share._replace(members=members, records=records)
+            consumer=GroupBounds(*consumer),
+            share=self.share._replace(members=members, records=ShareBounds(*records)),
         )
 
 

@@ -17,6 +17,7 @@ from antiphon.node.config import (
     Ports,
     Scrub,
     Sessions,
+    ShareGroups,
 )
 from antiphon.security.settings import Security
 from antiphon.server.first_user import make_user
@@ -24,7 +25,14 @@ from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.slow_turns import SlowTurns
-from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, CONSUMER_SESSION_MS, SESSION_MIN_MS
+from antiphon.simulation.cluster.timing import (
+    CONSUMER_BEAT_MS,
+    CONSUMER_SESSION_MS,
+    SESSION_MIN_MS,
+    SHARE_DELIVERIES,
+    SHARE_LOCK_MS,
+    SHARE_LOCKS,
+)
 from antiphon.simulation.cluster.world import (
     CLUSTER_ID,
     HTTP_PORT,
@@ -174,6 +182,13 @@ class Machine:
                 disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})
             ),
             consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
+            share_groups=ShareGroups(
+                CONSUMER_BEAT_MS,
+                CONSUMER_SESSION_MS,
+                record_lock_duration_ms=SHARE_LOCK_MS,
+                delivery_count_limit=SHARE_DELIVERIES,
+                partition_max_record_locks=SHARE_LOCKS,
+            ),
             cleaner=Cleaner(CLEANER_BYTES_S, options.cleaner_memory, CLEANER_BACKOFF_MS)
             if options.compacted_writers
             else Cleaner(),
