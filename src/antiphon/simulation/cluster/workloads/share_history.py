@@ -47,6 +47,10 @@ class Held:
     leaders: int
     is_over: bool = False
 
+    def overlaps(self, other: "Held") -> bool:
+        """Are there records in both?"""
+        return self.partition == other.partition and self.first < other.end and other.first < self.end
+
     @property
     def until_s(self) -> float:
         """So long they are its own for certain."""

@@ -1,8 +1,8 @@
 """One life of a member of a share group (KIP-932): heartbeats, share sessions, acknowledgements, and an end.
 
-It does as Kafka's clients do: a session for each node that leads partitions of its own, with acknowledgements in fetches or by
-themselves. It works on records for less than their lock lasts, or for longer; it accepts most, releases or rejects some, and
-forgets a few. Not every member says goodbye.
+It does as Kafka's clients do: a session for each node that leads partitions of its own, with acknowledgements in fetches or
+by themselves. It works on records for less than their lock lasts, or for longer; it accepts most, releases or rejects some,
+and forgets a few. Not every member says goodbye.
 """
 
 from dataclasses import dataclass, field
@@ -37,12 +37,13 @@ FENCED: Final = frozenset({code.UNKNOWN_MEMBER_ID, code.FENCED_MEMBER_EPOCH})
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """With one node. `due`: when the member is through with what it holds."""
+    """With one node. `held`: what it works on, until when; `given`: all that it was given here."""
 
     connection: Connection
     epoch: int = 0
     partitions: set[int] = field(default_factory=set)
     held: dict[Held, float] = field(default_factory=dict)
+    given: list[Held] = field(default_factory=list)
     begun: bool = False
 
 
@@ -237,6 +238,9 @@ class ShareMember:
                     "given", self.name, held.partition, held.first, held.end, held.deliveries
                 )
                 self._history.take(held)
+                for old in [one for one in session.held if one.overlaps(held)]:
+                    del session.held[old]  # its lock has ended
+                session.given.append(held)
                 works_s = draw.choice((0.0, 0.1, 0.5, 1.5)) * SHARE_LOCK_MS / 1000
                 session.held[held] = self._workload.now + (0.0 if self._careful else works_s)
 
@@ -338,14 +342,15 @@ class ShareMember:
         )
 
     def _end(self, session: Session) -> None:
-        for held in session.held:
+        if session.connection.closed:
+            self._history.closed_s.setdefault(session.connection, self._workload.now)
+        for held in session.given:
             held.is_over = True
         session.held.clear()
 
     def _look_at_connections(self) -> None:
         for address, session in list(self._sessions.items()):
             if session.connection.closed:
-                self._history.closed_s.setdefault(session.connection, self._workload.now)
                 self._end(session)
                 del self._sessions[address]
 
