@@ -85,6 +85,7 @@ class ShareGroupWorkload(KafkaWorkload):
         """See `Workload`."""
         self.spawn_all(self.cluster.options.share_members, self._come_and_go)
         self.spawn("feeder", self._feed)
+        self.spawn("idle", self._be_idle)
         self.spawn("last", self._come_last)
 
     def _member(self, process: "Process") -> ShareMember:
@@ -96,6 +97,10 @@ class ShareGroupWorkload(KafkaWorkload):
             ends_s = self.now + process.random.choice((0.5, 2.0, 10.0))
             await self._member(process).live(ends_s)
             await self.sleep(process, AWAY_S)
+
+    async def _be_idle(self, process: "Process") -> None:
+        """A member that is given something, forgets it, and stays: only the ends of its locks free the records."""
+        await self._member(process).live(0.0, until_done=True, idle=True)
 
     async def _come_last(self, process: "Process") -> None:
         while not self.stopped:

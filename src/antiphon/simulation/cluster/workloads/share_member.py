@@ -24,6 +24,7 @@ GROUP: Final = "queue"
 TOPIC: Final = "queued"
 HEARTBEAT, ACKNOWLEDGE = 76, 79
 ASK_S: Final = 4.0
+IDLE_RECORDS: Final = 5  # so many are given to one who forgets them
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 KINDS: Final = {ACCEPT: "accepted", REJECT: "rejected"}
 ELSEWHERE: Final = frozenset({
@@ -69,15 +70,18 @@ class ShareMember:
         self.name = f"{process.name}-{number}"
         self._version = self._draw.choice((1, 2))
         self._careful = False  # does it accept everything?
+        self._idle = False  # or nothing?
+        self._given = 0
         self._coordinator: Address | None = None
         self._epoch = 0
         self._assigned: frozenset[int] = frozenset()
         self._sessions: dict[Address, Session] = {}
         self._heartbeat_s = 0.0
 
-    async def live(self, ends_s: float, *, until_done: bool = False) -> None:
-        """Join, work, join again if need be, for a while, or until everything is done."""
-        self._careful = until_done
+    async def live(self, ends_s: float, *, until_done: bool = False, idle: bool = False) -> None:
+        """Join, work, join again if need be, for a while, or until everything is done. `idle`: it forgets what it is given."""
+        self._idle = idle
+        self._careful = until_done and not idle
         while (until_done and not self._history.is_done()) or (
             not until_done and not self._workload.stopped and self._workload.now < ends_s
         ):
@@ -85,7 +89,7 @@ class ShareMember:
                 if self._workload.now >= self._heartbeat_s:
                     self._heartbeat_s = self._workload.now + CONSUMER_BEAT_MS / 1000
                     await self._heartbeat()
-                if self._assigned:
+                if self._assigned and not (idle and self._given > IDLE_RECORDS):
                     await self._work()
             except NoAnswerError:
                 self._coordinator = None
@@ -169,7 +173,7 @@ class ShareMember:
             if due_s > self._workload.now:
                 continue
             draw = self._draw.random()
-            if not self._careful and draw < 0.1:  # it forgets these: the lock ends by itself
+            if self._idle or (not self._careful and draw < 0.1):  # it forgets these: the lock ends by itself
                 del session.held[held]
                 continue
             kind = ACCEPT if self._careful or draw < 0.7 else RELEASE if draw < 0.85 else REJECT
@@ -241,6 +245,7 @@ class ShareMember:
                 for old in [one for one in session.held if one.overlaps(held)]:
                     del session.held[old]  # its lock has ended
                 session.given.append(held)
+                self._given += held.end - held.first
                 works_s = draw.choice((0.0, 0.1, 0.5, 1.5)) * SHARE_LOCK_MS / 1000
                 session.held[held] = self._workload.now + (0.0 if self._careful else works_s)
 
