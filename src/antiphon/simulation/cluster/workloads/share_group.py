@@ -99,7 +99,7 @@ class ShareGroupWorkload(KafkaWorkload):
             await self.sleep(process, AWAY_S)
 
     async def _be_idle(self, process: "Process") -> None:
-        """A member that is given something, forgets it, and stays: only the ends of its locks free the records."""
+        """A member that is given something and falls silent, connected: only the ends of its locks free the records."""
         await self._member(process).live(0.0, until_done=True, idle=True)
 
     async def _come_last(self, process: "Process") -> None:

@@ -79,17 +79,21 @@ class ShareMember:
         self._heartbeat_s = 0.0
 
     async def live(self, ends_s: float, *, until_done: bool = False, idle: bool = False) -> None:
-        """Join, work, join again if need be, for a while, or until everything is done. `idle`: it forgets what it is given."""
+        """Join, work, join again if need be, for a while, or until all is done. `idle`: it forgets what it is given."""
         self._idle = idle
         self._careful = until_done and not idle
-        while (until_done and not self._history.is_done()) or (
-            not until_done and not self._workload.stopped and self._workload.now < ends_s
+        while not (self._workload.stopped and (not until_done or self._history.is_done())) and (
+            until_done or self._workload.now < ends_s
         ):
             try:
+                if idle and self._given > IDLE_RECORDS:
+                    self._look_at_connections()
+                    await self._client.back_off()  # it is silent, and its connections stay
+                    continue
                 if self._workload.now >= self._heartbeat_s:
                     self._heartbeat_s = self._workload.now + CONSUMER_BEAT_MS / 1000
                     await self._heartbeat()
-                if self._assigned and not (idle and self._given > IDLE_RECORDS):
+                if self._assigned:
                     await self._work()
             except NoAnswerError:
                 self._coordinator = None
