@@ -65,6 +65,7 @@ class Share:
         self.in_doubt = False
         self.counted = 0  # spans, among those of the node
         self.used_s = 0.0
+        self.looked_s = 0.0  # when it was last certain that nobody else has it
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []  # with the revision that has to be stored
         self.wakes: set[asyncio.Event] = set()
         self.timer: asyncio.TimerHandle | None = None
@@ -314,7 +315,9 @@ class SharePartitions:
             self._look(share, version, value)
             if share.gone is None:
                 self._take_settings(share, told)
+        now_s = asyncio.get_running_loop().time()
         for share in shares:
+            share.looked_s = share.looked_s if share.in_doubt else now_s
             self._tell(share, waiting[share])
 
     def _look(self, share: Share, version: int, value: bytes) -> None:

@@ -33,6 +33,9 @@ from antiphon.security.authorizer import Rights
 
 ID_BYTES_MAX: Final = 1024
 RECORDS_MAX: Final = 100_000  # of one answer
+LOOK_S: Final = (
+    1.0  # between looks at whether what is held here is what is stored, while there is nothing to be given
+)
 PIECE: Final = 64  # partitions that are looked at in one turn of the event loop
 
 
@@ -79,17 +82,27 @@ class ShareFetchHandler:
                 *encode_share_fetch(header, refused.error_code, refused.reason, throttle_ms=throttle_ms)
             )
             return
-        share = next((share for one in found if (share := self._known(member[0], one)) is not None), None)
-        if share is not None:
-            lock_ms = share.settings.bounds.record_lock_duration_ms
+        for one in found:
+            share = self.known(member[0], one.topic_id, one.partition)
+            if share is not None:
+                lock_ms = share.settings.bounds.record_lock_duration_ms
+                break
         size_bytes = sum(one.size_bytes for one in found)
         self._quotas.charge(Use.FETCH, payer, size_bytes, answer)
         endpoints = self._endpoints([one.leader for one in found])
         how = {"lock_ms": lock_ms, "throttle_ms": answer.throttle_ms}
         answer.send(*encode_share_fetch(header, code.NONE, None, found, endpoints, **how))
 
-    def _known(self, group: str, one: ShareFetched) -> Share | None:
-        return self._shares.find(Place(group, one.topic_id, one.partition))
+    def known(self, group: str, topic_id: bytes, partition: int) -> Share | None:
+        """The share-partition, if it is here."""
+        return self._shares.find(Place(group, topic_id, partition))
+
+    async def look(self, share: Share) -> None:
+        """Return when it is certain that this node has the share-partition, or has it no more."""
+        try:
+            await self._shares.settle(share)
+        except AntiphonError:
+            return  # who asks for it next hears why, or has it read anew
 
     async def _fetched(
         self, request: m.ShareFetchRequest, answer: Answer, member: tuple[str, str], payer: Payer | None
@@ -254,6 +267,7 @@ class _Fetch:
         """What the member is told, acknowledgements among it."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(max(self._request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+        await self._look()
         await self._pass()
         while not self._has_news and (left_s := deadline_s - loop.time()) > 0:
             if self._lacks_room:
@@ -270,6 +284,17 @@ class _Fetch:
             one = self._found.setdefault(place, ShareFetched(place.topic_id, place.partition))
             _fail_ack(one, failed)
         return [one for place, one in self._found.items() if one.error_code or one.acquired or place in told]
+
+    async def _look(self) -> None:
+        """Ask whether what is held here is what is stored: operators change it, of groups without members."""
+        now_s = asyncio.get_running_loop().time()
+        group = self._session.key[0]
+        shares = (self._handler.known(group, *key) for key in self._session.partitions)
+        is_new = self._request.share_session_epoch == INITIAL
+        old = [
+            share for share in shares if share is not None and (is_new or now_s - share.looked_s >= LOOK_S)
+        ]
+        await asyncio.gather(*(self._handler.look(share) for share in old))
 
     @property
     def _has_news(self) -> bool:

@@ -59,7 +59,6 @@ SHARE_MUTANTS: Final = (
         "a record is given again however often it was given",
         (Edit(SharePartition, "_freed", "spent = ", "spent = False and "),),
         options={**CALM, **_WORK},
-        first_seed=8,
     ),
     ClusterMutant(
         "shares-deliveries-not-stored",

@@ -24,6 +24,7 @@ GROUP: Final = "queue"
 TOPIC: Final = "queued"
 HEARTBEAT, ACKNOWLEDGE = 76, 79
 ASK_S: Final = 4.0
+POISON: Final = 7  # every so many records nobody can do anything with one
 IDLE_RECORDS: Final = 5  # so many are given to one who forgets them
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 KINDS: Final = {ACCEPT: "accepted", REJECT: "rejected"}
@@ -181,6 +182,8 @@ class ShareMember:
                 del session.held[held]
                 continue
             kind = ACCEPT if self._careful or draw < 0.7 else RELEASE if draw < 0.85 else REJECT
+            if held.first % POISON == 1 and not self._careful:
+                kind = RELEASE
             if draw > 0.97 and self._version > 1 and not self._careful:
                 kind = RENEW
             acks.setdefault(held.partition, []).append((held, kind))
