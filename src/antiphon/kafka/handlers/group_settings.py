@@ -1,5 +1,6 @@
 """Settings of groups: what the nodes' files say of all of them, and what operators set for one share group."""
 
+import asyncio
 from typing import Final
 
 import msgspec
@@ -7,7 +8,7 @@ import msgspec
 from antiphon.coordination import share_settings
 from antiphon.coordination.consumer_terms import GroupBounds
 from antiphon.coordination.topic_settings import INT, LIST, STRING
-from antiphon.errors import InvalidRequestError, UnknownTopicError
+from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError, UnknownTopicError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupConfig
@@ -22,6 +23,8 @@ RESET: Final = 1
 SOURCE_GROUP: Final = 8
 SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?
 ID_BYTES_MAX: Final = 1024
+SET_S: Final = 10.0  # a first group waits for the table that is made for it
+PAUSE_S: Final = 0.1
 
 
 class GroupSettings:
@@ -101,11 +104,22 @@ class GroupSettings:
                 share_settings.check(name, value)
             except InvalidRequestError as error:
                 raise RefusedError(code.INVALID_CONFIG, error.message) from error
-        try:
-            await self._asker.ask(SetShareSettings(group, wanted, validate_only=validate_only))
-        except UnknownTopicError:
-            await self._coordinator.locate(group)  # the table of groups is made by this
-            await self._asker.ask(SetShareSettings(group, wanted, validate_only=validate_only))
+        await self._set(SetShareSettings(group, wanted, validate_only=validate_only))
+
+    async def _set(self, asked: SetShareSettings) -> None:
+        """Have the group's coordinator do it; where there never was a group, the table of groups is made first."""
+        ends_s = asyncio.get_running_loop().time() + SET_S
+        while True:
+            try:
+                await self._coordinator.locate(asked.group)
+                await self._asker.ask(asked)
+            except AntiphonError as error:
+                transient = error.retriable or isinstance(error, NotLeaderError | UnknownTopicError)
+                if not transient or asyncio.get_running_loop().time() >= ends_s:
+                    raise RefusedError(code.coordinator_code_of(error), error.message) from error
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
 
 
 def _of_members(prefix: str, now: GroupBounds, usual: GroupBounds) -> list[tuple[str, int, int]]:

@@ -92,9 +92,9 @@ SHARE_MUTANTS: Final = (
         (
             Edit(
                 SharePartitions,
-                "_look",
-                "if version != share.version:",
-                "if share.in_doubt and version != share.version:",
+                "settle",
+                "if len(share.waiting) >= WAITING_MAX:",
+                "if share.stored == share.machine.revision:\n        return\n    if len(share.waiting) >= WAITING_MAX:",
             ),
         ),
         options={**LONG_CUTS, **_WORK},
