@@ -5,7 +5,7 @@ from typing import Any, Final
 from antiphon.coordination.share_partition import SharePartition
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, LONG_CUTS, TROUBLE
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, TROUBLE
 from antiphon.transactions import share_states
 
 _WORK: Final[dict[str, Any]] = {
@@ -85,18 +85,6 @@ SHARE_MUTANTS: Final = (
             ),
         ),
         options={**CUTS, **_WORK},
-    ),
-    ClusterMutant(
-        "shares-given-unasked",
-        "a leader gives records without asking whether another one has the partition by now",
-        (
-            Edit(
-                SharePartitions,
-                "settle",
-                "if len(share.waiting) >= WAITING_MAX:",
-                "if share.stored == share.machine.revision:\n        return\n    if len(share.waiting) >= WAITING_MAX:",
-            ),
-        ),
-        options={**LONG_CUTS, **_WORK},
+        first_seed=3,
     ),
 )
