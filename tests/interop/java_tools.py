@@ -99,6 +99,7 @@ class Steps:
         yield "producers are described", self._describe_producers
         yield "consumers of the consumer protocol", self._consume_anew
         yield "their group is described", self._describe_anew
+        yield from self._shares()
         yield "offsets are told", lambda: at("GetOffsetShell", "--topic", "in", expect=r"in:0:\d+")
         yield (
             "a group is described",
@@ -180,6 +181,72 @@ class Steps:
         if sum(given) != 4:
             raise UnexpectedError(f"partitions were assigned in lots of {given}, not 4 together")
         return told
+
+    def _shares(self) -> Iterator[tuple[str, Step]]:
+        """Steps of share groups (KIP-932)."""
+        yield "a share consumer takes all, and accepts it", self._consume_shared
+        yield "a console share consumer", self._console_shared
+        yield "its group is described", self._describe_shared
+        yield "a share group is reset, and read again", self._reset_shared
+        yield "performance of a share consumer", self._perf_shared
+        yield "a share group is deleted", lambda: self._share_groups("--delete", "--group", "queued")
+
+    def _share_groups(self, *arguments: str, expect: str = "") -> str:
+        return self._tools.at("consumer.group.ShareGroupCommand", *arguments, expect=expect)
+
+    def _consume_shared(self) -> str:
+        how = ("--topic", "in", "--group-id", "queued", "--max-messages", str(RECORDS))
+        told = self._tools.at(
+            "VerifiableShareConsumer", *how, "--offset-reset-strategy", "earliest", expect="shutdown_complete"
+        )
+        events = [json.loads(line) for line in told.splitlines()]
+        accepted = sum(event["count"] for event in events if event["name"] == "offsets_acknowledged")
+        if accepted < RECORDS:
+            raise UnexpectedError(f"{accepted} records were accepted, not {RECORDS}")
+        return told
+
+    def _console_shared(self) -> str:
+        """Records that come twice and are accepted; then one that is rejected."""
+        self._tools.at("TopicCommand", "--create", "--topic", "shared", "--partitions", "1")
+        self._tools.at("ConsoleProducer", "--topic", "shared", given="zero\n")
+        self._begin_at_start("shared", "shared")
+        self._tools.at("ConsoleProducer", "--topic", "shared", given="one\ntwo\n")
+        how = ("--topic", "shared", "--group", "shared", "--timeout-ms", "20000")
+        released = (*how, "--release", "--max-messages", "2")
+        self._tools.at("consumer.ConsoleShareConsumer", *released, expect="one\ntwo")
+        told = self._tools.at("consumer.ConsoleShareConsumer", *how, "--max-messages", "2", expect="one\ntwo")
+        self._tools.at("ConsoleProducer", "--topic", "shared", given="three\n")
+        rejected = (*how, "--reject", "--max-messages", "1")
+        self._tools.at("consumer.ConsoleShareConsumer", *rejected, expect="three")
+        return told
+
+    def _describe_shared(self) -> str:
+        """By tools that ask for groups of all kinds."""
+        self._share_groups("--describe", "--group", "shared", expect=r"shared +shared +0 +4")
+        self._share_groups("--describe", "--group", "shared", "--state", expect="Empty")
+        self._tools.at("GroupsCommand", "--list", "--share", expect="shared")
+        return self._share_groups("--list", expect="shared")
+
+    def _reset_shared(self) -> str:
+        how = ("--reset-offsets", "--to-earliest", "--topic", "shared", "--execute")
+        self._share_groups("--group", "shared", *how, expect=r"shared +shared +0 +0")
+        again = ("--topic", "shared", "--group", "shared", "--timeout-ms", "20000", "--max-messages", "4")
+        self._tools.at("consumer.ConsoleShareConsumer", *again, expect="one\ntwo\nthree")
+        return self._share_groups(
+            "--delete-offsets", "--group", "shared", "--topic", "shared", expect="shared"
+        )
+
+    def _perf_shared(self) -> str:
+        self._begin_at_start("in", "perf-shared")
+        how = ("--num-records", "500", "--group", "perf-shared", "--timeout", "20000")
+        return self._tools.at("ShareConsumerPerformance", "--topic", "in", *how)
+
+    def _begin_at_start(self, topic: str, group: str) -> str:
+        """The tool that can say so takes a record."""
+        how = ("--topic", topic, "--group-id", group, "--max-messages", "1")
+        return self._tools.at(
+            "VerifiableShareConsumer", *how, "--offset-reset-strategy", "earliest", expect="shutdown_complete"
+        )
 
     def _describe_anew(self) -> str:
         """By tools that ask for groups of both protocols."""

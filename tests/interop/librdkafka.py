@@ -23,6 +23,7 @@ PACKAGE: Final = "@confluentinc/kafka-javascript@1.10.1"
 ARCHIVE: Final = "confluentinc-kafka-javascript-1.10.1.tgz"
 SHA256: Final = "ada7d703bb1d3237e2292bfabf438d663b6160c9f1ac2a2406b5dc4257c81b66"
 BROKER: Final = "4.0.0"  # what the tests are told that they talk to
+SHARES: Final = {f"{number:04}": "4.2.0" for number in range(170, 191)}  # what those of share groups are told
 TOOLS: Final = "4.3.1"  # Kafka's tools, which some tests start
 TEST_S: Final = 300.0
 BUILD_S: Final = 3_600.0
@@ -195,7 +196,7 @@ class Librdkafka:
                 subprocess.run(
                     command,
                     cwd=self._tests,
-                    env=environment | {"TESTS": number},
+                    env=environment | {"TESTS": number, "TEST_KAFKA_VERSION": SHARES.get(number, BROKER)},
                     stdout=said,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,

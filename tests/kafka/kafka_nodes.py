@@ -76,7 +76,14 @@ class KafkaNodes:
         security = config.pop("security", Security())
         limits = {
             name: config.pop(name)
-            for name in ("limits", "num_partitions", "racks", "transactions", "consumer_groups")
+            for name in (
+                "limits",
+                "num_partitions",
+                "racks",
+                "transactions",
+                "consumer_groups",
+                "share_groups",
+            )
             if name in config
         }
         with configured(**config):

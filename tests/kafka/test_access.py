@@ -20,6 +20,7 @@ from antiphon.kafka.messages import (
     quotas,
     reassignments,
     security,
+    share_groups,
     transactions,
 )
 from antiphon.kafka.schema import Message
@@ -58,6 +59,9 @@ ACL_FILTER: dict[str, Any] = {
     "permission_type": 1,
 }
 OTHERS: dict[str, Message] = {
+    "ShareAcknowledge": share_groups.ShareAcknowledgeRequest(
+        group_id="g", member_id="m", share_session_epoch=1, topics=[]
+    ),
     "Metadata": cluster.MetadataRequest(topics=[cluster.MetadataRequestTopic(name="t")]),
     "FindCoordinator": cluster.FindCoordinatorRequest(coordinator_keys=["g"]),
     "InitProducerId": cluster.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
@@ -152,7 +156,7 @@ DENIALS = {
 
 def test_every_api_is_shown_to_ask() -> None:
     """Who adds an API adds what it refuses; ListGroups and ListTransactions show nothing, instead."""
-    shown = {*PLAIN_REQUESTS, "Produce", "Fetch", "ListGroups", "ListTransactions"}
+    shown = {*PLAIN_REQUESTS, "Produce", "Fetch", "ShareFetch", "ListGroups", "ListTransactions"}
     assert shown | OPEN_TO_ALL == {api.name for api in APIS.values()}
 
 

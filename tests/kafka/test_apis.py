@@ -10,10 +10,18 @@ from antiphon.errors import ProtocolViolationError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, Routing, ServedApi
-from antiphon.kafka.features import CONDITIONAL_APPEND, TRANSACTIONS
+from antiphon.kafka.features import CONDITIONAL_APPEND, SHARE, TRANSACTIONS
 from antiphon.kafka.framing import read_header
 from antiphon.kafka.handlers.metadata import served_versions
-from antiphon.kafka.messages import admin, cluster, consumer_groups, groups, offsets, transactions
+from antiphon.kafka.messages import (
+    admin,
+    cluster,
+    consumer_groups,
+    groups,
+    offsets,
+    share_groups,
+    transactions,
+)
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.schema import Message
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
@@ -63,20 +71,27 @@ async def test_api_versions_tells_of_features_whose_levels_the_client_can_read()
             told = await (await connect()).ask(ApiVersionsRequest(), 18, version)
             supported = {one.name: (one.min_version, one.max_version) for one in told.supported_features}
             assert supported.pop(TRANSACTIONS, None) == ((0, 2) if version == 4 else None), "level 0"
+            assert supported.pop(SHARE, None) == ((0, 1) if version == 4 else None), "level 0"
             assert supported == {CONDITIONAL_APPEND: (1, 1)}
             finalized = [(one.name, one.max_version_level) for one in told.finalized_features]
-            assert (told.finalized_features_epoch, finalized) == (1, [(TRANSACTIONS, 2)])
+            levels = [(SHARE, 1), (TRANSACTIONS, 2)]
+            assert (told.finalized_features_epoch, finalized) == (len(levels), levels)
 
 
-@pytest.mark.parametrize("versions", [(), (4, 3), (4, 4), (5, 7)])
+@pytest.mark.parametrize("versions", [(), (4, 3), (4, 4), (5, 6), (7, 7)])
 def test_a_level_is_told_of_once_every_node_has_it(versions: tuple[int, ...]) -> None:
     nodes = tuple(NodeMeta(node, f"n-{node}:7400", reads=reads) for node, reads in enumerate(versions))
     meta = ClusterMeta("c", 1, 0, nodes, ())
     told = served_versions(APIS.values(), 4, meta=meta)
     assert {one.name: one.max_version for one in told.supported_features}[TRANSACTIONS] == 2
-    everywhere = versions in {(4, 4), (5, 7)}
-    assert [one.name for one in told.finalized_features] == [TRANSACTIONS] * everywhere
-    assert told.finalized_features_epoch == everywhere, "clients keep what has the highest epoch"
+    levels: dict[tuple[int, ...], list[str]] = {
+        (4, 4): [TRANSACTIONS],
+        (5, 6): [TRANSACTIONS],
+        (7, 7): [SHARE, TRANSACTIONS],
+    }
+    known = levels.get(versions, [])
+    assert [one.name for one in told.finalized_features] == known
+    assert told.finalized_features_epoch == len(known), "clients keep what has the highest epoch"
 
 
 # For each API of which the table says that one node has to be asked: a request that this node would carry out.
@@ -118,6 +133,15 @@ TO_LEADER: dict[str, Message] = {
     ),
 }
 TO_COORDINATOR: dict[str, Message] = {
+    "ShareGroupHeartbeat": share_groups.ShareGroupHeartbeatRequest(
+        group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"]
+    ),
+    "ShareGroupDescribe": share_groups.ShareGroupDescribeRequest(group_ids=["g"]),
+    "DescribeShareGroupOffsets": share_groups.DescribeShareGroupOffsetsRequest(
+        groups=[share_groups.ShareOffsetsGroupAsked(group_id="g", topics=None)]
+    ),
+    "AlterShareGroupOffsets": share_groups.AlterShareGroupOffsetsRequest(group_id="g", topics=[]),
+    "DeleteShareGroupOffsets": share_groups.DeleteShareGroupOffsetsRequest(group_id="g", topics=[]),
     "OffsetCommit": groups.OffsetCommitRequest(
         group_id="g",
         topics=[
@@ -226,5 +250,6 @@ async def test_another_node_than_the_one_that_the_table_names_says_so() -> None:
 
 
 def test_every_api_that_wants_one_node_is_shown_to() -> None:
-    assert set(TO_LEADER) == routed(Routing.LEADER)
+    with_session = {"ShareAcknowledge"}  # asks who has opened one here: tests.kafka.test_share_fetch
+    assert set(TO_LEADER) == routed(Routing.LEADER) - with_session
     assert set(TO_COORDINATOR) == routed(Routing.COORDINATOR)

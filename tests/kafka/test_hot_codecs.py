@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon.coordination.share_terms import Acquired
 from antiphon.errors import ProtocolViolationError
-from antiphon.kafka.api import FETCH, PRODUCE
+from antiphon.kafka.api import FETCH, PRODUCE, SHARE_FETCH
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.fetch_codec import (
     FetchRequest,
@@ -19,6 +20,7 @@ from antiphon.kafka.fetch_codec import (
     encode_fetch,
 )
 from antiphon.kafka.framing import RequestHeader
+from antiphon.kafka.messages.share_groups import ShareFetchRequest
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import (
     NodeEndpoint,
@@ -27,6 +29,7 @@ from antiphon.kafka.produce_codec import (
     decode_produce,
     encode_produce,
 )
+from antiphon.kafka.share_fetch_codec import ShareFetched, decode_share_fetch, encode_share_fetch
 from tests.kafka.oracles import kafka_python_class, kio_bytes, kio_class, leaves, random_kio
 
 PRODUCE_VERSIONS = range(3, APIS[PRODUCE].max_version + 1)
@@ -247,9 +250,86 @@ def test_fetch_response_is_read_by_kafka_python(version: int) -> None:
     assert (partition.partition_index, partition.high_watermark) == (1, 9)
 
 
-READERS = [(PRODUCE, v, decode_produce) for v in PRODUCE_VERSIONS] + [
-    (FETCH, v, decode_fetch) for v in FETCH_VERSIONS
-]
+SHARE_FETCH_VERSIONS = range(APIS[SHARE_FETCH].min_version, APIS[SHARE_FETCH].max_version + 1)
+
+
+@pytest.mark.parametrize("version", SHARE_FETCH_VERSIONS)
+def test_share_fetch_request_of_kio(version: int) -> None:
+    for seed in range(8):
+        theirs = random_kio(kio_class("ShareFetch", version, "request"), random.Random(seed))
+        ours = decode_share_fetch(Reader(memoryview(kio_bytes(theirs))), version)
+        assert version < 2 or list(leaves(ours)) == list(leaves(theirs)), (
+            "before, fields are at their defaults"
+        )
+        assert ours.share_session_epoch == theirs.share_session_epoch
+        assert (ours.max_bytes, ours.max_records, ours.batch_size) == (
+            theirs.max_bytes, theirs.max_records, theirs.batch_size,
+        )  # fmt: skip
+
+
+shared = st.builds(
+    ShareFetched,
+    topic_id=st.sampled_from([b"1" * 16, b"2" * 16]),
+    partition=st.integers(0, 2**31 - 1),
+    error_code=st.sampled_from([0, 6, 100]),
+    error_message=st.none() | st.text(max_size=20),
+    ack_error_code=st.sampled_from([0, 121]),
+    ack_error_message=st.none() | st.text(max_size=20),
+    leader=st.tuples(st.integers(-1, 9), st.integers(-1, 2**31 - 1)),
+    batches=st.just(()),
+    acquired=st.lists(
+        st.builds(Acquired, st.integers(0, 2**40), st.integers(2**40 + 1, 2**41), st.integers(1, 10)),
+        max_size=3,
+    ),
+)
+
+
+@pytest.mark.parametrize("version", SHARE_FETCH_VERSIONS)
+@given(
+    found=st.lists(shared, max_size=4),
+    records=st.binary(max_size=300),
+    endpoints=endpoint_lists,
+    error=st.sampled_from([0, 122, 123]),
+)
+@settings(max_examples=40, deadline=None)
+def test_share_fetch_response_is_read_by_kio(
+    version: int, found: list[ShareFetched], records: bytes, endpoints: list[NodeEndpoint], error: int
+) -> None:
+    if found and records:
+        found[-1].batches, found[-1].size_bytes = [memoryview(records)], len(records)
+    buffers = encode_share_fetch(header(SHARE_FETCH, version), error, "why", found, endpoints, lock_ms=7)
+    read = kio_reads("ShareFetch", version, b"".join(buffers))
+    assert (int(read.error_code), read.error_message) == (error, "why")
+    assert next(leaves(read.acquisition_lock_timeout)) == 7
+    told = {
+        (topic.topic_id.bytes, number): partition
+        for topic in read.responses
+        for number, partition in enumerate(topic.partitions)
+    }
+    assert len(told) == len(found)
+    counts: dict[bytes, int] = {}
+    for ours in found:
+        number = counts.get(ours.topic_id, 0)
+        counts[ours.topic_id] = number + 1
+        theirs = told[ours.topic_id, number]
+        assert (theirs.partition_index, int(theirs.error_code)) == (ours.partition, ours.error_code)
+        assert theirs.acknowledge_error_code == ours.ack_error_code
+        assert theirs.acknowledge_error_message == ours.ack_error_message
+        assert (theirs.current_leader.leader_id, theirs.current_leader.leader_epoch) == ours.leader
+        assert bytes(theirs.records or b"") == b"".join(ours.batches)
+        assert [(a.first_offset, a.last_offset, a.delivery_count) for a in theirs.acquired_records] == [
+            (a.first, a.end - 1, a.deliveries) for a in ours.acquired
+        ]
+    assert [tuple(e) for e in endpoints] == [
+        (n.node_id, n.host, n.port, n.rack or "") for n in read.node_endpoints
+    ]
+
+
+READERS = (
+    [(SHARE_FETCH, v, decode_share_fetch) for v in SHARE_FETCH_VERSIONS]
+    + [(PRODUCE, v, decode_produce) for v in PRODUCE_VERSIONS]
+    + [(FETCH, v, decode_fetch) for v in FETCH_VERSIONS]
+)
 
 
 @pytest.mark.parametrize(("key", "version", "read"), READERS)
@@ -267,4 +347,4 @@ def test_cut_and_damaged_requests_are_violations_and_nothing_else(key: int, vers
             found = read(Reader(memoryview(damaged)), version)
         except ProtocolViolationError:
             continue
-        assert isinstance(found, ProduceRequest | FetchRequest)
+        assert isinstance(found, ProduceRequest | FetchRequest | ShareFetchRequest)

@@ -15,9 +15,10 @@ from antiphon.kafka.apis import APIS, ServedApi
 from antiphon.kafka.error_names import CODES, code_named
 from antiphon.kafka.fetch_codec import FetchRequest, PartitionWanted, TopicWanted
 from antiphon.kafka.framing import RequestHeader
-from antiphon.kafka.hurt_answers import ANSWERED, failed, failed_fetch, failed_produce
+from antiphon.kafka.hurt_answers import ANSWERED, failed, failed_fetch, failed_produce, failed_share_fetch
 from antiphon.kafka.hurt_faults import FAILING, Tally
 from antiphon.kafka.messages.groups import DeleteGroupsRequest
+from antiphon.kafka.messages.share_groups import ShareFetchRequest, SharePartitionWanted, ShareTopicWanted
 from antiphon.kafka.produce_codec import PartitionBatch, ProduceRequest
 from antiphon.kafka.schema import Message, decode, encode
 from tests.kafka.oracles import kio_class
@@ -80,6 +81,7 @@ def test_each_answer_has_the_error_in_every_version(name: str) -> None:
             "FindCoordinator",
             "ElectLeaders",
             "AddPartitionsToTxn",
+            "ShareAcknowledge",
         )  # in some versions
         no_place = name == "DescribeLogDirs" and version < 3
         assert found == set() if no_place else ERROR in found, version
@@ -142,6 +144,36 @@ def test_a_failed_fetch_as_another_codec_reads_it(version: int, error: int) -> N
     (partition,) = answer.responses[0].partitions
     assert (partition.partition_index, partition.error_code) == (4, error)
     assert not partition.records
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("error", [ERROR, 122])
+def test_a_failed_share_fetch_as_another_codec_reads_it(version: int, error: int) -> None:
+    api = BY_NAME["ShareFetch"]
+    header = RequestHeader(api, version, 7, "", supported=True)
+    wanted = SharePartitionWanted(partition_index=4, acknowledgement_batches=[])
+    request = ShareFetchRequest(
+        group_id="g",
+        member_id="m",
+        share_session_epoch=1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_records=1,
+        batch_size=1,
+        topics=[ShareTopicWanted(topic_id=bytes(15) + b"1", partitions=[wanted])],
+        forgotten_topics_data=[],
+    )
+    buffers = failed_share_fetch(header, request, error)
+    assert buffers is not None
+    body = b"".join(buffers)[_start(api, version) :]
+    answer, _ = entity_reader(kio_class("ShareFetch", version, "response"))(body, 0)
+    if error == 122:
+        assert (answer.error_code, answer.responses) == (122, ())
+        return
+    (partition,) = answer.responses[0].partitions
+    assert (partition.partition_index, partition.error_code) == (4, error)
+    request.topics = []
+    assert failed_share_fetch(header, request, error) is None
 
 
 def _start(api: ServedApi, version: int) -> int:

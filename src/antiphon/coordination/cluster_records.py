@@ -22,7 +22,7 @@ from antiphon.model.quotas import Quota
 from antiphon.records.key_order import is_hierarchical
 
 FORMAT: Final = (
-    6  # of records: new kinds, and fields or values that an older version cannot read, need another
+    7  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
@@ -32,9 +32,10 @@ VOTERS_FORMAT: Final = 5  # a version that does not read these would count the v
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in logs and stores of tables
 DELETION_FORMAT: Final = (
-    6  # a version that does not read these would show deleted records, and forget the deletion
+    7  # a version that does not read these would show deleted records, and forget the deletion
 )
 ORDER_FORMAT: Final = 6  # a version that does not read these would write rows without their place in an order
+SHARE_FORMAT: Final = 7  # the same versions know share groups; no record has this format
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"

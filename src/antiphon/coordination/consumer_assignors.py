@@ -1,7 +1,9 @@
-"""The two server-side assignors of the consumer protocol. Both keep what members have, as far as their rule allows.
+"""The server-side assignors: two of the consumer protocol, one of share groups. All keep what members have, as far as they
+can.
 
 Each takes who reads which topics, how many partitions these have, and the assignment so far, and returns an assignment in
-which every partition of a topic that anybody reads has exactly one reader. The same input gives the same output.
+which every partition of a topic that anybody reads has exactly one reader; in share groups one or more. The same input gives
+the same output.
 """
 
 import heapq
@@ -54,8 +56,51 @@ def _first(places: Places) -> tuple[int, int]:
     return (0, min(partition for _, partition in places)) if places else (1, 0)
 
 
-ASSIGNORS: Final[dict[str, Assignor]] = {UNIFORM: uniform, RANGE: ranged}
-"""By the names that members ask for them by."""
+def shared(readers: Readers, sizes: Sizes, before: Mapping[str, Places]) -> Assignment:
+    """For share groups: each partition has a reader at least, each member a partition at least of every topic it reads.
+
+    Where a topic has no more members than partitions, these are spread evenly, one reader each. Where it has more members,
+    each of them reads one partition, and partitions have equal numbers of readers, give or take one. Members keep what they
+    had, as far as that leaves room.
+    """
+    few: dict[str, set[bytes]] = {member: set() for member in readers}
+    found: dict[str, set[Place]] = {member: set() for member in readers}
+    for topic in sorted(sizes):
+        members = sorted(member for member in readers if topic in readers[member])
+        if len(members) <= sizes[topic]:
+            for member in members:
+                few[member].add(topic)
+        elif sizes[topic]:
+            for member, partition in _crowded(topic, members, sizes[topic], before).items():
+                found[member].add((topic, partition))
+    spread = uniform({member: frozenset(topics) for member, topics in few.items()}, sizes, before)
+    return {member: spread[member] | found[member] for member in readers}
+
+
+def _crowded(
+    topic: bytes, members: list[str], partitions: int, before: Mapping[str, Places]
+) -> dict[str, int]:
+    """One partition for each of more members than there are partitions."""
+    least, more = divmod(len(members), partitions)
+    loads = [0] * partitions
+    found: dict[str, int] = {}
+    for member in members:
+        had = min((at for kept, at in before.get(member, NO_PLACES) if kept == topic), default=partitions)
+        room = least + (more > 0)
+        if had < partitions and loads[had] < room:
+            more -= loads[had] == least
+            loads[had] += 1
+            found[member] = had
+    for member in members:
+        if member not in found:
+            found[member] = loads.index(min(loads))
+            loads[found[member]] += 1
+    return found
+
+
+SIMPLE: Final = "simple"
+ASSIGNORS: Final[dict[str, Assignor]] = {UNIFORM: uniform, RANGE: ranged, SIMPLE: shared}
+"""By the names that members ask for them by; `simple` is for share groups only."""
 
 
 class _Shares:

@@ -124,7 +124,7 @@ class ConsumerGroup:
         found = self._admit(asked)
         if isinstance(found, Refused):
             return found
-        old, member = found, _updated(found, asked)
+        old, member = found, updated(found, asked)
         is_new = old.member_id not in self.members
         self._put(member)
         self._note_regex(asked, member)
@@ -373,7 +373,7 @@ class ConsumerGroup:
             self._revocations[member_id] = now_ms + max(member.rebalance_ms, 1)
 
 
-def _updated(member: Member, asked: Beat) -> Member:
+def updated(member: Member, asked: Beat) -> Member:
     """The member as it says that it is; what it leaves out stays."""
     return msgspec.structs.replace(
         member,

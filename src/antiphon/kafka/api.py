@@ -18,12 +18,13 @@ FETCH: Final = 1
 API_VERSIONS: Final = 18
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
+SHARE_FETCH: Final = 78
 NEVER_FLEXIBLE: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API. `request` and `response` are None where the codec is hand-written (Produce, Fetch)."""
+    """One API. `request` and `response` are None where the codec is hand-written (Produce, Fetch, ShareFetch)."""
 
     key: int
     name: str

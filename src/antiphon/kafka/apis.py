@@ -20,6 +20,7 @@ from antiphon.kafka.api import (
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    SHARE_FETCH,
     Api,
     Handler,
 )
@@ -44,6 +45,9 @@ from antiphon.kafka.handlers.producers import ProducersHandler
 from antiphon.kafka.handlers.quorum import QuorumHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
+from antiphon.kafka.handlers.share_fetch import ShareFetchHandler
+from antiphon.kafka.handlers.share_groups import ShareGroupHandler
+from antiphon.kafka.handlers.share_offsets import ShareOffsetsHandler
 from antiphon.kafka.handlers.telemetry import TelemetryHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.handlers.transaction_offsets import TransactionOffsetsHandler
@@ -58,11 +62,13 @@ from antiphon.kafka.messages import (
     quotas,
     reassignments,
     security,
+    share_groups,
     telemetry,
     transactions,
 )
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import decode_produce
+from antiphon.kafka.share_fetch_codec import decode_share_fetch
 
 
 class Routing(StrEnum):
@@ -89,6 +95,9 @@ class Handlers(NamedTuple):
     group_offsets: GroupOffsetsHandler
     group_admin: GroupAdminHandler
     consumer_groups: ConsumerGroupHandler
+    share_groups: ShareGroupHandler
+    share_fetch: ShareFetchHandler
+    share_offsets: ShareOffsetsHandler
     topics: TopicHandler
     configs: ConfigHandler
     elections: ElectionHandler
@@ -361,6 +370,41 @@ _APIS: Final = (
         75, "DescribeTopicPartitions", 0, 0, 0,
         described.DescribeTopicPartitionsRequest, described.DescribeTopicPartitionsResponse,
         lambda on: on.topic_partitions.describe, Routing.ANY, "2,000 partitions a page",
+    ),
+    ServedApi(
+        76, "ShareGroupHeartbeat", 1, 1, 0,
+        share_groups.ShareGroupHeartbeatRequest, share_groups.ShareGroupHeartbeatResponse,
+        lambda on: on.share_groups.heartbeat, Routing.COORDINATOR, "answered when what it changes is replicated",
+    ),
+    ServedApi(
+        77, "ShareGroupDescribe", 1, 1, 0,
+        share_groups.ShareGroupDescribeRequest, share_groups.ShareGroupDescribeResponse,
+        lambda on: on.share_groups.describe, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        SHARE_FETCH, "ShareFetch", 1, 2, 0, None, None,
+        HotHandler(decode_share_fetch, lambda on: on.share_fetch.run), Routing.LEADER,
+        "`min_bytes` is taken for 1",
+    ),
+    ServedApi(
+        79, "ShareAcknowledge", 1, 2, 0,
+        share_groups.ShareAcknowledgeRequest, share_groups.ShareAcknowledgeResponse,
+        lambda on: on.share_fetch.acknowledge, Routing.LEADER, "answered when it is replicated",
+    ),
+    ServedApi(
+        90, "DescribeShareGroupOffsets", 0, 1, 0,
+        share_groups.DescribeShareGroupOffsetsRequest, share_groups.DescribeShareGroupOffsetsResponse,
+        lambda on: on.share_offsets.describe, Routing.COORDINATOR,
+    ),
+    ServedApi(
+        91, "AlterShareGroupOffsets", 0, 0, 0,
+        share_groups.AlterShareGroupOffsetsRequest, share_groups.AlterShareGroupOffsetsResponse,
+        lambda on: on.share_offsets.alter, Routing.COORDINATOR, "of groups without members",
+    ),
+    ServedApi(
+        92, "DeleteShareGroupOffsets", 0, 0, 0,
+        share_groups.DeleteShareGroupOffsetsRequest, share_groups.DeleteShareGroupOffsetsResponse,
+        lambda on: on.share_offsets.delete, Routing.COORDINATOR, "of groups without members",
     ),
 )  # fmt: skip
 

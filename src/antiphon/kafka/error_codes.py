@@ -84,7 +84,11 @@ STALE_MEMBER_EPOCH: Final = 113
 UNKNOWN_SUBSCRIPTION_ID: Final = 117
 TELEMETRY_TOO_LARGE: Final = 118
 TRANSACTION_ABORTABLE: Final = 120
+INVALID_RECORD_STATE: Final = 121
+SHARE_SESSION_NOT_FOUND: Final = 122
+INVALID_SHARE_SESSION_EPOCH: Final = 123
 INVALID_REGULAR_EXPRESSION: Final = 128
+SHARE_SESSION_LIMIT_REACHED: Final = 133
 
 # What a client does with a code matters more than its name: these choices make clients retry what can be retried
 # (6, 7, 5, 56 and 19 are retriable everywhere) and give up on what cannot (87, 42).

@@ -6,6 +6,7 @@ a level once every node of the cluster has it: in the middle of an upgrade its c
 
 from typing import Final, NamedTuple
 
+from antiphon.coordination.cluster_records import SHARE_FORMAT
 from antiphon.kafka.messages import cluster as m
 from antiphon.model.metadata import ClusterMeta
 
@@ -34,7 +35,12 @@ class Feature(NamedTuple):
 
 CONDITIONAL_APPEND: Final = "antiphon.conditional_append"  # KIP-27
 TRANSACTIONS: Final = "transaction.version"  # KIP-890: level 2 ends each transaction with a new epoch
-FEATURES: Final = {CONDITIONAL_APPEND: Feature(1, 1), TRANSACTIONS: Feature(0, 2, finalized=2, since=4)}
+SHARE: Final = "share.version"  # KIP-932
+FEATURES: Final = {
+    CONDITIONAL_APPEND: Feature(1, 1),
+    SHARE: Feature(0, 1, finalized=1, since=SHARE_FORMAT),
+    TRANSACTIONS: Feature(0, 2, finalized=2, since=4),
+}
 
 
 def supported(version: int) -> list[m.SupportedFeature]:

@@ -183,8 +183,8 @@ _ABORTED: Final = struct.Struct(">qq")  # producer id, first offset
 _HEAD_V5: Final = struct.Struct(">ihqqq")  # + log start offset
 
 
-class _Frame:
-    """A response under construction: headers gather in `out`, batches are put between them."""
+class Frame:
+    """A response under construction: headers gather in `out`, batches are put between them. `out` is another one then."""
 
     def __init__(self, out: bytearray) -> None:
         self.out = out
@@ -193,6 +193,7 @@ class _Frame:
         self.batch_bytes = 0
 
     def put_batches(self, batches: Sequence[Buffer], size_bytes: int) -> None:
+        """Put the log's bytes here."""
         if len(batches) > _JOIN_OVER and size_bytes < len(batches) * _JOIN_BELOW_BYTES:
             self.buffers.append(b"".join(batches))
         else:
@@ -203,6 +204,7 @@ class _Frame:
         self.buffers.append(self.out)
 
     def finish(self) -> list[Buffer]:
+        """All of the response, with its length."""
         finish_response(self.headers[0], self.batch_bytes + sum(map(len, self.headers[1:])))
         return self.buffers
 
@@ -220,7 +222,7 @@ def encode_fetch(
     """The whole response frame as buffers to be written one after the other."""
     version = header.version
     flexible = version >= _FIRST_FLEXIBLE
-    frame = _Frame(start_response(header))
+    frame = Frame(start_response(header))
     frame.out += _I32.pack(throttle_ms)
     if version >= _FIRST_SESSIONS:
         frame.out += struct.pack(">hi", error_code, session_id)
@@ -252,7 +254,7 @@ def gathered(buffers: Sequence[Buffer]) -> list[Buffer]:
     return [*found, b"".join(together)]
 
 
-def _put_topic(frame: _Frame, topic: TopicFetched, version: int, isolation: int) -> None:
+def _put_topic(frame: Frame, topic: TopicFetched, version: int, isolation: int) -> None:
     flexible = version >= _FIRST_FLEXIBLE
     if version >= FIRST_TOPIC_IDS:
         frame.out += topic.topic_id or bytes(16)
@@ -271,7 +273,7 @@ def _put_topic(frame: _Frame, topic: TopicFetched, version: int, isolation: int)
         _put_partition(frame, fetched, version, isolation)
 
 
-def _put_partition(frame: _Frame, fetched: PartitionFetched, version: int, isolation: int) -> None:
+def _put_partition(frame: Frame, fetched: PartitionFetched, version: int, isolation: int) -> None:
     out, end, stable_end = frame.out, fetched.high_watermark, fetched.stable_end
     if version >= _FIRST_LOG_START:
         out += _HEAD_V5.pack(fetched.partition, fetched.error_code, end, stable_end, fetched.log_start_offset)
@@ -287,7 +289,7 @@ def _put_partition(frame: _Frame, fetched: PartitionFetched, version: int, isola
         frame.put_batches(fetched.batches, fetched.size_bytes)
 
 
-def _put_partition_compact(frame: _Frame, fetched: PartitionFetched, isolation: int) -> None:
+def _put_partition_compact(frame: Frame, fetched: PartitionFetched, isolation: int) -> None:
     out, end, stable_end = frame.out, fetched.high_watermark, fetched.stable_end
     out += _HEAD_V5.pack(fetched.partition, fetched.error_code, end, stable_end, fetched.log_start_offset)
     put_uvarint(out, len(fetched.aborted) + 1 if isolation else 0)

@@ -24,16 +24,23 @@ from antiphon.kafka.messages import (
     quotas,
     reassignments,
     security,
+    share_groups,
     telemetry,
     transactions,
 )
 from antiphon.kafka.produce_codec import PartitionProduced, ProduceRequest, encode_produce
 from antiphon.kafka.schema import Message
+from antiphon.kafka.share_fetch_codec import ShareFetched, encode_share_fetch
 from antiphon.records.batch import Buffer
 
 REASON: Final = "a test asked for this error"
 SESSION_ERRORS: Final = (code.FETCH_SESSION_ID_NOT_FOUND, 71)  # of a Fetch as a whole
 _FIRST_SESSIONS: Final = 7
+SHARE_SESSION_ERRORS: Final = (
+    code.SHARE_SESSION_NOT_FOUND,
+    code.INVALID_SHARE_SESSION_EPOCH,
+    code.SHARE_SESSION_LIMIT_REACHED,
+)
 
 Answered = Callable[[Any, int, int], Message | None]
 """Of a request, its version and an error code; None where there is no place for the error."""
@@ -63,6 +70,20 @@ def failed_fetch(header: RequestHeader, request: FetchRequest, error: int) -> li
         for wanted in request.topics
     ]
     return encode_fetch(header, 0, topics, [], isolation=request.isolation)
+
+
+def failed_share_fetch(
+    header: RequestHeader, request: share_groups.ShareFetchRequest, error: int
+) -> list[Buffer] | None:
+    """The response frame. The error stands beside each partition that is named, one of a share session at the top."""
+    if error in SHARE_SESSION_ERRORS:
+        return encode_share_fetch(header, error, REASON)
+    found = [
+        ShareFetched(topic.topic_id, wanted.partition_index, error, REASON)
+        for topic in request.topics
+        for wanted in topic.partitions
+    ]
+    return encode_share_fetch(header, code.NONE, None, found) if found else None
 
 
 def failed(api: Api, request: Message, version: int, error: int) -> Message | None:
@@ -256,6 +277,21 @@ def _telemetry(request: Any, _: int, error: int) -> Message:
     )
 
 
+def _share_acknowledged_topic(topic: Any, error: int) -> Any:
+    return share_groups.ShareAcknowledgedTopic(
+        topic_id=topic.topic_id,
+        partitions=[
+            share_groups.ShareAcknowledgedPartition(
+                partition_index=each.partition_index,
+                error_code=error,
+                error_message=REASON,
+                current_leader=share_groups.LeaderIdAndEpoch(),
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
 def _resource(kind: type[Message]) -> Callable[[Any, int], Any]:
     def one(asked: Any, error: int) -> Message:
         return kind(
@@ -295,6 +331,28 @@ ANSWERED: Final[dict[str, Answered]] = {
         ),
         "group_ids",
     ),
+    "ShareGroupHeartbeat": _top(share_groups.ShareGroupHeartbeatResponse, error_message=REASON),
+    "ShareGroupDescribe": _each(
+        lambda all_: share_groups.ShareGroupDescribeResponse(groups=all_),
+        lambda group, error: share_groups.DescribedShareGroup(
+            group_id=group, error_code=error, error_message=REASON
+        ),
+        "group_ids",
+    ),
+    "ShareAcknowledge": _each(
+        lambda all_: share_groups.ShareAcknowledgeResponse(responses=all_),
+        _share_acknowledged_topic,
+        "topics",
+    ),
+    "DescribeShareGroupOffsets": _each(
+        lambda all_: share_groups.DescribeShareGroupOffsetsResponse(groups=all_),
+        lambda group, error: share_groups.ShareOffsetsGroup(
+            group_id=group.group_id, error_code=error, error_message=REASON
+        ),
+        "groups",
+    ),
+    "AlterShareGroupOffsets": _top(share_groups.AlterShareGroupOffsetsResponse, error_message=REASON),
+    "DeleteShareGroupOffsets": _top(share_groups.DeleteShareGroupOffsetsResponse, error_message=REASON),
     "ApiVersions": _api_versions,
     "CreateTopics": _each(
         lambda all_: admin.CreateTopicsResponse(topics=all_),

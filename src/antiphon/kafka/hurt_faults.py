@@ -21,7 +21,7 @@ from antiphon.kafka.hurt_answers import ANSWERED
 
 TIMES_MAX: Final = 1_000_000
 DELAY_MS_MAX: Final = 600_000
-FAILING: Final = {"Produce", "Fetch", "Metadata", *ANSWERED}
+FAILING: Final = {"Produce", "Fetch", "ShareFetch", "Metadata", *ANSWERED}
 _BY_NAME: Final = {api.name: api for api in APIS.values()}
 
 

@@ -11,18 +11,19 @@ import msgspec
 
 from antiphon.errors import UnknownTopicError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE, RequestContext
+from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH, RequestContext
 from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.fetch_codec import FetchRequest, decode_fetch
 from antiphon.kafka.framing import RequestHeader, read_header
-from antiphon.kafka.hurt_answers import failed, failed_fetch, failed_produce
+from antiphon.kafka.hurt_answers import failed, failed_fetch, failed_produce, failed_share_fetch
 from antiphon.kafka.hurt_faults import ListenerFaults, Rule
 from antiphon.kafka.listener import BEFORE_LOGIN, KafkaListener
 from antiphon.kafka.messages.cluster import MetadataRequest, MetadataResponse
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import ProduceRequest, decode_produce
 from antiphon.kafka.schema import Message, decode
+from antiphon.kafka.share_fetch_codec import decode_share_fetch
 from antiphon.records.batch import Buffer
 
 NO_ANSWER: Final = 0  # acks of a Produce request
@@ -140,6 +141,12 @@ class HurtListener(KafkaListener):
                 done = self._fail_produce(rule, header, decode_produce(start, header.version), answer)
             elif header.api.key == FETCH:
                 fetched = failed_fetch(header, decode_fetch(start, header.version), rule.code)
+                done = fetched is not None and rule.tally.take()
+                if done and fetched is not None:
+                    answer.send(*fetched)
+            elif header.api.key == SHARE_FETCH:
+                wanted = decode_share_fetch(start, header.version)
+                fetched = failed_share_fetch(header, wanted, rule.code)
                 done = fetched is not None and rule.tally.take()
                 if done and fetched is not None:
                     answer.send(*fetched)

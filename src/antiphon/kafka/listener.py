@@ -23,6 +23,7 @@ from antiphon.kafka.connection import Answer, Connection, Inbox
 from antiphon.kafka.fetch_sessions import SESSIONS_MAX
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
 from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
@@ -31,6 +32,7 @@ from antiphon.kafka.handlers.elections import ElectionHandler
 from antiphon.kafka.handlers.fetch import FetchHandler
 from antiphon.kafka.handlers.group_admin import GroupAdminHandler
 from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
+from antiphon.kafka.handlers.group_settings import GroupSettings
 from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
@@ -42,6 +44,9 @@ from antiphon.kafka.handlers.producers import ProducersHandler
 from antiphon.kafka.handlers.quorum import QuorumHandler
 from antiphon.kafka.handlers.quotas import QuotaHandler
 from antiphon.kafka.handlers.reassignments import ReassignmentHandler
+from antiphon.kafka.handlers.share_fetch import ShareFetchHandler
+from antiphon.kafka.handlers.share_groups import ShareGroupHandler
+from antiphon.kafka.handlers.share_offsets import ShareOffsetsHandler
 from antiphon.kafka.handlers.telemetry import TelemetryHandler
 from antiphon.kafka.handlers.topics import TopicHandler
 from antiphon.kafka.handlers.transaction_offsets import TransactionOffsetsHandler
@@ -106,7 +111,9 @@ def _handlers(
     coordinator: GroupCoordinator,
     service: TransactionService,
     aside: OneThread,
+    shares: SharePartitions,
 ) -> Handlers:
+    groups = config.groups
     cache = MetadataCache(gateway)
     offsets, pending, asker = service.offsets, service.pending, service.asker
     group_offsets = GroupOffsetsHandler(gateway, coordinator, offsets, pending)
@@ -123,9 +130,14 @@ def _handlers(
         transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
         group_offsets=group_offsets,
         group_admin=GroupAdminHandler(coordinator, offsets, pending),
-        consumer_groups=ConsumerGroupHandler(gateway, coordinator, config.groups.metadata_bytes_max),
+        consumer_groups=ConsumerGroupHandler(gateway, coordinator, groups.metadata_bytes_max),
+        share_groups=ShareGroupHandler(gateway, coordinator, groups.metadata_bytes_max),
+        share_fetch=ShareFetchHandler(gateway, cache, config.quotas, shares, groups.share),
+        share_offsets=ShareOffsetsHandler(gateway, coordinator, service.share_states),
         topics=TopicHandler(gateway, cache, defaults, config.quotas),
-        configs=ConfigHandler(gateway, cache, defaults, config.groups),
+        configs=ConfigHandler(
+            gateway, cache, defaults, GroupSettings(config.groups, coordinator, service.share_asker)
+        ),
         elections=ElectionHandler(gateway, cache),
         reassignments=ReassignmentHandler(gateway, cache),
         topic_partitions=TopicPartitionsHandler(gateway, cache),
@@ -160,7 +172,10 @@ class KafkaListener:
         self._config = config
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
         self._aside = OneThread()
-        self._handlers = _handlers(gateway, config, self._coordinator, transactions, self._aside)
+        self._shares = SharePartitions(gateway, transactions.share_asker, config.groups.share)
+        self._handlers = _handlers(
+            gateway, config, self._coordinator, transactions, self._aside, self._shares
+        )
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
         self._sizes = AnswerSizes()
@@ -218,6 +233,7 @@ class KafkaListener:
         if self._look is not None:
             self._look.cancel()
         await self._handlers.metadata.stop()
+        await self._shares.stop()
         await self._coordinator.stop()
         for connection in list(self._connections):
             connection.close()
@@ -266,6 +282,7 @@ class KafkaListener:
         if self._connections.pop(connection, None) is not None:
             self._addresses.leave(connection.client_host)
         self._handlers.fetch.sessions.ended(connection)
+        self._handlers.share_fetch.ended(connection)
 
     def dispatch(self, frame: memoryview, answer: Answer) -> None:
         """Decode a request and begin to work on it."""

@@ -12,8 +12,10 @@ knows.
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from antiphon.model.access import NO_CHANGE, AccessBook, AccessDelta
 from antiphon.model.body import Body
@@ -21,6 +23,7 @@ from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, Recovery
 from antiphon.model.requests import AdminRequest
 
 LIVE_SETS_MAX = 2_000
+SHARE_STATES_MAX = 64
 
 
 class ShardChange(msgspec.Struct, frozen=True, array_like=True):
@@ -230,11 +233,59 @@ class EndOffsets(Body, frozen=True, array_like=True, tag=True):
     commit: bool
 
 
-NodeQuestion = AskTransaction | EndOffsets
+class PutShareState(msgspec.Struct, frozen=True, array_like=True):
+    """Store a share-partition's row, where the row has the version that its leader knows (-1: there is none yet).
+
+    `group_version`: of the share group's own row, which a new row is not made without.
+    """
+
+    topic_id: bytes
+    partition: int
+    value: bytes
+    expected_version: int
+    group_version: int = -1
+
+
+class AskShareStates(Body, frozen=True, array_like=True, tag=True):
+    """Leaders of share-partitions ask their group's coordinator to store some, and for what is stored of others.
+
+    Answered by `ShareStates`.
+    """
+
+    group: str
+    puts: Annotated[tuple[PutShareState, ...], Meta(max_length=SHARE_STATES_MAX)] = ()
+    reads: Annotated[tuple[tuple[bytes, int], ...], Meta(max_length=SHARE_STATES_MAX)] = ()
+
+
+class ShareStates(Body, frozen=True, array_like=True, tag=True):
+    """What was asked for, in order.
+
+    Attributes:
+        versions: of the rows that were put; -1: refused, as the row had another version.
+        rows: version and value of each row that was read; (-1, b""): there is none.
+        group_version: of the share group's own row; -1: there is no such group.
+        settings: of the group, as an operator set them.
+    """
+
+    versions: tuple[int, ...] = ()
+    rows: tuple[tuple[int, bytes], ...] = ()
+    group_version: int = -1
+    settings: dict[str, str] = {}
+
+
+class SetShareSettings(Body, frozen=True, array_like=True, tag=True):
+    """Set what holds for one share group; None: back to the default. Answered by `ShareStates`, with the settings."""
+
+    group: str
+    changes: dict[str, str | None] = {}
+    validate_only: bool = False
+
+
+NodeQuestion = AskTransaction | EndOffsets | AskShareStates | SetShareSettings
 ClusterRequest = (
     Register | Heartbeat | ReserveProducerIds | DeleteBefore | Command | SplitReport | NodeQuestion
 )
-ClusterReply = TransactionAnswer | HeartbeatReply | ProducerIdBlock | CommandDone
+ClusterReply = TransactionAnswer | ShareStates | HeartbeatReply | ProducerIdBlock | CommandDone
 
 
 def mark_of(recovery: Recovery | None) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon.model.cluster import (
+    AskShareStates,
     AskTransaction,
     Command,
     DeleteBefore,
@@ -13,6 +14,7 @@ from antiphon.model.cluster import (
     MetadataDelta,
     Register,
     ReserveProducerIds,
+    SetShareSettings,
     SplitReport,
 )
 from antiphon.node.peer_wire import SnapshotRequest, decode_peer, with_payload
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from antiphon.wire.frames import Buffer, Decode
 
 CLUSTER_REQUESTS: Final = (Register, Heartbeat, ReserveProducerIds, DeleteBefore, Command, SplitReport)
-QUESTIONS: Final = (AskTransaction, EndOffsets)
+QUESTIONS: Final = (AskTransaction, EndOffsets, AskShareStates, SetShareSettings)
 
 
 class PeerFrames(Protocol):

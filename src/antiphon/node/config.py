@@ -145,6 +145,17 @@ class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
     max_size: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
 
 
+class ShareGroups(msgspec.Struct, forbid_unknown_fields=True):
+    """Share groups: Kafka's `group.share.*` of the same names."""
+
+    heartbeat_interval_ms: Annotated[int, Meta(ge=10, le=2**31 - 1)] = 5_000
+    session_timeout_ms: Annotated[int, Meta(ge=100, le=2**31 - 1)] = 45_000
+    max_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
+    record_lock_duration_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 30_000
+    delivery_count_limit: Annotated[int, Meta(ge=2, le=10)] = 5
+    partition_max_record_locks: Annotated[int, Meta(ge=100, le=10_000)] = 2_000
+
+
 class Cleaner(msgspec.Struct, forbid_unknown_fields=True):
     """How logs are compacted: bytes read a second (0: as fast as it goes), memory for the keys of a pass, and how long to
     wait between two passes. Kafka's `log.cleaner.io.max.bytes.per.second`, `.dedupe.buffer.size` and `.backoff.ms`.
@@ -226,6 +237,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     log: LogFiles = msgspec.field(default_factory=LogFiles)
     transactions: Transactions = msgspec.field(default_factory=Transactions)
     consumer_groups: ConsumerGroups = msgspec.field(default_factory=ConsumerGroups)
+    share_groups: ShareGroups = msgspec.field(default_factory=ShareGroups)
     sessions: Sessions = msgspec.field(default_factory=Sessions)
     security: Security = msgspec.field(default_factory=Security)
 

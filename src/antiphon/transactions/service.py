@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from antiphon.coordination.transactions import Producer
 from antiphon.gateway.interface import Gateway
-from antiphon.model.cluster import AskTransaction, EndOffsets
+from antiphon.model.cluster import AskShareStates, AskTransaction, EndOffsets, SetShareSettings
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.requests import Done
 from antiphon.transactions.asking import TransactionAsker
@@ -21,6 +21,8 @@ from antiphon.transactions.group_offsets import GroupOffsets
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.operator import answer_operator
 from antiphon.transactions.pending_offsets import PendingOffsets
+from antiphon.transactions.share_states import ShareStateAsker, ShareStateKeeper
+from antiphon.transactions.share_states import answer_of as answer_of_shares
 from antiphon.transactions.steps import Parts, Steps
 
 GROUP_SHARDS: Final = 4
@@ -32,7 +34,8 @@ class TransactionService:
     Attributes:
         coordinator: of the transactional ids whose shard this node leads.
         asker: asks the coordinator of any id, for appends and offsets that come here.
-        groups: where groups are; `offsets` and `pending` are the offsets in that table.
+        groups: where groups are; `offsets` and `pending` are the offsets in that table, `share_states` share-partitions.
+        share_asker: asks any group's coordinator for those.
     """
 
     def __init__(self, gateway: Gateway, config: TransactionConfig = DEFAULT_TRANSACTION_CONFIG) -> None:
@@ -41,6 +44,8 @@ class TransactionService:
         self.groups = InternalTable(gateway, GROUPS_TABLE, GROUP_SHARDS, "group")
         self.offsets = GroupOffsets(gateway)
         self.pending = PendingOffsets(gateway, self.offsets)
+        self.share_states = ShareStateKeeper(gateway, self.groups)
+        self.share_asker = ShareStateAsker(gateway, self.share_states)
         self._gateway = gateway
         self._steps = Steps(
             gateway, Parts(self.coordinator, self.asker, self.groups, self.offsets, self.pending)
@@ -64,6 +69,8 @@ class TransactionService:
             return Done()
         if isinstance(body, AskTransaction):
             return await answer_of(self.coordinator, body)
+        if isinstance(body, AskShareStates | SetShareSettings):
+            return await answer_of_shares(self.share_states, body)
         if self._steps.answers(body):
             return await self._steps.answer(body)
         return await answer_operator(self.coordinator, body)

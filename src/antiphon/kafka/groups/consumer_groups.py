@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol that this node coordinates: those whose shard of `__groups` it leads.
+"""Groups of the consumer protocol, and share groups, that this node coordinates: those whose shard of `__groups` it leads.
 
 All groups of a shard are read when this node begins to lead it in a term. So members whose clients are gone time out, and
 those whose clients are there go on with the epochs that they have.
@@ -12,7 +12,7 @@ by now. When a write fails, nobody knows whether it took effect: all that waits 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -26,9 +26,17 @@ from antiphon.coordination.consumer_terms import (
     Refused,
     RowName,
 )
+from antiphon.coordination.share_group import ShareGroup
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError, UnavailableError
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka.groups.consumer_rows import ABSENT, ConsumerRows, GroupChangedError, StoredGroup
+from antiphon.kafka.groups.consumer_rows import (
+    ABSENT,
+    CONSUMER,
+    SHARE,
+    ConsumerRows,
+    GroupChangedError,
+    StoredGroup,
+)
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import LOOK_S, Holder, LedShard, LedShards
 
@@ -40,14 +48,26 @@ STEPS_MAX: Final = 64  # requests that one write answers
 Step = Callable[[ConsumerGroup, int], Any]
 
 
+class GroupKind(NamedTuple):
+    """What kind of groups are hosted: how one is made, and where its rows are."""
+
+    what: str  # "consumer groups": for errors
+    group: type[ConsumerGroup]
+    prefix: str
+
+
+CONSUMERS: Final = GroupKind("consumer groups", ConsumerGroup, CONSUMER)
+SHARES: Final = GroupKind("share groups", ShareGroup, SHARE)
+
+
 class _Hosted:
     """One group: as it is in memory, and who waits for it."""
 
-    def __init__(self, group_id: str, shard_id: int, term: int) -> None:
+    def __init__(self, group_id: str, led: "_Led", group: ConsumerGroup) -> None:
         self.group_id = group_id
-        self.shard_id = shard_id
-        self.term = term
-        self.group = ConsumerGroup()
+        self.shard_id = led.shard_id
+        self.term = led.term
+        self.group = group
         self.version = ABSENT
         self.sizes: dict[RowName, int] = {}
         self.queue: deque[tuple[Step, asyncio.Future[Any]]] = deque()
@@ -72,12 +92,15 @@ class _Led(LedShard):
 class ConsumerGroups:
     """See the module's text. Methods raise NotLeaderError where another node coordinates, NotReadyError while it reads."""
 
-    def __init__(self, gateway: Gateway, table: InternalTable, bounds: GroupBounds) -> None:
+    def __init__(
+        self, gateway: Gateway, table: InternalTable, bounds: GroupBounds, kind: GroupKind = CONSUMERS
+    ) -> None:
         self.bounds = bounds
+        self._kind = kind
         self._gateway = gateway
         self._table = table
-        self._rows = ConsumerRows(gateway)
-        holder = Holder("consumer groups", _Led, self._rows.load, self._take_rows, self._drop)
+        self._rows = ConsumerRows(gateway, kind.prefix)
+        holder = Holder(kind.what, _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
         self._kept_bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -111,6 +134,15 @@ class ConsumerGroups:
             raise NotReadyError(f"group {group_id!r} is being read; ask again")
         return hosted.group if hosted.is_known else None
 
+    def has(self, group_id: str) -> bool:
+        """Is there such a group here, as far as is known now?"""
+        try:
+            led = self._led.get(self._table.home(group_id)[0])
+        except AntiphonError:
+            return False  # another node says what there is
+        hosted = None if led is None else led.hosted.get(group_id)
+        return hosted is not None and (hosted.is_known or not hosted.is_read)
+
     def found(self) -> dict[str, ConsumerGroup]:
         """All groups here, by name."""
         return {
@@ -122,20 +154,20 @@ class ConsumerGroups:
         }
 
     async def heartbeat(
-        self, group_id: str, asked: Beat, catalog: Catalog, is_classic: Callable[[], bool]
+        self, group_id: str, asked: Beat, catalog: Catalog, is_other: Callable[[], bool]
     ) -> Beaten | Refused:
-        """ConsumerGroupHeartbeat. `is_classic`: does the group have members of the classic protocol?"""
+        """A heartbeat. `is_other`: is there such a group of another kind, which would have to be gone first?"""
         led = self._led_of(group_id)
         hosted = led.hosted.get(group_id)
         if hosted is None:
             if asked.epoch != JOIN_EPOCH:
-                return Refused.UNKNOWN_GROUP if is_classic() else Refused.UNKNOWN_MEMBER
+                return Refused.UNKNOWN_GROUP if is_other() else Refused.UNKNOWN_MEMBER
             hosted = self._host(led, group_id)
         if asked.epoch == JOIN_EPOCH and self._kept_bytes > KEPT_BYTES_MAX:
             raise OverloadedError(f"this node keeps {self._kept_bytes} bytes about groups already")
 
         def step(group: ConsumerGroup, now_ms: int) -> Beaten | Refused:
-            if not group.members and is_classic():
+            if not group.members and is_other():
                 return Refused.UNKNOWN_GROUP
             return group.heartbeat(now_ms, asked, catalog)
 
@@ -188,7 +220,7 @@ class ConsumerGroups:
         if failed is not None:
             self._read_again(hosted)
             return
-        hosted.group = ConsumerGroup(self.bounds)
+        hosted.group = self._kind.group(self.bounds)
         self._let_go(hosted)
 
     # -- steps ----------------------------------------------------------------------------------------------------
@@ -287,7 +319,7 @@ class ConsumerGroups:
             return
 
     def _restore(self, hosted: _Hosted, stored: StoredGroup) -> None:
-        hosted.group = ConsumerGroup.restored(_now_ms(), self.bounds, stored.rows)
+        hosted.group = self._kind.group.restored(_now_ms(), self.bounds, stored.rows)
         hosted.version = stored.version
         self._kept_bytes += sum(stored.sizes.values()) - sum(hosted.sizes.values())
         hosted.sizes = dict(stored.sizes)
@@ -324,8 +356,7 @@ class ConsumerGroups:
     def _host(self, led: _Led, group_id: str) -> _Hosted:
         if sum(len(each.hosted) for each in self._led) >= GROUPS_MAX:
             raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
-        hosted = led.hosted[group_id] = _Hosted(group_id, led.shard_id, led.term)
-        hosted.group = ConsumerGroup(self.bounds)
+        hosted = led.hosted[group_id] = _Hosted(group_id, led, self._kind.group(self.bounds))
         return hosted
 
     def _let_go(self, hosted: _Hosted, led: _Led | None = None) -> None:
@@ -347,7 +378,7 @@ class ConsumerGroups:
 
     def _take_rows(self, led: _Led, groups: dict[str, StoredGroup]) -> None:
         for group_id, stored in groups.items():
-            hosted = led.hosted[group_id] = _Hosted(group_id, led.shard_id, led.term)
+            hosted = led.hosted[group_id] = _Hosted(group_id, led, self._kind.group(self.bounds))
             self._restore(hosted, stored)
             self._arm(hosted)
 

@@ -1,8 +1,8 @@
-"""Rows of groups of the consumer protocol, in the group's shard of `__groups`.
+"""Rows of groups of the consumer protocol, and of share groups, in the group's shard of `__groups`.
 
-`consumer/<group>/<kind>/<name>`: the group itself (no name), its members and their targets by member id, and what regular
-expressions matched. Every write of a group rests on the version of the group's own row, and puts a new one. So whoever
-holds a group as it was reads it again before it changes anything.
+`consumer/<group>/<kind>/<name>`, and `sharegroup/...` for share groups: the group itself (no name), its members and their
+targets by member id, and what regular expressions matched. Every write of a group rests on the version of the group's own
+row, and puts a new one. So whoever holds a group as it was reads it again before it changes anything.
 
 A row that is none of ours is passed over, with a line in the node's log.
 """
@@ -25,9 +25,19 @@ from antiphon.coordination.consumer_terms import (
 )
 from antiphon.errors import UNDECODABLE, UnavailableError
 from antiphon.gateway.interface import Gateway
-from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
+from antiphon.model.requests import (
+    Delete,
+    DeleteRange,
+    OpStatus,
+    Put,
+    TableGet,
+    TableOp,
+    TableScan,
+    TableWrite,
+)
 from antiphon.model.rows import Row
 from antiphon.transactions.group_offsets import escaped
+from antiphon.transactions.share_rows import SHARE_GROUP, settings_row, state_rows
 
 ABSENT: Final = -1  # version of a row that is not there
 SCAN_ROWS: Final = 500
@@ -36,8 +46,8 @@ WRITE_MS: Final = 10_000
 WRITE_BYTES_MAX: Final = (
     512 * 1024
 )  # of targets that are written beside the rows that have to be written together
-_PREFIX: Final = b"consumer/"
-_AFTER_PREFIX: Final = b"consumer0"  # "0" is the byte after "/"
+CONSUMER: Final = "consumer"
+SHARE: Final = SHARE_GROUP
 _INT32_MAX: Final = 2**31 - 1
 
 _Packed = dict[bytes, tuple[int, ...]]  # partitions by topic id
@@ -73,17 +83,18 @@ class GroupChangedError(Exception):
 class ConsumerRows:
     """Reads and writes rows in shards that this node leads. Methods raise what the gateway's table calls raise."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, prefix: str = CONSUMER) -> None:
         self._gateway = gateway
+        self._prefix = prefix
         self._told: set[bytes] = set()
 
     async def load(self, shard_id: int) -> dict[str, StoredGroup]:
         """Every group of a shard, by name."""
-        return await self._read(shard_id, _PREFIX, _AFTER_PREFIX)
+        return await self._read(shard_id, f"{self._prefix}/".encode(), f"{self._prefix}0".encode())
 
     async def load_one(self, shard_id: int, group: str) -> StoredGroup | None:
         """One group; None where there is none."""
-        return (await self._read(shard_id, *_range(group))).get(group)
+        return (await self._read(shard_id, *rows_of(self._prefix, group))).get(group)
 
     async def write(
         self, shard_id: int, group: str, version: int, row: GroupRow, changes: Changes
@@ -100,7 +111,7 @@ class ConsumerRows:
         for name, body in changes.items():
             if name[0] is Kind.GROUP:
                 continue
-            op = _op(group, name, body)
+            op = self._op(group, name, body)
             sizes[name] = len(op.value) if isinstance(op, Put) else 0
             if name[0] is not Kind.TARGET:
                 together.append(op)
@@ -116,16 +127,20 @@ class ConsumerRows:
 
     async def confirm(self, shard_id: int, group: str, version: int) -> None:
         """Return when it is certain that the group's own row was of this version. Raises GroupChangedError."""
-        key = _key(group, (Kind.GROUP, ""))
+        key = row_key(self._prefix, group, (Kind.GROUP, ""))
         (row,) = (await self._gateway.table_get(TableGet(shard_id, (key,)))).rows
         if version != (ABSENT if row is None else row.version.id):
             raise GroupChangedError
 
     async def forget(self, shard_id: int, group: str, version: int, names: Iterable[RowName]) -> None:
-        """Remove a group without members. Raises GroupChangedError."""
-        ops: list[TableOp] = [Delete(_key(group, name)) for name in names if name[0] is not Kind.GROUP]
+        """Remove a group without members, and what is kept of it elsewhere. Raises GroupChangedError."""
+        ops: list[TableOp] = [
+            Delete(row_key(self._prefix, group, name)) for name in names if name[0] is not Kind.GROUP
+        ]
+        if self._prefix == SHARE:
+            ops += [DeleteRange(*state_rows(group)), DeleteRange(*settings_row(group))]
         if version != ABSENT:
-            ops.append(Delete(_key(group, (Kind.GROUP, "")), expected_version=version))
+            ops.append(Delete(row_key(self._prefix, group, (Kind.GROUP, "")), expected_version=version))
         written = await self._gateway.table_write(
             TableWrite(shard_id, tuple(ops), atomic=True, timeout_ms=WRITE_MS)
         )
@@ -133,7 +148,9 @@ class ConsumerRows:
             raise GroupChangedError
 
     async def _write(self, shard_id: int, group: str, version: int, row: GroupRow, ops: list[TableOp]) -> int:
-        put = Put(_key(group, (Kind.GROUP, "")), _ENCODER.encode(row), expected_version=version)
+        put = Put(
+            row_key(self._prefix, group, (Kind.GROUP, "")), _ENCODER.encode(row), expected_version=version
+        )
         written = await self._gateway.table_write(
             TableWrite(shard_id, (put, *ops), atomic=True, timeout_ms=WRITE_MS)
         )
@@ -157,7 +174,7 @@ class ConsumerRows:
 
     def _take(self, row: Row, found: dict[str, StoredGroup]) -> None:
         try:
-            group, name = _split(row.key)
+            group, name = _split(self._prefix, row.key)
             body = _decoded(name, row.value or b"")
         except (*UNDECODABLE, ValueError) as error:
             self._tell(row.key, str(error))
@@ -168,30 +185,31 @@ class ConsumerRows:
         if name[0] is Kind.GROUP:
             found[group] = stored._replace(version=row.version.id)
 
+    def _op(self, group: str, name: RowName, body: RowBody | None) -> Put | Delete:
+        key = row_key(self._prefix, group, name)
+        return Delete(key) if body is None else Put(key, _encoded(body))
+
     def _tell(self, key: bytes, reason: str) -> None:
         if key not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(key)
             structlog.get_logger().error("group_row_not_readable", key=key[:200], reason=reason)
 
 
-def _op(group: str, name: RowName, body: RowBody | None) -> Put | Delete:
-    key = _key(group, name)
-    return Delete(key) if body is None else Put(key, _encoded(body))
+def row_key(prefix: str, group: str, name: RowName) -> bytes:
+    """The key of a row of a group."""
+    return f"{prefix}/{escaped(group)}/{name[0]}/{name[1]}".encode()
 
 
-def _key(group: str, name: RowName) -> bytes:
-    return f"consumer/{escaped(group)}/{name[0]}/{name[1]}".encode()
+def rows_of(prefix: str, group: str) -> tuple[bytes, bytes]:
+    """The range of keys that begin with this prefix and this group."""
+    return f"{prefix}/{escaped(group)}/".encode(), f"{prefix}/{escaped(group)}0".encode()  # 0 comes after /
 
 
-def _range(group: str) -> tuple[bytes, bytes]:
-    return f"consumer/{escaped(group)}/".encode(), f"consumer/{escaped(group)}0".encode()
-
-
-def _split(key: bytes) -> tuple[str, RowName]:
-    """Group and name of a row, exactly as `_key` makes them; raises ValueError."""
+def _split(prefix: str, key: bytes) -> tuple[str, RowName]:
+    """Group and name of a row, exactly as `row_key` makes them; raises ValueError."""
     _, written, kind, name = key.decode().split("/", 3)
     group, found = written.replace("%2F", "/").replace("%25", "%"), (Kind(kind), name)
-    if _key(group, found) != key:
+    if row_key(prefix, group, found) != key:
         raise ValueError("not as this node would write it")
     return group, found
 

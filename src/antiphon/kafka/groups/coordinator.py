@@ -18,7 +18,7 @@ from antiphon.errors import AntiphonError, OverloadedError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
-from antiphon.kafka.groups.consumer_groups import ConsumerGroups
+from antiphon.kafka.groups.consumer_groups import SHARES, ConsumerGroups
 from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
 from antiphon.kafka.topic_config import GROUPS_TABLE
@@ -43,6 +43,7 @@ class GroupCoordinator:
         self._config = config
         self._table = InternalTable(gateway, GROUPS_TABLE, table_shards, "group")
         self.consumers = ConsumerGroups(gateway, self._table, config.consumer)
+        self.shares = ConsumerGroups(gateway, self._table, config.share.members, SHARES)
         self._hosted: dict[str, _Hosted] = {}
         self._kept_bytes: dict[str, int] = {}  # metadata and assignments, by group
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
@@ -53,6 +54,7 @@ class GroupCoordinator:
         """Begin to watch who leads the shards of the table."""
         self._watch = asyncio.get_running_loop().create_task(self._watch_leaders(), name="group leaders")
         self.consumers.start()
+        self.shares.start()
 
     async def stop(self) -> None:
         """Stop all timers; whoever waits is told to look for another coordinator."""
@@ -61,6 +63,7 @@ class GroupCoordinator:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         await self.consumers.stop()
+        await self.shares.stop()
         await self._table.stop()
         for group_id in list(self._hosted):
             self._drop(group_id)
@@ -150,6 +153,8 @@ class GroupCoordinator:
         """May this member commit offsets? The group is one of either protocol, and read (`ready`)."""
         group = self.find(group_id)
         if group is None:
+            if self.is_share(group_id):
+                return code.GROUP_ID_NOT_FOUND
             consumers = self.consumers.find(group_id)
             if consumers is not None:
                 return code_of_refused(consumers.check_offsets(member_id, generation))
@@ -157,18 +162,33 @@ class GroupCoordinator:
         return group.check_commit(_now_ms(), member_id, instance_id, generation)
 
     async def ready(self, group_id: str) -> None:
-        """Wait until it is known whether the group is one of the consumer protocol."""
+        """Wait until it is known whether the group is one of the consumer protocol, or a share group."""
         await self.consumers.ready(group_id)
+        await self.shares.ready(group_id)
 
     async def _may_be_classic(self, group_id: str) -> bool:
         """Has the group no members of the consumer protocol? Then it is of the classic one from now on."""
         await self.ready(group_id)
+        if self.is_share(group_id):
+            return False
         found = self.consumers.find(group_id)
         return found is None or (not found.members and await self.consumers.forget(group_id))
 
     def is_classic(self, group_id: str) -> bool:
         """Has the group members of the classic protocol?"""
         return self._found(group_id) is not None
+
+    def is_share(self, group_id: str) -> bool:
+        """Is there a share group of this name, with members or without?"""
+        return self.shares.has(group_id)
+
+    def is_no_consumer(self, group_id: str) -> bool:
+        """Has the group members of the classic protocol, or is it a share group?"""
+        return self.is_classic(group_id) or self.is_share(group_id)
+
+    def is_no_share(self, group_id: str) -> bool:
+        """Is there a group of another kind of this name, with members or without?"""
+        return self.is_classic(group_id) or self.consumers.has(group_id)
 
     def _check_room(self, request: Join) -> None:
         """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""

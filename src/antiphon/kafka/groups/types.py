@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from antiphon.coordination.consumer_assignors import SIMPLE
 from antiphon.coordination.consumer_terms import GroupBounds
+from antiphon.coordination.share_terms import ShareBounds
 
 Token = object
 
@@ -29,6 +31,15 @@ TRANSITIONS: Final = frozenset({
 })  # fmt: skip
 
 
+class ShareConfig(NamedTuple):
+    """Of share groups. `sessions_max`: of one node."""
+
+    members: GroupBounds = GroupBounds(max_size=200, assignors=(SIMPLE,))
+    records: ShareBounds = ShareBounds()
+    sessions_max: int = 2_000
+    partitions_max: int = 20_000  # share-partitions of one node
+
+
 class GroupConfig(NamedTuple):
     """Bounds and delays in ms."""
 
@@ -42,10 +53,19 @@ class GroupConfig(NamedTuple):
     kept_bytes_max: int = 32 * 1024 * 1024  # metadata and assignments of all groups of a node
     abandoned_ms: int = 10_000  # how long a member is kept whose connection ended while it waited to join
     consumer: GroupBounds = GroupBounds()  # of groups of the consumer protocol
+    share: ShareConfig = ShareConfig()
 
-    def bounded(self, heartbeat_interval_ms: int, session_timeout_ms: int, max_size: int) -> "GroupConfig":
-        """With what an operator says of groups of the consumer protocol."""
-        return self._replace(consumer=GroupBounds(heartbeat_interval_ms, session_timeout_ms, max_size))
+    def bounded(
+        self, consumer: tuple[int, int, int], share: tuple[int, int, int], records: tuple[int, int, int]
+    ) -> "GroupConfig":
+        """With what an operator says: interval of heartbeats, session time-out and size of either kind of groups, and the
+        bounds of share-partitions.
+        """
+        members = GroupBounds(*share, assignors=(SIMPLE,))
+        return self._replace(
+            consumer=GroupBounds(*consumer),
+            share=self.share._replace(members=members, records=ShareBounds(*records)),
+        )
 
 
 DEFAULT_GROUP_CONFIG: Final = GroupConfig()

@@ -3,14 +3,13 @@
 import asyncio
 from typing import Final
 
-import msgspec
-
-from antiphon.coordination.topic_settings import BOOLEAN, INT, LIST, STRING, TOPIC_SETTINGS, TopicSetting
-from antiphon.errors import InvalidRequestError, UnknownTopicError
+from antiphon.coordination.share_settings import SETTINGS
+from antiphon.coordination.topic_settings import BOOLEAN, INT, LIST, TOPIC_SETTINGS, TopicSetting
+from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.groups.types import GroupConfig
+from antiphon.kafka.handlers.group_settings import RESET, SET, SOURCES, GroupSettings, of_broker
 from antiphon.kafka.handlers.refusals import (
     RefusedError,
     check_setting,
@@ -40,8 +39,6 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-SET: Final = 0
-RESET: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
 FIXED: Final = frozenset({"election", "writers", "conflict", "key.sorting"})  # when a topic is made
@@ -58,10 +55,10 @@ THROTTLES: Final = frozenset(
 
 
 class ConfigHandler:
-    """Settings of topics; of nodes those that tools look for."""
+    """Settings of topics and groups; of nodes those that tools look for."""
 
     def __init__(
-        self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults, groups: GroupConfig
+        self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults, groups: GroupSettings
     ) -> None:
         self._gateway = gateway
         self._cache = cache
@@ -77,18 +74,18 @@ class ConfigHandler:
             (resource.resource_type, resource.resource_name): resource for resource in request.resources
         }
         for resource in wanted.values():
-            results.append(self._describe(resource, request, context.rights))
+            results.append(await self._describe(resource, request, context.rights))
             await asyncio.sleep(0)  # others first
         return m.DescribeConfigsResponse(results=results)
 
-    def _describe(
+    async def _describe(
         self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest, rights: Rights
     ) -> m.DescribedResource:
         described = m.DescribedResource(
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
         if wanted.resource_type in {BROKER, GROUP}:
-            refused, found = self._of_nodes(wanted, rights)
+            refused, found = await self._of_nodes(wanted, rights)
             described.error_code = refused
             keys = wanted.configuration_keys
             described.configs = [one for one in found if keys is None or one.name in keys]
@@ -112,16 +109,19 @@ class ConfigHandler:
         ]
         return described
 
-    def _of_nodes(
+    async def _of_nodes(
         self, wanted: m.DescribeConfigsResource, rights: Rights
     ) -> tuple[int, list[m.DescribedSetting]]:
-        """What nodes decide for themselves and for groups, which have no settings of their own; or an error."""
+        """What nodes decide for themselves, and what holds for a group; or an error."""
         if wanted.resource_type == BROKER:
             if rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
                 return code.NONE, self._broker_settings(wanted.resource_name)
             return code.CLUSTER_AUTHORIZATION_FAILED, []
         if rights.may(Operation.DESCRIBE_CONFIGS, Resource.GROUP, wanted.resource_name):
-            return code.NONE, settings_of_each_group(self._groups)
+            try:
+                return code.NONE, await self._groups.of_group(wanted.resource_name)
+            except AntiphonError as error:
+                return code.coordinator_code_of(error), []
         return code.GROUP_AUTHORIZATION_FAILED, []
 
     def _broker_settings(self, name: str) -> list[m.DescribedSetting]:
@@ -131,20 +131,20 @@ class ConfigHandler:
             return []
         told, default = self._defaults, TopicDefaults()
         found = [
-            _of_broker("advertised.listeners", f"PLAINTEXT://{node.host}:{node.port}", SOURCE_BROKER),
-            _of_broker("node.id", str(node.node_id), SOURCE_BROKER),
-            _of_broker("broker.rack", node.rack or None, SOURCE_BROKER if node.rack else SOURCE_DEFAULT),
+            of_broker("advertised.listeners", f"PLAINTEXT://{node.host}:{node.port}", SOURCE_BROKER),
+            of_broker("node.id", str(node.node_id), SOURCE_BROKER),
+            of_broker("broker.rack", node.rack or None, SOURCE_BROKER if node.rack else SOURCE_DEFAULT),
         ]
         if node.node_id == self._gateway.node_id:
             creates, creates_source = str(told.auto_create).lower(), told.auto_create != default.auto_create
             found += [
-                _of_broker("auto.create.topics.enable", creates, _SOURCES[creates_source], BOOLEAN),
-                _of_broker("num.partitions", str(told.shards), _SOURCES[told.shards != default.shards], INT),
+                of_broker("auto.create.topics.enable", creates, SOURCES[creates_source], BOOLEAN),
+                of_broker("num.partitions", str(told.shards), SOURCES[told.shards != default.shards], INT),
             ]
-            found += group_settings(self._groups)
+            found += self._groups.of_nodes()
         for own_name, topic_name in BROKER_DEFAULTS.items():
             setting = TOPIC_SETTINGS[topic_name]
-            found.append(_of_broker(own_name, setting.default, SOURCE_DEFAULT, setting.kafka_type))
+            found.append(of_broker(own_name, setting.default, SOURCE_DEFAULT, setting.kafka_type))
         return sorted(found, key=lambda one: one.name)
 
     async def alter(
@@ -172,7 +172,7 @@ class ConfigHandler:
             named = {one.name for one in wanted.configs}
             changes += [
                 m.AlterableSetting(name=name, config_operation=RESET, value=None)
-                for name in self._own_settings(wanted)
+                for name in await self._own_settings(wanted)
                 if name not in named
             ]
             resource = m.AlterableResource(
@@ -192,8 +192,10 @@ class ConfigHandler:
             resource_name=resource.resource_name,
         )
 
-    def _own_settings(self, resource: m.ReplacedResource) -> list[str]:
-        """Settings that a topic has of its own; those that are fixed when it is made stay."""
+    async def _own_settings(self, resource: m.ReplacedResource) -> list[str]:
+        """Settings that a topic or group has of its own; those that are fixed when a topic is made stay."""
+        if resource.resource_type == GROUP:
+            return sorted(SETTINGS)
         if resource.resource_type != TOPIC:
             return []
         try:
@@ -229,9 +231,14 @@ class ConfigHandler:
             if not rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
                 raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be altered")
             return
+        if resource.resource_type == GROUP:
+            if not rights.may(Operation.ALTER_CONFIGS, Resource.GROUP, resource.resource_name):
+                raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, "its settings may not be altered")
+            await self._groups.alter(resource.resource_name, configs, validate_only=validate_only)
+            return
         if resource.resource_type != TOPIC:
             raise InvalidRequestError(
-                "only topics have settings that can be altered here; a node's are in its file"
+                "only topics and groups have settings that can be altered here; a node's are in its file"
             )
         if not may(self._gateway, rights, Operation.ALTER_CONFIGS, resource.resource_name):
             raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED, "its settings may not be altered")
@@ -248,53 +255,6 @@ class ConfigHandler:
             with config_errors(True):
                 request = AlterTopic(resource.resource_name, changes, validate_only=validate_only)
                 await self._gateway.alter_topic(request)
-
-
-def settings_of_each_group(config: GroupConfig) -> list[m.DescribedSetting]:
-    """What counts for any group, be there one of this name or not."""
-    return [
-        msgspec.structs.replace(one, name=one.name.removeprefix("group."))
-        for one in group_settings(config)
-        if one.name.endswith((".heartbeat.interval.ms", ".session.timeout.ms"))
-    ]
-
-
-def group_settings(config: GroupConfig) -> list[m.DescribedSetting]:
-    """Kafka's settings of groups, as they are here."""
-    now, default = config.consumer, GroupConfig().consumer
-    consumer = [
-        ("assignors", ",".join(now.assignors), now.assignors != default.assignors, LIST),
-        (
-            "heartbeat.interval.ms",
-            str(now.heartbeat_interval_ms),
-            now.heartbeat_interval_ms != default.heartbeat_interval_ms,
-            INT,
-        ),
-        ("max.size", str(now.max_size), now.max_size != default.max_size, INT),
-        ("migration.policy", "disabled", False, STRING),
-        (
-            "session.timeout.ms",
-            str(now.session_timeout_ms),
-            now.session_timeout_ms != default.session_timeout_ms,
-            INT,
-        ),
-    ]
-    return [
-        _of_broker("group.coordinator.rebalance.protocols", "classic,consumer", SOURCE_DEFAULT, LIST),
-        *(
-            _of_broker(f"group.consumer.{name}", value, _SOURCES[told], kafka_type)
-            for name, value, told, kafka_type in consumer
-        ),
-    ]
-
-
-_SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?
-
-
-def _of_broker(name: str, value: str | None, source: int, kafka_type: int = STRING) -> m.DescribedSetting:
-    return m.DescribedSetting(
-        name=name, value=value, read_only=True, config_source=source, config_type=kafka_type
-    )
 
 
 def _is_no_throttle(change: m.AlterableSetting) -> bool:

@@ -72,7 +72,7 @@ class ConsumerGroupHandler:
                     code.TOPIC_AUTHORIZATION_FAILED, f"{rights.principal} may not describe topic {name!r}"
                 )
         consumers = self._coordinator.consumers
-        await consumers.ready(group_id)
+        await self._coordinator.ready(group_id)
         member_id = request.member_id or str(system.new_uuid())
         regex = self._regex_of(request, member_id)
         owned = request.topic_partitions
@@ -93,7 +93,7 @@ class ConsumerGroupHandler:
             else frozenset((each.topic_id, partition) for each in owned for partition in each.partitions),
         )
         return await consumers.heartbeat(
-            group_id, asked, self._topics.catalog(), lambda: self._coordinator.is_classic(group_id)
+            group_id, asked, self._topics.catalog(), lambda: self._coordinator.is_no_consumer(group_id)
         )
 
     def _regex_of(self, request: m.ConsumerGroupHeartbeatRequest, member_id: str) -> str | None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from antiphon.coordination.consumer_terms import GroupState as ConsumerState
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
@@ -18,6 +19,7 @@ from antiphon.transactions.pending_offsets import PendingOffsets
 FIRST_ID_NOT_FOUND: Final = 6  # DescribeGroups version that says GROUP_ID_NOT_FOUND instead of Dead alone
 CONSUMER: Final = "consumer"
 CLASSIC: Final = "classic"
+SHARE: Final = "share"
 
 
 class GroupAdminHandler:
@@ -78,6 +80,8 @@ class GroupAdminHandler:
         }
         for name, found in self._coordinator.consumers.found().items():
             states.setdefault(name, (str(found.state), CONSUMER, CONSUMER))
+        for name, found in self._coordinator.shares.found().items():
+            states[name] = (str(found.state if not found.members else ConsumerState.STABLE), SHARE, SHARE)
         error = code.NONE
         try:
             for shard in self._coordinator.led_shards():
@@ -118,6 +122,9 @@ class GroupAdminHandler:
             if self._coordinator.find(group_id) is not None:
                 return code.NON_EMPTY_GROUP
             await self._coordinator.ready(group_id)
+            if self._coordinator.shares.find(group_id) is not None:
+                gone = await self._coordinator.shares.forget(group_id)
+                return code.NONE if gone else code.NON_EMPTY_GROUP
             of_consumers = self._coordinator.consumers.find(group_id) is not None
             if of_consumers and not await self._coordinator.consumers.forget(group_id):
                 return code.NON_EMPTY_GROUP

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from antiphon.errors import ProtocolViolationError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE
+from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.primitives import put_nullable_string
 from antiphon.kafka.schema import Message, decode, encode
-from antiphon.simulation.cluster.kafka_messages import FetchResponse, ProduceResponse
+from antiphon.simulation.cluster.kafka_messages import FetchResponse, ProduceResponse, ShareFetchResponse
 
 REQUEST_S: Final = 3.0
 BACK_OFF_S: Final = (0.02, 0.2)
@@ -29,6 +29,7 @@ METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID = 3, 10, 22
 _LENGTH: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhi")
 Address = tuple[str, int]
+_READ: Final = {PRODUCE: ProduceResponse, FETCH: FetchResponse, SHARE_FETCH: ShareFetchResponse}
 
 
 class NoAnswerError(Exception):
@@ -198,7 +199,7 @@ class KafkaClient:
             raise NoAnswerError(f"no answer in {timeout_s} s") from error
         api = APIS[key]
         flexible = api.is_flexible(version)
-        response: Any = {PRODUCE: ProduceResponse, FETCH: FetchResponse}.get(key) or api.response
+        response: Any = _READ.get(key) or api.response
         if response is None:
             raise ProtocolViolationError(f"{api.name} has no answer")
         start = 1 if flexible and key != API_VERSIONS else 0  # the header's tagged fields: none are sent

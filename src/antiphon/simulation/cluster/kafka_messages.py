@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from antiphon.kafka.messages.share_groups import AcquiredRecords, LeaderIdAndEpoch, ShareNodeEndpoint
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, Uuid, V
 
@@ -159,3 +160,34 @@ class FetchResponse(Message, kw_only=True):
     session_id: Annotated[I32, V(7)] = 0
     topics: list[FetchedTopic]
     endpoints: Annotated[list[NodeEndpoint], V(16, tag=0)] = []
+
+
+class SharedPartition(Message, kw_only=True):
+    """What a member of a share group is given of a partition."""
+
+    partition_index: I32
+    error_code: I16
+    error_message: str | None
+    acknowledge_error_code: I16
+    acknowledge_error_message: str | None
+    current_leader: LeaderIdAndEpoch
+    records: bytes | None
+    acquired_records: list[AcquiredRecords]
+
+
+class SharedTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    topic_id: Uuid
+    partitions: list[SharedPartition]
+
+
+class ShareFetchResponse(Message, kw_only=True):
+    """What a member of a share group is given."""
+
+    throttle_time_ms: I32
+    error_code: I16
+    error_message: str | None
+    acquisition_lock_timeout_ms: I32
+    responses: list[SharedTopic]
+    node_endpoints: list[ShareNodeEndpoint]

@@ -17,6 +17,7 @@ from antiphon.node.config import (
     Ports,
     Scrub,
     Sessions,
+    ShareGroups,
     Timings,
 )
 from antiphon.security.settings import Security
@@ -30,6 +31,9 @@ from antiphon.simulation.cluster.timing import (
     CONSUMER_SESSION_MS,
     RETENTION_CHECK_MS,
     SESSION_MIN_MS,
+    SHARE_DELIVERIES,
+    SHARE_LOCK_MS,
+    SHARE_LOCKS,
 )
 from antiphon.simulation.cluster.world import (
     CLUSTER_ID,
@@ -180,6 +184,13 @@ class Machine:
                 disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})
             ),
             consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
+            share_groups=ShareGroups(
+                CONSUMER_BEAT_MS,
+                CONSUMER_SESSION_MS,
+                record_lock_duration_ms=SHARE_LOCK_MS,
+                delivery_count_limit=SHARE_DELIVERIES,
+                partition_max_record_locks=SHARE_LOCKS,
+            ),
             cleaner=Cleaner(CLEANER_BYTES_S, options.cleaner_memory, CLEANER_BACKOFF_MS)
             if options.compacted_writers
             else Cleaner(),

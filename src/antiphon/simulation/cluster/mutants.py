@@ -36,6 +36,7 @@ from antiphon.simulation.cluster.retention_mutants import RETENTION_MUTANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_mutants import SCRUB_MUTANTS
 from antiphon.simulation.cluster.session_mutants import SESSION_MUTANTS
+from antiphon.simulation.cluster.share_mutants import SHARE_MUTANTS
 from antiphon.simulation.cluster.shell_mutants import SHELL_MUTANTS
 from antiphon.simulation.cluster.snapshot_mutants import SNAPSHOT_MUTANTS
 from antiphon.simulation.cluster.store_mutants import STORE_MUTANTS
@@ -77,6 +78,7 @@ _ALL: Final = (
     *OXIA_MUTANTS,
     *PREPARED_MUTANTS,
     *CONSUMER_MUTANTS,
+    *SHARE_MUTANTS,
     *SESSION_MUTANTS,
     *RECIPE_MUTANTS,
     *MARKER_MUTANTS,

@@ -4,5 +4,8 @@ from typing import Final
 
 CONSUMER_BEAT_MS: Final = 200
 CONSUMER_SESSION_MS: Final = 2_500
+SHARE_LOCK_MS: Final = 900
+SHARE_DELIVERIES: Final = 4
+SHARE_LOCKS: Final = 100
 SESSION_MIN_MS: Final = 200
 RETENTION_CHECK_MS: Final = 250

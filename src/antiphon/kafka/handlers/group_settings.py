@@ -1,0 +1,137 @@
+"""Settings of groups: what the nodes' files say of all of them, and what operators set for one share group."""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from antiphon.coordination import share_settings
+from antiphon.coordination.consumer_terms import GroupBounds
+from antiphon.coordination.topic_settings import INT, LIST, STRING
+from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError, UnknownTopicError
+from antiphon.kafka import error_codes as code
+from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.types import GroupConfig
+from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.kafka.messages import admin as m
+from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
+from antiphon.model.cluster import AskShareStates, SetShareSettings
+from antiphon.transactions.share_states import ShareStateAsker
+
+SET: Final = 0
+RESET: Final = 1
+SOURCE_GROUP: Final = 8
+SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?
+ID_BYTES_MAX: Final = 1024
+SET_S: Final = 10.0  # a first group waits for the table that is made for it
+PAUSE_S: Final = 0.1
+
+
+class GroupSettings:
+    """See the module's text."""
+
+    def __init__(self, config: GroupConfig, coordinator: GroupCoordinator, asker: ShareStateAsker) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._asker = asker
+
+    def of_nodes(self) -> list[m.DescribedSetting]:
+        """Kafka's settings of groups, as they are on this node."""
+        told, default = self._config, GroupConfig()
+        consumer, share = told.consumer, told.share
+        records, of_default = share.records, default.share.records
+        numbers = [
+            *_of_members("group.consumer.", consumer, default.consumer),
+            *_of_members("group.share.", share.members, default.share.members),
+            (
+                "group.share.delivery.count.limit",
+                records.delivery_count_limit,
+                of_default.delivery_count_limit,
+            ),
+            ("group.share.max.share.sessions", share.sessions_max, share.sessions_max),
+            (
+                "group.share.partition.max.record.locks",
+                records.partition_max_record_locks,
+                of_default.partition_max_record_locks,
+            ),
+            (
+                "group.share.record.lock.duration.ms",
+                records.record_lock_duration_ms,
+                of_default.record_lock_duration_ms,
+            ),
+        ]
+        assignors = ",".join(consumer.assignors)
+        changed = consumer.assignors != default.consumer.assignors
+        protocols = "classic,consumer,share"
+        return [
+            of_broker("group.coordinator.rebalance.protocols", protocols, SOURCE_DEFAULT, LIST),
+            of_broker("group.consumer.assignors", assignors, SOURCES[changed], LIST),
+            of_broker("group.consumer.migration.policy", "disabled", SOURCE_DEFAULT, STRING),
+            *(of_broker(name, str(value), SOURCES[value != usual], INT) for name, value, usual in numbers),
+        ]
+
+    async def of_group(self, group: str) -> list[m.DescribedSetting]:
+        """What holds for one group, be there one of this name or not."""
+        found = [
+            msgspec.structs.replace(one, name=one.name.removeprefix("group."))
+            for one in self.of_nodes()
+            if one.name.endswith((".heartbeat.interval.ms", ".session.timeout.ms"))
+        ]
+        own: dict[str, str] = {}
+        if group:
+            own = (await self._asker.ask(AskShareStates(group, reads=((bytes(16), 0),)))).settings
+        for name, value in share_settings.shown(self._config.share.records, own).items():
+            source = SOURCE_GROUP if name in own else SOURCE_DEFAULT
+            kind = INT if value.isdigit() else STRING
+            found.append(m.DescribedSetting(name=name, value=value, config_source=source, config_type=kind))
+        return found
+
+    async def alter(self, group: str, changes: list[m.AlterableSetting], *, validate_only: bool) -> None:
+        """Change what an operator set for a share group. Raises RefusedError, and what is to be tried again."""
+        if not 0 < len(group.encode()) <= ID_BYTES_MAX:
+            raise RefusedError(code.INVALID_REQUEST, f"a group id has 1 to {ID_BYTES_MAX} bytes")
+        wanted: dict[str, str | None] = {}
+        for one in changes:
+            if one.name in wanted:
+                raise RefusedError(code.INVALID_REQUEST, f"{one.name} is changed twice by one request")
+            if one.config_operation not in {SET, RESET}:
+                raise RefusedError(code.INVALID_CONFIG, f"{one.name} is no list: set it or reset it")
+            if one.config_operation == SET and one.value is None:
+                raise RefusedError(code.INVALID_CONFIG, f"{one.name} is set to nothing")
+            wanted[one.name] = one.value if one.config_operation == SET else None
+        for name, value in wanted.items():
+            try:
+                share_settings.check(name, value)
+            except InvalidRequestError as error:
+                raise RefusedError(code.INVALID_CONFIG, error.message) from error
+        await self._set(SetShareSettings(group, wanted, validate_only=validate_only))
+
+    async def _set(self, asked: SetShareSettings) -> None:
+        """Have the group's coordinator do it; where there never was a group, the table of groups is made first."""
+        ends_s = asyncio.get_running_loop().time() + SET_S
+        while True:
+            try:
+                await self._coordinator.locate(asked.group)
+                await self._asker.ask(asked)
+            except AntiphonError as error:
+                transient = error.retriable or isinstance(error, NotLeaderError | UnknownTopicError)
+                if not transient or asyncio.get_running_loop().time() >= ends_s:
+                    raise RefusedError(code.coordinator_code_of(error), error.message) from error
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
+
+def _of_members(prefix: str, now: GroupBounds, usual: GroupBounds) -> list[tuple[str, int, int]]:
+    return [
+        (f"{prefix}heartbeat.interval.ms", now.heartbeat_interval_ms, usual.heartbeat_interval_ms),
+        (f"{prefix}max.size", now.max_size, usual.max_size),
+        (f"{prefix}session.timeout.ms", now.session_timeout_ms, usual.session_timeout_ms),
+    ]
+
+
+def of_broker(name: str, value: str | None, source: int, kafka_type: int = STRING) -> m.DescribedSetting:
+    """A setting that a node's file has, or nobody."""
+    return m.DescribedSetting(
+        name=name, value=value, read_only=True, config_source=source, config_type=kafka_type
+    )

@@ -1,0 +1,144 @@
+"""A share group (KIP-932), whose members come and go while leaders and coordinators do.
+
+- `share-again`: no record is given to anybody who asks after its acceptance or rejection was confirmed.
+- `share-durable`: what is confirmed is in the committed log of the group's table at that moment.
+- `share-two-holders`: no two members have a record at a time, under one leader of the partition.
+- `share-limit`, `share-deliveries`: no record is given more often than it may be, and releases that were confirmed count.
+- `share-owner`, `share-start`: in that log no leader stores anything after another one did, and no start offset goes back.
+- `share-never-given`: every committed record was given to somebody, or as many answers were lost as it may be given.
+- At the end everything is done, or the run does not end.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from antiphon.client.aio import AsyncClient
+from antiphon.errors import AntiphonError
+from antiphon.kafka.messages import admin
+from antiphon.records.batch import iter_batches
+from antiphon.simulation.cluster.drawing import Drawn, one_of
+from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.timing import SHARE_DELIVERIES
+from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
+from antiphon.simulation.cluster.workloads.registry import workload
+from antiphon.simulation.cluster.workloads.share_history import ShareHistory
+from antiphon.simulation.cluster.workloads.share_member import GROUP, TOPIC, ShareMember
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist
+from antiphon.simulation.runtime.process import calling_process
+from antiphon.simulation.violation import require
+from antiphon.transactions.group_offsets import shard_of_group
+
+if TYPE_CHECKING:
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+
+AWAY_S: Final = 0.5
+GROUP_RESOURCE, ALTER_CONFIGS = 32, 44
+RECORDS_MAX: Final = 600  # of the topic
+
+
+@workload("share_members", 38, Drawn(one_of(0, 0, 0, 0, 2)), logs_in=False)
+class ShareGroupWorkload(KafkaWorkload):
+    """Members of a share group come, go, acknowledge and forget while leaders of partitions and coordinators change.
+
+    Checked: a record is given to nobody who asks after its end was confirmed, which is in the committed log by then; to no
+    two members at a time while one leader lasts; no more often than it may be; no former leader stores anything; every
+    record is given to somebody, and done in the end.
+    """
+
+    topic = TOPIC
+    partitions = 2
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "share-group") -> None:
+        super().__init__(cluster, name)
+        self.history = ShareHistory(cluster, GROUP)
+        self.outcomes = self.history.outcomes
+        self._lives = 0
+        self._records = 0
+
+    async def set_up(self, db: AsyncClient) -> None:
+        """See `Workload`: the group begins at the start of the log, which an operator says."""
+        await super().set_up(db)
+        client = self.client(calling_process())
+        while await client.coordinator(GROUP) is None or not await self._configure(client):
+            await client.back_off()
+        await client.refresh(TOPIC)
+        client.close()
+        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
+        self.history.groups_shard = shard_of_group(node.gateway, GROUP).shard_id
+        self.history.shard_ids = self.shard_ids
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        self.history.topic_id = found.topic_id
+
+    async def _configure(self, client: KafkaClient) -> bool:
+        setting = admin.AlterableSetting(name="share.auto.offset.reset", config_operation=0, value="earliest")
+        resource = admin.AlterableResource(
+            resource_type=GROUP_RESOURCE, resource_name=GROUP, configs=[setting]
+        )
+        request = admin.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        try:
+            found = await client.ask(client.any_node(), ALTER_CONFIGS, 1, request)
+        except NoAnswerError:
+            return False
+        return not found.responses[0].error_code
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        self.spawn_all(self.cluster.options.share_members, self._come_and_go)
+        self.spawn("feeder", self._feed)
+        self.spawn("idle", self._be_idle)
+        self.spawn("last", self._come_last)
+
+    def _member(self, process: "Process") -> ShareMember:
+        self._lives += 1
+        return ShareMember(self, self.history, process, self.client(process), self._lives)
+
+    async def _come_and_go(self, process: "Process", _number: int) -> None:
+        while not self.stopped:
+            ends_s = self.now + process.random.choice((0.5, 2.0, 10.0))
+            await self._member(process).live(ends_s)
+            await self.sleep(process, AWAY_S)
+
+    async def _be_idle(self, process: "Process") -> None:
+        """A member that is given something and falls silent, connected: only the ends of its locks free the records."""
+        await self._member(process).live(0.0, until_done=True, idle=True)
+
+    async def _come_last(self, process: "Process") -> None:
+        while not self.stopped:
+            await self.sleep(process, AWAY_S)
+        await self._member(process).live(0.0, until_done=True)
+
+    async def _feed(self, process: "Process") -> None:
+        db = await self.connected()
+        topic = await insist(lambda: db.topic(TOPIC))
+        draw = process.random
+        while not self.stopped and self._records < RECORDS_MAX:
+            self._records += 1
+            try:
+                shard = draw.randrange(self.partitions)
+                await topic.append(b"%d" % self._records, shard=shard, timeout_s=PATIENCE_S)
+            except AntiphonError as error:
+                self.cluster.tell("not-queued", error.code)
+            await self.sleep(process, 0.05)
+        await db.close()
+
+    # -- judges -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See `Workload`."""
+        self.history.check_clashes()
+        for partition, shard_id in self.shard_ids.items():
+            for batch in self.cluster.evidence.truth(shard_id).batches:
+                for header, _ in iter_batches(batch.data):
+                    if not header.is_control:
+                        self._check_given(partition, shard_id, header.base_offset, header.next_offset)
+
+    def _check_given(self, partition: int, shard_id: int, first: int, end: int) -> None:
+        for offset in range(first, end):
+            require(
+                (partition, offset) in self.history.given
+                or self.history.unanswered[partition] >= SHARE_DELIVERIES,
+                "share-never-given",
+                shard_id,
+                f"record {offset} of partition {partition} was given to nobody, and "
+                f"{self.history.unanswered[partition]} answers were lost",
+            )
