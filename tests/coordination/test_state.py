@@ -238,7 +238,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        6,  # tables whose keys have the hierarchical order, shards with deleted records
+        7,  # share groups, of which no record says anything
         {
             "cluster",
             "node",

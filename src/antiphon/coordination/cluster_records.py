@@ -32,7 +32,7 @@ VOTERS_FORMAT: Final = 5  # a version that does not read these would count the v
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in logs and stores of tables
 DELETION_FORMAT: Final = (
-    7  # a version that does not read these would show deleted records, and forget the deletion
+    6  # a version that does not read these would show deleted records, and forget the deletion
 )
 ORDER_FORMAT: Final = 6  # a version that does not read these would write rows without their place in an order
 SHARE_FORMAT: Final = 7  # the same versions know share groups; no record has this format

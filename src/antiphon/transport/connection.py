@@ -156,7 +156,11 @@ class Connection(asyncio.Protocol):
         frames = self._frames
         try:
             frames.extend(self._decoder.feed(data))
-            self._hand_over()
+            if len(frames) > 1 and self.share is not None:
+                self._hand_over(self.share)
+            else:  # the loop itself has each connection wait for its next chunk
+                while frames and not self._holds and not self._closing:
+                    self._owner.received(self, frames.popleft())
         except (ProtocolViolationError, FrameTooLargeError) as error:
             self.close(error)
             return
@@ -165,15 +169,13 @@ class Connection(asyncio.Protocol):
             if not self.account.has_room:
                 self.full()
 
-    def _hand_over(self) -> None:
-        """Give the owner what has arrived: a client's frames a few in each turn of the event loop."""
-        frames, share = self._frames, self.share
-        most = left = len(frames) if share is None else min(len(frames), share.frames_at_once)
+    def _hand_over(self, share: Share) -> None:
+        """Give the owner what a client sent at once: a few frames in each turn of the event loop."""
+        frames = self._frames
+        most = left = min(len(frames), share.frames_at_once)
         while left and not self._holds and not self._closing:
             left -= 1
             self._owner.received(self, frames.popleft())
-        if share is None or most == left:
-            return
         share.took(most - left)
         if frames and not self._holds and not self._closing:
             self.hold("turn")

@@ -44,6 +44,6 @@ MIDWAY_MUTANTS: Final = (
         (Edit(_Recovery, "_mend", "data.fdatasync()", "pass"),),
         options=_KILLS,
         quick=True,
-        first_seed=6,
+        first_seed=10,
     ),
 )

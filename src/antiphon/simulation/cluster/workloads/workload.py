@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Work = Callable[["Process", int], Coroutine[Any, Any, None]]
 
+PAUSE_MAX_S: Final = 10.0  # between two operations: a client is to end soon after it was told to
 PATIENCE_S: Final = 5.0  # of a request; short, so that outcomes stay unknown now and then
 
 
@@ -113,7 +114,8 @@ class Workload(ABC):
         """Pause after so many operations, as long as the workload's pace asks for on average."""
         draw = process.random
         if self.operations_per_s:
-            await asyncio.sleep(draw.expovariate(self.operations_per_s / len(self.clients) / operations))
+            pause_s = draw.expovariate(self.operations_per_s / len(self.clients) / operations)
+            await asyncio.sleep(min(pause_s, PAUSE_MAX_S))
         elif draw.random() < 0.2:
             await asyncio.sleep(draw.uniform(0.0, 0.05))
 
