@@ -6,14 +6,14 @@ from typing import Final
 from antiphon import system
 from antiphon.coordination import consumer_terms as t
 from antiphon.coordination.consumer_group import ConsumerGroup
-from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Places, Refused
+from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Refused
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.groups.consumer_rows import packed
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.refusals import code_of_refused
+from antiphon.kafka.handlers.group_places import assignment, named_assignment
 from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX, BadRegexError, GroupTopics
 from antiphon.kafka.handlers.operations import with_group
 from antiphon.kafka.handlers.refusals import RefusedError
@@ -50,7 +50,7 @@ class ConsumerGroupHandler:
             return _refusal(code.coordinator_code_of(error), error.message)
         if isinstance(found, Refused):
             return _refusal(code_of_refused(found), found.value)
-        assigned = None if found.assigned is None else _assignment(found.assigned)
+        assigned = None if found.assigned is None else assignment(found.assigned)
         return m.ConsumerGroupHeartbeatResponse(
             error_code=code.NONE,
             member_id=found.member_id,
@@ -187,32 +187,15 @@ class ConsumerGroupHandler:
             client_host=member.client_host,
             subscribed_topic_names=list(member.topics),
             subscribed_topic_regex=member.regex,
-            assignment=self._named(member.assigned),
-            target_assignment=self._named(group.targets.get(member.member_id, t.NO_PLACES)),
+            assignment=named_assignment(self._gateway, member.assigned),
+            target_assignment=named_assignment(
+                self._gateway, group.targets.get(member.member_id, t.NO_PLACES)
+            ),
         )
-
-    def _named(self, places: Places) -> m.DescribedAssignment:
-        found = []
-        for topic_id, partitions in packed(places).items():
-            try:
-                name = self._gateway.topic_by_id(topic_id).name
-            except UnknownTopicError:
-                continue  # it was deleted
-            found.append(m.NamedPartitions(topic_id=topic_id, topic_name=name, partitions=list(partitions)))
-        return m.DescribedAssignment(topic_partitions=found)
 
 
 def _refusal(error_code: int, message: str) -> m.ConsumerGroupHeartbeatResponse:
     return m.ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=message)
-
-
-def _assignment(places: Places) -> m.HeartbeatAssignment:
-    return m.HeartbeatAssignment(
-        topic_partitions=[
-            m.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
-            for topic_id, partitions in packed(places).items()
-        ]
-    )
 
 
 def _optional(names: list[str] | None) -> tuple[str, ...] | None:

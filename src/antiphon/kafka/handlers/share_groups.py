@@ -3,21 +3,20 @@
 import asyncio
 
 from antiphon.coordination import consumer_terms as t
-from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Places, Refused
+from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Refused
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka import features
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.groups.consumer_rows import packed
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.handlers.consumer_groups import GROUP_ID_BYTES_MAX, ID_BYTES_MAX
+from antiphon.kafka.handlers.group_places import assignment, named_assignment
 from antiphon.kafka.handlers.group_topics import GroupTopics
 from antiphon.kafka.handlers.operations import with_group
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import sees
-from antiphon.kafka.messages import consumer_groups as c
 from antiphon.kafka.messages import share_groups as m
 from antiphon.model.access import Operation, Resource
 
@@ -50,7 +49,7 @@ class ShareGroupHandler:
             member_id=found.member_id,
             member_epoch=found.epoch,
             heartbeat_interval_ms=self._coordinator.shares.bounds.heartbeat_interval_ms,
-            assignment=None if found.assigned is None else _assignment(found.assigned),
+            assignment=None if found.assigned is None else assignment(found.assigned),
         )
 
     async def _heartbeat(
@@ -154,28 +153,9 @@ class ShareGroupHandler:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=list(member.topics),
-            assignment=self._named(member.assigned),
+            assignment=named_assignment(self._gateway, member.assigned),
         )
-
-    def _named(self, places: Places) -> c.DescribedAssignment:
-        found = []
-        for topic_id, partitions in packed(places).items():
-            try:
-                name = self._gateway.topic_by_id(topic_id).name
-            except UnknownTopicError:
-                continue  # it was deleted
-            found.append(c.NamedPartitions(topic_id=topic_id, topic_name=name, partitions=list(partitions)))
-        return c.DescribedAssignment(topic_partitions=found)
 
 
 def _refusal(error_code: int, message: str) -> m.ShareGroupHeartbeatResponse:
     return m.ShareGroupHeartbeatResponse(error_code=error_code, error_message=message)
-
-
-def _assignment(places: Places) -> c.HeartbeatAssignment:
-    return c.HeartbeatAssignment(
-        topic_partitions=[
-            c.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
-            for topic_id, partitions in packed(places).items()
-        ]
-    )

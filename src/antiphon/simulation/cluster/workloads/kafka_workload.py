@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import TopicExistsError
+from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.kafka_client import KafkaClient
 from antiphon.simulation.cluster.workloads.workload import Workload, insist
 from antiphon.simulation.cluster.world import KAFKA_PORT
+from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -66,3 +68,19 @@ class KafkaWorkload(Workload):
     async def sleep(self, process: "Process", longest_s: float) -> None:
         """Do nothing for a while."""
         await asyncio.sleep(process.random.uniform(0.0, longest_s))
+
+    def judge_fetched(self, partition: int, position: int, data: bytes) -> None:
+        """What a fetch at `position` gave is what is committed there, batch behind batch."""
+        shard_id = self.shard_ids[partition]
+        truth = self.cluster.evidence.truth(shard_id)
+        for header, batch in iter_batches(data):
+            known = truth.at(header.base_offset)
+            require(
+                header.base_offset <= position < header.next_offset
+                and known is not None
+                and known.data == batch,
+                "fetched-is-committed",
+                shard_id,
+                f"a fetch at {position} gives {header.base_offset}..{header.next_offset}; committed there is {known}",
+            )
+            position = header.next_offset
