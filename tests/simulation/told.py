@@ -1,6 +1,10 @@
 """A failed run in words, for the message of an assertion; and the order in which tests try seeds."""
 
+from collections import Counter
+from typing import Any
+
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
+from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 
 
@@ -9,6 +13,26 @@ def words(result: ClusterResult) -> str:
     if failure is None:
         return ""
     return "\n".join([failure.message, result.options.words(), *failure.trace])
+
+
+def sound_until(
+    reached: tuple[str, ...], profile: str, seed: int, seeds: int = 4, **options: Any
+) -> Counter[str]:
+    """
+    What was done in the worlds of this seed and, while something of `reached` was never done, of the next ones.
+
+    Fails if a world broke a promise, or if so many seeds reached too little.
+    Every change of the product draws other worlds: what one seed does is chance, what four never do is a mistake.
+    """
+    done: Counter[str] = Counter()
+    for each in range(seed, seed + seeds):
+        result = run_cluster(draw_options(each, profile, **options))
+        assert result.failure is None, words(result)
+        done.update(result.operations)
+        if all(done[name] for name in reached):
+            return done
+    missing = [name for name in reached if not done[name]]
+    raise AssertionError(f"{seeds} seeds from {seed} on never reached {missing}: {dict(done)}")
 
 
 def seeds_from(first: int, count: int) -> list[int]:
