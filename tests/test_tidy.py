@@ -2,12 +2,10 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
-
-import pytest
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -37,14 +35,19 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b|for now|simpl
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|home|root|Users)/\w")
 
 
-def _id(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+@cache
+def _text(path: Path) -> str:
+    return path.read_text()
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=_id)
-def test_file_is_one_thought(path: Path) -> None:
-    lines = path.read_text().count("\n")
-    assert lines <= FILE_LINES_MAX, f"{lines} lines: split it"
+def _found(paths: list[Path], found_in: Callable[[Path], Any]) -> dict[str, Any]:
+    """Which of these files have something that they must not have, and what."""
+    return {str(path.relative_to(ROOT)): found for path in paths if (found := found_in(path))}
+
+
+def test_a_file_is_one_thought() -> None:
+    long = _found(PYTHON, lambda path: _text(path).count("\n") > FILE_LINES_MAX)
+    assert not long, f"more than {FILE_LINES_MAX} lines: split them"
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -83,7 +86,7 @@ class Outline(NamedTuple):
 
 @cache
 def _outline(path: Path) -> Outline:
-    tree, module = ast.parse(path.read_text()), _module(path)
+    tree, module = ast.parse(_text(path)), _module(path)
     made = Outline([], {}, [], {})
     for node in ast.walk(tree):
         if isinstance(node, Function):
@@ -131,7 +134,7 @@ def test_sources_are_one_thought() -> None:
     long = {
         str(path.relative_to(ROOT / "src" / "antiphon"))
         for path in SOURCES
-        if path.read_text().count("\n") > SOURCE_LINES_MAX
+        if _text(path).count("\n") > SOURCE_LINES_MAX
     }
     assert long == LONG_SOURCES
 
@@ -174,30 +177,29 @@ def test_classes_are_small_with_what_they_inherit() -> None:
     assert {name: count for name, count in counts.items() if count > METHODS_MAX} == LARGE_CLASSES
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_id)
-def test_invariant_not_assert(path: Path) -> None:
-    found = _outline(path).asserts
-    assert not found, f"assert vanishes under -O, use invariant(): lines {found}"
+def test_invariant_not_assert() -> None:
+    found = _found(SOURCES, lambda path: _outline(path).asserts)
+    assert not found, "assert vanishes under -O, use invariant() on these lines"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_id)
-def test_nothing_sounds_unfinished(path: Path) -> None:
-    found = UNFINISHED.findall(path.read_text())
-    assert not found, f"finish it or refuse it clearly: {found}"
+def test_nothing_sounds_unfinished() -> None:
+    found = _found(SOURCES, lambda path: UNFINISHED.findall(_text(path)))
+    assert not found, "finish it or refuse it clearly"
 
 
-@pytest.mark.parametrize("path", PYTHON + DOCUMENTS, ids=_id)
-def test_no_path_of_one_machine(path: Path) -> None:
-    found = MACHINE_PATHS.findall(path.read_text())
-    assert not found, f"paths that exist on one machine only: {found}"
+def test_no_path_of_one_machine() -> None:
+    found = _found(PYTHON + DOCUMENTS, lambda path: MACHINE_PATHS.findall(_text(path)))
+    assert not found, "paths that exist on one machine only"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=_id)
-def test_lines_of_prose_are_short(path: Path) -> None:
+def _long_lines(path: Path) -> list[str]:
+    prose = TABLES_OR_CODE.sub("", _text(path))
+    return [line for line in prose.splitlines() if len(line) > PROSE_MAX]
+
+
+def test_lines_of_prose_are_short() -> None:
     """Those of tables, code and what a program wrote are as long as they are."""
-    prose = TABLES_OR_CODE.sub("", path.read_text())
-    long = [line for line in prose.splitlines() if len(line) > PROSE_MAX]
-    assert not long, f"break after {PROSE_MAX} characters: {long}"
+    assert not _found(DOCUMENTS, _long_lines), f"break after {PROSE_MAX} characters"
 
 
 def test_lock_file_has_hashes_and_no_addresses() -> None:
