@@ -194,7 +194,7 @@ def _imports(path: Path) -> list[str]:
     for node in _import_statements(path):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif node.module is not None:
             assert node.level == 0, f"{path}: relative imports hide the layers"
             if node.module != "antiphon":
                 found.append(node.module)
@@ -233,7 +233,7 @@ def _graph() -> dict[str, set[str]]:
         for node in _import_statements(path):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            elif node.module is not None:
                 whole = {f"{node.module}.{alias.name}" for alias in node.names}
                 found |= {one if one in paths else node.module for one in whole}
         graph[name] = found & paths.keys() - {name}
