@@ -118,6 +118,7 @@ BACKUP_MUTANTS: Final = (
             ),
         ),
         options={**LONG_CUTS, **_WORK},
+        first_seed=5,
     ),
     ClusterMutant(
         "hold-confirmed-by-deposed",

@@ -56,6 +56,7 @@ COMPACTION_MUTANTS: Final = (
             "trim_weight": 6,
             "delete_retention_ms": 300,
         },
+        first_seed=4,
     ),
     ClusterMutant(
         "compacts-by-aborted-records",
@@ -69,6 +70,7 @@ COMPACTION_MUTANTS: Final = (
             ),
         ),
         options=_CALM,
+        first_seed=3,
     ),
     ClusterMutant(
         "compaction-drops-tombstones-at-once",
@@ -130,5 +132,6 @@ COMPACTION_MUTANTS: Final = (
             ),
         ),
         options={**_CUTS, "kill_weight": 3},
+        first_seed=4,
     ),
 )

@@ -110,6 +110,7 @@ _FOLLOWING: Final = (
         mutations.OLDER_TERM_BY_COUNTING,
         profile="raft",
         options=TROUBLE,
+        first_seed=5,
     ),
     ClusterMutant(
         "no-prev-check",
@@ -205,6 +206,7 @@ _STARTS: Final = (
         "recovery does not look at the checksums of entries",
         (Edit(SegmentScan, "_take", "check_batch(header, batch)", "pass"),),
         options=_ROT,
+        first_seed=2,
     ),
 )
 

@@ -52,6 +52,7 @@ DELETION_MUTANTS: Final = (
         ),
         options=DELETES,
         quick=True,
+        first_seed=3,
     ),
     ClusterMutant(
         "deletion-shows-the-whole-batch",
@@ -63,6 +64,7 @@ DELETION_MUTANTS: Final = (
         ),
         options=DELETES,
         quick=True,
+        first_seed=3,
     ),
     ClusterMutant(
         "deletion-of-an-earlier-term",
@@ -88,5 +90,6 @@ DELETION_MUTANTS: Final = (
         profile="raft",
         options=DELETES,
         quick=True,
+        first_seed=4,
     ),
 )

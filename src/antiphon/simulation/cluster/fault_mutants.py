@@ -103,12 +103,14 @@ _STARTS: Final = (
         "recovery takes a batch's term for right, where no index entry proves it, beyond all that was promised",
         (Edit(SegmentScan, "_is_beyond_limit", "bool(self._term_limit)", "False"),),
         options={**_DISKS, "term_rot_weight": 4},
+        first_seed=11,
     ),
     ClusterMutant(
         "node-one-store-ends-the-opening",
         "what is wrong with one replica's files ends the opening of all that come after it",
         (Edit(Shards, "_open", "except Exception as error:", "except InvalidRequestError as error:"),),
         options={**_ROT, "trim_weight": 6},
+        first_seed=3,
     ),
 )
 

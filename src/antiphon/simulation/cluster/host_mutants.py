@@ -92,6 +92,7 @@ _ANSWERS: Final = (
         "a deposed leader goes on applying what it has judged itself",
         (Edit(SingleWriterActions, "_role_changed", "state.table.stop_leading()", "pass"),),
         options=CUTS,
+        first_seed=4,
     ),
     ClusterMutant(
         "node-answers-repeats-at-once",

@@ -76,7 +76,7 @@ LISTENER_MUTANTS: Final = (
         "a producer's batch is recognised only when it is the last one, though five may be in flight",
         (Edit(producer_state, "_check_normal", "batches[-NORMAL_WINDOW:]", "batches[-1:]"),),
         options={**_PRODUCERS, "fault_every_ms": 60, "fault_ms": 4_000},
-        first_seed=2,
+        first_seed=5,
     ),
     ClusterMutant(
         "listener-takes-garbage",
@@ -96,7 +96,7 @@ LISTENER_MUTANTS: Final = (
             ),
         ),
         options={**CALM, **_LISTENERS, "kafka_producers": 2, "kafka_consumers": 4},
-        first_seed=4,
+        first_seed=6,
     ),
     ClusterMutant(
         "listener-one-id-for-all",
@@ -241,5 +241,6 @@ LISTENER_MUTANTS: Final = (
         "a topic is made without the settings that came along",
         (Edit(TopicHandler, "_checked", "for s in topic.configs if s.value is not None", "for s in ()"),),
         options={**CALM, "putters": 0, "appenders": 0, "kafka_admins": 2},
+        first_seed=2,
     ),
 )

@@ -26,6 +26,7 @@ MARKER_MUTANTS: Final = (
         "a marker that is cut off the log leaves its transaction ended",
         (Edit(TransactionState, "truncate", "known[change.producer_id] = value", "pass"),),
         options={**CUTS, **_WORK},
+        first_seed=2,
     ),
     ClusterMutant(
         "transactions-aborted-forgotten",

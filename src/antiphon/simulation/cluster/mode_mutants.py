@@ -120,6 +120,7 @@ _SETS: Final = (
         wrong.LIVE_AT_ONCE,
         "fluvio",
         _LIVE,
+        first_seed=10,
     ),
     ClusterMutant(
         "unclean-anyway",
@@ -147,6 +148,7 @@ _MEMBERS: Final = (
         wrong.JOINT_NEW_ONLY,
         "raft",
         _SLOW,
+        first_seed=2,
     ),
     ClusterMutant(
         "one-step-change",
@@ -176,6 +178,7 @@ _MEMBERS: Final = (
         wrong.LEARNERS_COUNT,
         "raft",
         _SLOW,
+        first_seed=4,
     ),
     ClusterMutant(
         "settled-at-once",

@@ -45,7 +45,7 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**CALM, "fault_ms": 8_000, "delay_us": (200, 8_000), **_WORK},
-        first_seed=19,
+        first_seed=4,
     ),
     ClusterMutant(
         "prepared-keys-are-written",
@@ -65,7 +65,7 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**_COMMANDS, "commands": "elect"},
-        first_seed=9,
+        first_seed=13,
     ),
     ClusterMutant(
         "prepared-reads-not-validated",
@@ -143,6 +143,7 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**_COMMANDS, "commands": "split"},
+        first_seed=3,
     ),
     ClusterMutant(
         "prepared-is-copied-by-splits",
@@ -156,6 +157,7 @@ PREPARED_MUTANTS: Final = (
             ),
         ),
         options={**_COMMANDS, "commands": "split"},
+        first_seed=4,
     ),
     ClusterMutant(
         "own-write-without-reads",
@@ -188,6 +190,6 @@ PREPARED_MUTANTS: Final = (
         "after a step of a transaction was interrupted, the next transaction goes on under the same epoch",
         (Edit(OwnProducer, "in_doubt", "self._identity = None", "pass"),),
         options={**CALM, "fault_ms": 4_000, **_OWN_WORK},
-        first_seed=5,
+        first_seed=4,
     ),
 )

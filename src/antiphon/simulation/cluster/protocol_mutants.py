@@ -66,6 +66,7 @@ PROTOCOL_MUTANTS: Final = (
         mutations.VOTE_FOR_ANYONE,
         profile="raft",
         options=TROUBLE,
+        first_seed=2,
     ),
     ClusterMutant(
         "lost-heartbeat-watermark",
@@ -87,6 +88,7 @@ PROTOCOL_MUTANTS: Final = (
         election_mutations.FORGOTTEN_MEMBER,
         profile="oxia",
         options=TROUBLE,
+        first_seed=2,
     ),
     ClusterMutant(
         "coordinator-grows-live",
@@ -101,6 +103,7 @@ PROTOCOL_MUTANTS: Final = (
         mode_mutations.STALE_PROPOSAL,
         profile="fluvio",
         options=TROUBLE,
+        first_seed=6,
     ),
     ClusterMutant(
         "no-joint-record",

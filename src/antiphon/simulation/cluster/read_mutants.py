@@ -145,6 +145,7 @@ READ_MUTANTS: Final = (
         "a read as of an offset shows keys that the shard had handed to another one by then",
         (Edit(past, "_forward", "key_hash(key) <= last", "True"),),
         options={**MOVES, **_PAST, "commands": "split"},
+        first_seed=2,
     ),
     ClusterMutant(
         "client-past-takes-lost-for-absent",

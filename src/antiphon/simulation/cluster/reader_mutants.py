@@ -40,6 +40,7 @@ READER_MUTANTS: Final = (
             ),
         ),
         options=_PRODUCERS,
+        first_seed=2,
     ),
     ClusterMutant(
         "listener-describes-first-sequences",

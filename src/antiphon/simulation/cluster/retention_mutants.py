@@ -52,6 +52,7 @@ RETENTION_MUTANTS: Final = (
         ),
         options=AGING,
         quick=True,
+        first_seed=5,
     ),
     ClusterMutant(
         "retention-goes-by-the-disk",

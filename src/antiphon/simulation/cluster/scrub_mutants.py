@@ -82,6 +82,7 @@ SCRUB_MUTANTS: Final = (
         "a log that is opened takes an index of aborted transactions without a look at its checksum",
         ((recovery, "load_aborted", _unchecked),),
         options={**_ROT_IN_INDEXES, "kill_weight": 2, "fault_every_ms": 200},
+        first_seed=5,
     ),
     ClusterMutant(
         "scrub-skips-checksums",
@@ -174,5 +175,6 @@ SCRUB_MUTANTS: Final = (
             "putters": 20,
             "record_bytes": 1_500,
         },
+        first_seed=9,
     ),
 )

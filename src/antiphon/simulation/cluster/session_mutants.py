@@ -39,6 +39,7 @@ SESSION_MUTANTS: Final = (
         "a new leader gives the sessions that it finds a tenth of their time-out, for the rest is over already",
         (Edit(OpenSessions, "__init__", "OpenSession(ms) for", "OpenSession(ms // 10) for"),),
         options={**CUTS, **_WORK},
+        first_seed=4,
     ),
     ClusterMutant(
         "sessions-end-with-others-rows",
@@ -65,6 +66,7 @@ SESSION_MUTANTS: Final = (
             ),
         ),
         options={**LONG_CUTS, **_WORK, "one_way_weight": 0, "pause_weight": 0, "kill_weight": 0},
+        first_seed=5,
     ),
     ClusterMutant(
         "sessions-leave-a-row-behind",

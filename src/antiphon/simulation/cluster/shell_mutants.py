@@ -189,6 +189,7 @@ _FORWARDED: Final = (
             "putters": 0,
             "appenders": 4,
         },
+        first_seed=3,
     ),
 )
 

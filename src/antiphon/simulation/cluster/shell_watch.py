@@ -75,6 +75,8 @@ def listen_to_host(judge: Judge, machine: "Machine", host: "Partition", truth: "
 
 
 def _check_trim(machine: "Machine", host: "Partition", truth: "ShardTruth", log_start: int) -> None:
+    if log_start <= host.log.log_start:
+        return  # nothing goes; a log that is being reset to a snapshot begins above what its replica knows of
     require(
         log_start <= min(truth.end, host.mode.settled),
         "trimmed-committed",

@@ -75,6 +75,7 @@ _SENT: Final = (
             Edit(Snapshots, "_take_state", "if offset >= terms.log_start:", "if True:"),
         ),
         options=_COPIED_SLOWLY,
+        first_seed=6,
     ),
     ClusterMutant(
         "node-offers-snapshot-in-a-later-term",
@@ -175,6 +176,7 @@ _STORES: Final = (
             "putters": 1,
             "appenders": 0,
         },
+        first_seed=2,
     ),
 )
 

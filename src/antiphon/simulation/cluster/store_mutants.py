@@ -49,7 +49,7 @@ _DAMAGE: Final = (
         "a cursor of RocksDB that stops at a damaged block is taken for one that came to the end of the rows",
         (Edit(RocksCursor, "valid", "self._cursor.status()", "pass"),),
         options=_ROTTEN,
-        first_seed=5,
+        first_seed=7,
     ),
     ClusterMutant(
         "node-answers-past-damage",
@@ -66,6 +66,7 @@ _DAMAGE: Final = (
             ),
         ),
         options=_ROTTEN,
+        first_seed=10,
     ),
 )
 

@@ -98,6 +98,7 @@ TABLE_MUTANTS: Final = (
             "putters": 6,
             "appenders": 0,
         },
+        first_seed=9,
     ),
     ClusterMutant(
         "table-applies-uncommitted",

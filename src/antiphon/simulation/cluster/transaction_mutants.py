@@ -23,6 +23,7 @@ TRANSACTION_MUTANTS: Final = (
         "a node that takes over as the coordinator does not go on with the transactions that were decided",
         (Edit(TransactionCoordinator, "_take_rows", "self._note(led, name, held, kept)", "pass"),),
         options={**CRASHES, **_WORK},
+        first_seed=3,
     ),
     ClusterMutant(
         "transactions-marker-before-decision",
@@ -38,6 +39,7 @@ TRANSACTION_MUTANTS: Final = (
             ),
         ),
         options={**CRASHES, **_WORK},
+        first_seed=4,
     ),
     ClusterMutant(
         "transactions-marker-turned",
@@ -105,6 +107,7 @@ TRANSACTION_MUTANTS: Final = (
             ),
         ),
         options={**CRASHES, **_WORK},
+        first_seed=2,
     ),
     ClusterMutant(
         "transactions-offsets-left-out",

@@ -82,6 +82,7 @@ VOTER_MUTANTS: Final = (
             ),
         ),
         options=_LOST_VOTERS,
+        first_seed=7,
     ),
     ClusterMutant(
         "former-voter-asks-its-leader",
@@ -95,6 +96,7 @@ VOTER_MUTANTS: Final = (
             ),
         ),
         options={**_LOST_VOTERS, "voters_weight": 4, "voter_gone_weight": 1, "kill_weight": 3},
+        first_seed=13,
     ),
     ClusterMutant(
         "old-voter-stays",

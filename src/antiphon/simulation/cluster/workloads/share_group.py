@@ -133,7 +133,7 @@ class ShareGroupWorkload(KafkaWorkload):
                         self._check_given(partition, shard_id, header.base_offset, header.next_offset)
 
     def _check_given(self, partition: int, shard_id: int, first: int, end: int) -> None:
-        for offset in range(first, end):
+        for offset in range(first, min(end, self.history.ends.get(partition, 0))):
             require(
                 (partition, offset) in self.history.given
                 or self.history.unanswered[partition] >= SHARE_DELIVERIES,

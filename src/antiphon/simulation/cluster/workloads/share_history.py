@@ -81,6 +81,7 @@ class ShareHistory:
     given: set[Record] = field(default_factory=set)
     unanswered: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # fetches, by partition
     closed_s: "dict[Connection, float]" = field(default_factory=dict)  # when a member saw that it was closed
+    ends: dict[int, int] = field(default_factory=dict)  # by partition: what was committed when all was done
     _holders: dict[Record, Held] = field(default_factory=dict)
     _clashes: list[Clash] = field(default_factory=list)
     _rows: dict[int, StoredShare] = field(default_factory=dict)  # by partition: the last one
@@ -204,11 +205,16 @@ class ShareHistory:
     # -- in the end -------------------------------------------------------------------------------------------------
 
     def is_done(self) -> bool:
-        """Is every record of the topic done, as it is stored?"""
+        """Is every record of the topic done, as it is stored? Notes how far it goes.
+
+        An append whose outcome nobody knows may be committed after that, when no member is left to be given the record.
+        """
         self.look()
+        truths = {
+            partition: self.cluster.evidence.truth(shard) for partition, shard in self.shard_ids.items()
+        }
+        self.ends = {partition: truth.end for partition, truth in truths.items() if truth.batches}
         return all(
-            (row := self._rows.get(partition)) is not None
-            and row.start >= self.cluster.evidence.truth(shard_id).end
-            for partition, shard_id in self.shard_ids.items()
-            if self.cluster.evidence.truth(shard_id).batches
+            (row := self._rows.get(partition)) is not None and row.start >= end
+            for partition, end in self.ends.items()
         )
