@@ -4,8 +4,9 @@ import asyncio
 import gc
 import os
 import time
+import types
 import uuid
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from antiphon import system
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
-from antiphon.simulation.runtime.loop import StalledError, VirtualLoop
+from antiphon.simulation.runtime.loop import StalledError, VirtualLoop, collect_what_ended
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
 from antiphon.simulation.runtime.transport import SILENCE_S, Transport
@@ -413,3 +414,29 @@ def test_nothing_of_a_run_is_left_when_it_is_over() -> None:
     assert not [one for one in gc.get_objects() if isinstance(one, VirtualLoop)], (
         "a campaign of thousands of runs would need more memory with each"
     )
+
+
+def test_what_is_collected_after_a_run_may_ask_for_the_running_loop() -> None:
+    """As a coroutine does that gives memory back when it ends, and would wake who waits for it."""
+    ended: list[bool] = []
+
+    async def holds() -> None:
+        try:
+            await pause()
+        finally:
+            asyncio.get_running_loop().call_later(1, ended.clear)
+            ended.append(True)
+
+    waits = holds()
+    waits.send(None)
+    around: list[Any] = [waits]
+    around.append(around)  # only a collection finds it
+    del waits, around
+    collect_what_ended()
+    assert ended == [True]
+
+
+@types.coroutine
+def pause() -> Generator[None, None, None]:
+    """Waits for somebody to go on."""
+    yield

@@ -18,7 +18,7 @@ from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
 from antiphon.simulation.cluster.workloads.drawn import workloads_of
 from antiphon.simulation.cluster.world import Event
-from antiphon.simulation.runtime.loop import StalledError, current_process
+from antiphon.simulation.runtime.loop import StalledError, collect_what_ended, current_process
 from antiphon.simulation.violation import ViolationError
 
 FOUND_S: Final = 60.0  # until a cluster without faults has been founded
@@ -78,7 +78,7 @@ def run_cluster(
         structlog.reset_defaults()
         # A collection of its own accord would hardly ever reach what a seed has left behind. Nobody holds that any more:
         # what were held here now would be frozen by the next run, and so on for ever.
-        gc.collect()
+        collect_what_ended()
         if freezes:
             gc.unfreeze()
         if collecting:

@@ -12,6 +12,7 @@ each handle, for checks that look at the state of all nodes.
 """
 
 import asyncio
+import gc
 import heapq
 import math
 import sys
@@ -118,6 +119,22 @@ class Handle:
 set_running_loop: Callable[[Any], None] = vars(events)["_set_running_loop"]  # as every event loop calls it
 # What is not here (files, signals, subprocesses) nodes and clients never ask for. To a type checker the base has no methods.
 _EventLoop: Any = asyncio.AbstractEventLoop
+
+
+def _with_running(loop: "VirtualLoop", work: Callable[[], Any]) -> None:
+    """Coroutines that are closed may ask for the running loop, as in their lives."""
+    set_running_loop(loop)
+    try:
+        work()
+    finally:
+        set_running_loop(None)
+
+
+def collect_what_ended() -> None:
+    """Collect what a run has left behind, with a loop on which nothing happens any more."""
+    ended = VirtualLoop(Random(0))
+    ended.close()
+    _with_running(ended, gc.collect)
 
 
 class VirtualLoop(_EventLoop):  # type: ignore[misc]
@@ -355,6 +372,9 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         self._closed = True
         self._ready.clear()
         self._timers.clear()
+        _with_running(self, self._end_processes)
+
+    def _end_processes(self) -> None:
         with warnings.catch_warnings():
             # A process that ended between two steps may have made what was to be awaited in the next one.
             warnings.simplefilter("ignore", RuntimeWarning)
