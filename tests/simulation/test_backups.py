@@ -11,5 +11,6 @@ MAKES = {"backup_makers": 2, "principals": 0, "fault_ms": 3_000}
 @pytest.mark.parametrize(("profile", "seed"), [("oxia", 6), ("fluvio", 8)])
 def test_backups_are_whole_and_what_was_committed(profile: str, seed: int) -> None:
     with no_escapes() as escaped:
-        sound_until(("backups-on-others", "backups-pruned"), profile, seed, **MAKES)
+        reached = ("backups-on-others", "backups-pruned", "restored-topics", "restored-tables")
+        sound_until(reached, profile, seed, **MAKES)
     assert not escaped

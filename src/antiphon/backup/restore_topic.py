@@ -10,6 +10,8 @@ versions; rows of sessions are left out.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,6 +26,7 @@ from antiphon.backup.restored_rows import (
     rows_of,
 )
 from antiphon.backup.verify import Verified, log_of, verify_backup
+from antiphon.backup.workspace import Workspace
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, BackupError, TopicExistsError
 from antiphon.model.attributes import PutAttributed
@@ -34,6 +37,7 @@ from antiphon.records.batch import BatchHeader, as_plain
 from antiphon.records.builder import build_batch, end_marker_of
 from antiphon.records.changes import TABLE_PRODUCER_BIT
 from antiphon.records.decode import decode_records
+from antiphon.table.state import TableState
 
 AT_ONCE: Final = 4  # shards
 AHEAD: Final = 8  # batches that are read while others are sent
@@ -61,10 +65,19 @@ class TopicRestored(NamedTuple):
 
 
 async def restore_topic(
-    client: AsyncClient, source: Place, backup: Backup, name: str, to: str = "", tell: Tell | None = None
+    client: AsyncClient,
+    source: Place,
+    backup: Backup,
+    name: str,
+    to: str = "",
+    tell: Tell | None = None,
+    *,
+    workspace: Workspace | None = None,
 ) -> TopicRestored:
-    """Restore one topic or table, as `to` where that is given. Raises BackupError before anything is changed, where its part
-    of the backup is not whole, TopicExistsError where there is such a topic.
+    """Restore one topic or table, as `to` where that is given; stores are made anew in `workspace`.
+
+    Raises BackupError before anything is changed, where its part of the backup is not whole, TopicExistsError where there is
+    such a topic.
     """
     say, target = tell or (lambda _text: None), to or name
     saved = backup.topic(name)
@@ -75,7 +88,7 @@ async def restore_topic(
     say("reading the backup")
     await asyncio.to_thread(_check, source, backup, saved)
     kind = Kind(saved.kind)
-    committed = await asyncio.to_thread(committed_producers, source, backup)
+    committed = await asyncio.to_thread(committed_producers, source, backup, workspace)
     await _create(client, saved, target, kind)
     shards = await _known(client, target)
     gate = asyncio.Semaphore(AT_ONCE)
@@ -84,7 +97,9 @@ async def restore_topic(
         async with gate:
             if kind is Kind.TABLE:
                 rows = _RowSender(client, target, KeyRanges(shards))
-                return await _restore_rows(rows, source, shard, committed)
+                return await _restore_rows(
+                    rows, shard, partial(opened_state, source, shard, workspace), committed
+                )
             return await _Sender(client, source, shard, to.shard_id, committed).run()
 
     say(f"restoring {len(saved.shards)} shards")
@@ -267,11 +282,14 @@ def _in_pieces(ops: list[PutAttributed]) -> Iterator[tuple[PutAttributed, ...]]:
 
 
 async def _restore_rows(
-    sender: _RowSender, source: Place, saved: ShardBackup, committed: set[tuple[int, int]]
+    sender: _RowSender,
+    saved: ShardBackup,
+    opened: Callable[[], AbstractContextManager[TableState]],
+    committed: set[tuple[int, int]],
 ) -> ShardRestored:
     """Put the rows of a table's shard, with those of transactions that were decided and had no marker yet."""
     count = left_out = 0
-    opening = opened_state(source, saved)
+    opening = opened()
     state = await asyncio.to_thread(opening.__enter__)
     try:
         await asyncio.to_thread(

@@ -1,7 +1,7 @@
 """The rows of a table's shard as of the cut: its store is made anew in a directory of its own, and read."""
 
 import contextlib
-import tempfile
+import os
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,16 +11,16 @@ import msgspec
 from antiphon.backup.manifest import Backup, ShardBackup
 from antiphon.backup.place import Place
 from antiphon.backup.shard_files import TABLES, ShardFiles
+from antiphon.backup.workspace import Workspace, real_workspace
 from antiphon.coordination.transactions import Row, State
 from antiphon.errors import UNDECODABLE
-from antiphon.log.disk import RealDisk, make_directory
+from antiphon.log.disk import make_directory
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.partition.table_files import store_path
 from antiphon.partition.table_shard import TableShard
 from antiphon.records.attributes import Attributes, unpack
 from antiphon.records.changes import stored_row
 from antiphon.table.prepared import End
-from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState
 
 PAGE_ROWS: Final = 1_000
@@ -37,15 +37,18 @@ class SavedRow(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened_state(source: Place, saved: ShardBackup) -> Generator[TableState, None, None]:
+def opened_state(
+    source: Place, saved: ShardBackup, workspace: Workspace | None = None
+) -> Generator[TableState, None, None]:
     """The store of a table's shard, with the log applied up to the cut. Blocks. Raises BackupError, StorageFailedError."""
-    with tempfile.TemporaryDirectory(prefix="antiphon-restore-") as name:
-        disk, folder = RealDisk(), Path(name)
-        make_directory(disk, str(folder / TABLES))
+    disk, engine, directory = workspace or real_workspace()
+    with directory() as folder:
+        tables = os.path.join(folder, TABLES)
+        make_directory(disk, tables)
         files = ShardFiles(source, disk)
-        files.make_store(folder, saved)
-        log = files.open_log(str(folder / "log"), saved)
-        table = TableShard(store_path(str(folder / TABLES), saved.shard_id), log, RocksEngine())
+        files.make_store(Path(folder), saved)
+        log = files.open_log(os.path.join(folder, "log"), saved)
+        table = TableShard(store_path(tables, saved.shard_id), log, engine)
         try:
             table.catch_up(saved.end)
             yield table.state
@@ -82,12 +85,14 @@ def _saved(key: bytes, version: bytes, value: bytes) -> SavedRow:
     return SavedRow(key, value, session_id is not None, None if packed is None else unpack(packed))
 
 
-def committed_producers(source: Place, backup: Backup) -> set[tuple[int, int]]:
+def committed_producers(
+    source: Place, backup: Backup, workspace: Workspace | None = None
+) -> set[tuple[int, int]]:
     """(producer id, shard) of the transactions that were decided to be committed, and had no marker there at the cut."""
     found: set[tuple[int, int]] = set()
     for topic in backup.topics:
         for saved in topic.shards if topic.name == TRANSACTIONS_TABLE else ():
-            with opened_state(source, saved) as state:
+            with opened_state(source, saved, workspace) as state:
                 for page in rows_of(state):
                     found |= {
                         (row.producer_id, shard_id)

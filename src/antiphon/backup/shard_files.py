@@ -1,5 +1,6 @@
 """Makes a replica's files from a backup: its log, by the code that nodes write logs with, and the store of a table."""
 
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from antiphon.backup.verify import log_of
 from antiphon.errors import BackupError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
-from antiphon.log.disk import Disk
+from antiphon.log.disk import Disk, make_directory
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.inventory import Held
 from antiphon.log.operations import LogOp
@@ -62,13 +63,17 @@ class ShardFiles:
         state = saved.state
         if state is None or all(file.name == PRODUCERS_FILE for file in state.files):
             return
-        target = Path(store_path(str(folder / TABLES), saved.shard_id))
-        target.mkdir(parents=True)
+        tables = str(folder / TABLES)
+        target = store_path(tables, saved.shard_id)
+        make_directory(self._disk, tables)
+        make_directory(self._disk, target)
         for file in state.files:
             if file.name == PRODUCERS_FILE:
                 continue
-            with open(target / file.name, "wb") as handle:
-                handle.writelines(self._source.pieces(file.path, file.size_bytes, file.checksum))
+            handle, at = self._disk.open(os.path.join(target, file.name), create=True), 0
+            for piece in self._source.pieces(file.path, file.size_bytes, file.checksum):
+                handle.pwritev([piece], at)
+                at += len(piece)
 
     def open_log(self, path: str, saved: ShardBackup, held: Held | None = None) -> ShardLog:
         """A new log in directory `path` with everything up to the cut, trimmed to where it started then."""

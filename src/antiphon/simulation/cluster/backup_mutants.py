@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from antiphon.backup import cut
+from antiphon.backup import cut, restore_topic
 from antiphon.backup import prune as pruning
 from antiphon.backup.shard_copy import ShardCopy
 from antiphon.node.local_backups import LocalBackups
@@ -20,6 +20,7 @@ _WORK: Final[dict[str, Any]] = {
 _IS_WHOLE: Final = "is_whole = is_whole and self._end == end == state.log.log_end"
 
 _MADE: Final[dict[str, Any]] = {**CALM, "fault_ms": 3_000, "backup_makers": 2, "appenders": 0, "putters": 0}
+_RESTORED: Final = {**_MADE, "fault_ms": 5_000}
 # A checkpoint takes many batches, and the next one follows soon.
 _MANY_CHECKPOINTS: Final = {
     "checkpoint_records": 1,
@@ -71,7 +72,37 @@ BACKUP_MUTANTS: Final = (
         (Edit(ShardCopy, "up_to", "log_start > held.log_start", "log_start < 0"),),
         options={**_MADE, **_MANY_CHECKPOINTS},
         quick=True,
-        first_seed=14,
+        first_seed=37,
+    ),
+    ClusterMutant(
+        "restore-repeats-its-sequence",
+        "each batch of a restored topic has the sequence of the first one, and is taken for a repeat of it",
+        (
+            Edit(
+                restore_topic._Sender,  # noqa: SLF001
+                "_send",
+                "self._sequence = (self._sequence + offsets) & SEQUENCE_MAX",
+                "self._sequence += 0",
+            ),
+        ),
+        options=_RESTORED,
+        quick=True,
+        first_seed=2,
+    ),
+    ClusterMutant(
+        "restore-reads-one-piece",
+        "of a shard that is restored the first batches are sent",
+        (Edit(restore_topic._Sender, "run", "while some := await", "if some := await"),),  # noqa: SLF001
+        options=_RESTORED,
+        quick=True,
+        first_seed=2,
+    ),
+    ClusterMutant(
+        "restore-leaves-out-a-row",
+        "the first row of each page of a table's store is not restored",
+        (Edit(restore_topic, "_restore_rows", "for row in page if", "for row in page[1:] if"),),
+        options=_RESTORED,
+        quick=True,
     ),
     ClusterMutant(
         "hold-lets-writes-in",

@@ -21,6 +21,7 @@ TRIMMED: Final = (
     "carts",
     "newest",
     "leases",
+    "backed-up-rows",
 )  # whoever reads them by offsets goes on behind what is gone
 
 

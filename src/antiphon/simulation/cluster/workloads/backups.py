@@ -1,4 +1,4 @@
-"""Backups of the cluster into one place, each on top of the one before, and prunes of old ones, while clients write."""
+"""Backups of the cluster into one place, each on top of the one before, prunes of old ones, and restores from new ones."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -9,9 +9,11 @@ from antiphon.backup.manifest import Backup, load, names_in
 from antiphon.backup.metadata import is_multi
 from antiphon.backup.verify import log_of, verify_backup
 from antiphon.errors import AntiphonError
+from antiphon.model.metadata import Kind
 from antiphon.simulation.cluster.backup_place import MemoryPlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.workloads.registry import workload
+from antiphon.simulation.cluster.workloads.restores import Restores
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, make_table
 from antiphon.simulation.violation import require
 
@@ -23,18 +25,27 @@ if TYPE_CHECKING:
 TOPIC: Final = "backed-up"
 TABLE: Final = "backed-up-rows"
 WRITERS: Final = 2
-KEYS: Final = 6
+KEYS: Final = 60
 LEASES_MS: Final = (250, 1_000)
+OUTCOMES: Final = (
+    "backups-made",
+    "backups-failed",
+    "backups-on-others",
+    "backups-pruned",
+    "restored-topics",
+    "restored-tables",
+)
 FAILS: Final = 0.01  # of the place's writes and removals
 
 
 @workload("backup_makers", 35, Drawn(seldom(0.1)), logs_in=False)
 class BackupWorkload(Workload):
     """Makers of backups by the code of `antiphon backup create` and `prune`, into a place in memory that fails now and then.
-    Writers append, and put rows.
+    Writers append, and put rows. What was backed up is restored into new topics and tables.
 
     Checked: a backup that is there is whole; its logs are what was committed, up to its cut, and have all that had been
-    committed before it began; a prune removes what nobody needs, and nothing else.
+    committed before it began; a prune removes what nobody needs, and nothing else; what is restored is what was committed
+    up to the cut.
     """
 
     may_pause = False  # a cut is judged by what was committed before its maker began
@@ -42,8 +53,9 @@ class BackupWorkload(Workload):
     def __init__(self, cluster: "SimulatedCluster") -> None:
         super().__init__(cluster, "backups")
         self.place = MemoryPlace(cluster.stream("place of backups"), FAILS)
+        self.restores = Restores(cluster, self.place)
         self.shard_ids: list[int] = []
-        self.outcomes = {"backups-made": 0, "backups-failed": 0, "backups-on-others": 0, "backups-pruned": 0}
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
@@ -58,6 +70,7 @@ class BackupWorkload(Workload):
         """See `Workload`."""
         self.spawn_all(WRITERS, self._write)
         self.spawn_all(self.cluster.options.backup_makers, self._work)
+        self.spawn("restorer", self._restore)
 
     async def _write(self, process: "Process", number: int) -> None:
         db, draw, serial = await self.connected(), process.random, 0
@@ -87,6 +100,19 @@ class BackupWorkload(Workload):
             except AntiphonError as error:
                 self.outcomes["backups-failed"] += 1
                 self.cluster.tell("backup-failed", error.code)
+        await db.close()
+
+    async def _restore(self, process: "Process") -> None:
+        db, draw = await self.connected(), process.random
+        while not self.stopped:
+            await asyncio.sleep(draw.uniform(0.2, 2.0))
+            if not self.restores.may_begin:
+                continue
+            try:
+                kind = await self.restores.restore(db, draw.choice((TOPIC, TABLE)))
+                self.outcomes["restored-tables" if kind is Kind.TABLE else "restored-topics"] += 1
+            except AntiphonError as error:
+                self.cluster.tell("restore-failed", error.code)
         await db.close()
 
     async def _back_up(self, db: "AsyncClient", lease_ms: int) -> None:
