@@ -81,7 +81,7 @@ class NodeWatcher(Protocol):
     def node_made(self, machine: "Machine", node: "Node") -> None:
         """A node is about to start on a machine."""
 
-    def node_gone(self, machine: "Machine") -> None:
+    def node_gone(self, machine: "Machine", node: "Node") -> None:
         """Its process ended."""
 
 
@@ -303,7 +303,7 @@ class Machine:
         server, self.server = self.server, None
         self.slow_s = 0.0
         if server is not None:
-            self._watcher.node_gone(self)
+            self._watcher.node_gone(self, server.node)
 
     def power_off_if(self, process: Process | None) -> None:
         """Power off, if that process still runs."""

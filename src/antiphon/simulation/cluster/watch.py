@@ -97,9 +97,8 @@ class Watch:
         self._leaders: dict[tuple[int, int], int] = {}  # (shard, term) -> node
         self._stopped: set[tuple[int, int]] = set()
         self._had: dict[tuple[int, int], int] = {}  # how far the log was durable when the process ended
-        self._gathered: dict[
-            int, tuple[int, list[_Seen]]
-        ] = {}  # by node: how many hosts, and what was seen of them
+        # By node: how many hosts, and what was seen of them.
+        self._gathered: dict[int, tuple[int, list[_Seen]]] = {}
         self.held: dict[tuple[int, int], int] = {}  # (node, shard) -> committed end before a disk was hurt
         self.word = KeptWord(may_move=world.options.moves_replicas)
         self._broken: ViolationError | None = None  # seen in the middle of a step
@@ -132,10 +131,11 @@ class Watch:
         if kind in SAYS:
             self.multi.check_said(machine, node, message)
 
-    def node_gone(self, machine: "Machine") -> None:
+    def node_gone(self, machine: "Machine", node: "Node") -> None:
         """A process ended: the next one begins with what its disk says."""
         self._gathered.pop(machine.node_id, None)
         self.tables.node_gone(machine.node_id)
+        self._judge(self.modes.look, node)  # what it learned in that step, it went by
         self._look_at_last_step(machine)
         self.multi.node_gone(machine)
         for key in [key for key in self._seen if key[0] == machine.node_id]:
