@@ -16,11 +16,14 @@ from antiphon.tools.top.layout import Line, amount, cut, duration, folded, milli
 from antiphon.tools.top.rates import PAGE_SHARDS, NodeRates, ShardBook, node_rates, quantile_s
 from antiphon.tools.top.reading import Reader
 from antiphon.tools.top.view import (
+    CONSUMERS,
     ROWS_MAX,
+    SHARES,
     SORTS,
     Census,
     EventRow,
     GroupRow,
+    Reached,
     View,
     busiest,
     group_rows,
@@ -166,13 +169,16 @@ def test_groups_by_what_they_are_behind() -> None:
     census, book = Census(cluster()), ShardBook()
     book.take(0, 1.0, {1, 2}, [replica(1, 100), replica(2, 50)])
     offsets = [
-        ("b", "flights", 0, 90),
-        ("a", "flights", 0, 10),
-        ("a", "flights", 1, 49),
-        ("a", "flights", 2, 0),
+        Reached("b", "flights", 0, 90, SHARES),
+        Reached("a", "flights", 0, 10, CONSUMERS),
+        Reached("a", "flights", 1, 49, CONSUMERS),
+        Reached("a", "flights", 2, 0, CONSUMERS),
     ]
     rows = group_rows(census, book, offsets)
-    assert rows == [GroupRow("a", 3, 91, "flights/0", 1), GroupRow("b", 1, 10, "flights/0", 0)]
+    assert rows == [
+        GroupRow("a", CONSUMERS, 3, 91, "flights/0", 1),
+        GroupRow("b", SHARES, 1, 10, "flights/0", 0),
+    ]
 
 
 def test_events_are_those_of_the_node_that_is_up_longest() -> None:
@@ -203,7 +209,7 @@ def view(shards: int = 4, *, groups: int = 2, events: int = 5, nodes: int = 3, n
         1.7e9, "c0ffee00-1", 7, 0, 1, 0, shards, 1, 2, min(shards, 1500), "", "rate",
         (row * nodes)[:nodes],
         busiest(census, book, "", "rate"),
-        [GroupRow(f"{name} group {n}", 3, 10 * n, f"{name}/1", n % 2) for n in range(groups)],
+        [GroupRow(f"{name} group {n}", SHARES, 3, 10 * n, f"{name}/1", n % 2) for n in range(groups)],
         "no groups",
         [EventRow(1_700_000_000_000, "leader", f"{name}/1", "went from node 1 to node 2 in term 4")] * events,
         "",

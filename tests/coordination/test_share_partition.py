@@ -15,6 +15,7 @@ from antiphon.coordination.share_terms import (
     LogBatch,
     RecordState,
     ShareBounds,
+    ShareCounts,
     ShareRefused,
     Span,
 )
@@ -33,8 +34,9 @@ class Record:
         self.holder = ""
         self.lock_ms = 0
 
-    def free(self) -> None:
+    def free(self, counts: ShareCounts) -> None:
         spent = self.count >= BOUNDS.delivery_count_limit
+        counts.exhausted += spent
         self.state = RecordState.ARCHIVED if spent else RecordState.AVAILABLE
         self.holder = ""
 
@@ -46,6 +48,7 @@ class Model:
         self.records: dict[int, Record] = {}
         self.start = 0
         self.end = 0
+        self.counts = ShareCounts()
 
     def known(self) -> list[int]:
         return list(range(self.start, self.end))
@@ -61,7 +64,8 @@ class Model:
         for at in self.known():
             record = self.records[at]
             if record.state is RecordState.ACQUIRED and record.lock_ms <= now_ms:
-                record.free()
+                self.counts.timed_out += 1
+                record.free(self.counts)
         self.advance()
 
     def advance(self) -> None:
@@ -100,6 +104,7 @@ class Model:
                 if record.state is RecordState.AVAILABLE and not (strict and len(found) >= most):
                     record.state, record.holder = RecordState.ACQUIRED, member
                     record.count += 1
+                    self.counts.delivered += 1
                     record.lock_ms = now_ms + BOUNDS.record_lock_duration_ms
                     found[offset] = record.count
         self.advance()
@@ -117,10 +122,11 @@ class Model:
                 return False
         for at, kind in told.items():
             record = self.records[at]
+            self.counts.acknowledged[AckType(kind)] += 1
             if kind == AckType.RENEW:
                 record.lock_ms = now_ms + BOUNDS.record_lock_duration_ms
             elif kind == AckType.RELEASE:
-                record.free()
+                record.free(self.counts)
             else:
                 accepted = kind == AckType.ACCEPT
                 record.state = RecordState.ACKNOWLEDGED if accepted else RecordState.ARCHIVED
@@ -206,7 +212,7 @@ class Compared(RuleBasedStateMachine):
         held = [at for at in self.model.known() if self.model.records[at].holder == member]
         for at in held:
             self.model.records[at].count -= unseen
-            self.model.records[at].free()
+            self.model.records[at].free(self.model.counts)
         self.model.advance()
         assert self.machine.release(self.now_ms, member, unseen=unseen) == bool(held)
 
@@ -232,12 +238,13 @@ class Compared(RuleBasedStateMachine):
     def restart(self) -> None:
         """Another leader goes on with what was stored."""
         revision = self.machine.revision
-        self.machine = SharePartition.restored(BOUNDS, self.machine.start, self.machine.stored())
+        counts = self.machine.counts
+        self.machine = SharePartition.restored(BOUNDS, self.machine.start, self.machine.stored(), counts)
         self.machine.revision = revision
         for at in self.model.known():
             record = self.model.records[at]
             if record.state is RecordState.ACQUIRED:
-                record.free()
+                record.free(self.model.counts)
         last = max(
             (
                 at
@@ -262,6 +269,8 @@ class Compared(RuleBasedStateMachine):
                 )
         held = sum(1 for at in self.model.known() if self.model.records[at].holder)
         assert held <= BOUNDS.partition_max_record_locks
+        assert self.machine.locked() == held
+        assert self.machine.counts == self.model.counts
 
 
 TestCompared = Compared.TestCase

@@ -71,7 +71,7 @@ class KafkaNodes:
     @asynccontextmanager
     async def running(cls, count: int = 1, **config: Any) -> AsyncIterator["KafkaNodes"]:
         """A running cluster. `config`: of its listeners for Kafka's clients."""
-        ports = Ports(NATIVE_PORT, KAFKA_PORT, -1, -1)
+        ports = config.pop("ports", Ports(NATIVE_PORT, KAFKA_PORT, -1, -1))
         auto_create = config.pop("auto_create_topics", True)
         security = config.pop("security", Security())
         limits = {

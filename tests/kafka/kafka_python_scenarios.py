@@ -197,9 +197,18 @@ def described(address: str) -> None:
     admin.close()
 
 
+def stored(address: str) -> None:
+    """Batches that the leader packed anew (`test_stored_codecs`)."""
+    for topic in ("stored-gzip", "stored-uncompressed"):
+        consumer = kafka.KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest")
+        consumer.assign([kafka.TopicPartition(topic, 0)])
+        assert [m.value for m in read(consumer, 500)] == [b"value %d " % n * 20 for n in range(500)]
+        consumer.close()
+
+
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (plain, gzip, offsets, sessions, described, static, table, administration, quotas)
+    for scenario in (plain, gzip, stored, offsets, sessions, described, static, table, administration, quotas)
 }
 
 if __name__ == "__main__":

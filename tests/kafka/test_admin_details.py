@@ -55,7 +55,7 @@ WRONG = [
         NewTopic("x", 1, 1, config={"cleanup.policy": "compact", "writers": "multi"}),
         KafkaError.INVALID_CONFIG,
     ),
-    (NewTopic("x", 1, 1, config={"compression.type": "gzip"}), KafkaError.INVALID_CONFIG),
+    (NewTopic("x", 1, 1, config={"compression.type": "brotli"}), KafkaError.INVALID_CONFIG),
     (NewTopic("x", 1, 1, config={"min.insync.replicas": "2"}), KafkaError.INVALID_CONFIG),
     (NewTopic("x", 1, 2), KafkaError.INVALID_REPLICATION_FACTOR),
     (NewTopic("taken", 1, 1), KafkaError.TOPIC_ALREADY_EXISTS),

@@ -24,6 +24,7 @@ from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
 from antiphon.model.findings import NoteAudit, StartScrub
+from antiphon.model.groups import GetGroups
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
@@ -140,6 +141,7 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             SplitShard(table),
             StartScrub(topic),
             NoteAudit((topic,)),
+            GetGroups(),
             ListTransactions(),
             AbortTransaction("x"),
             FindCoordinator("x"),

@@ -13,6 +13,7 @@ from antiphon.cli import (
     cluster_commands,
     data_commands,
     demo,
+    group_commands,
     judge,
     kv_commands,
     membership_commands,
@@ -81,6 +82,7 @@ judge.mount(app)
 verify.mount(app)
 scrub_command.mount(app)
 transaction_commands.mount(app)
+group_commands.mount(app)
 backup_commands.mount(app)
 for module in dict.fromkeys(job.mounted_by for job in JOBS):
     import_module(f"antiphon.cli.{module}").mount(app)

@@ -14,6 +14,7 @@ from antiphon.errors import (
     TimedOutError,
     UnavailableError,
 )
+from antiphon.model.groups import GetGroups, GroupsReply, GroupState
 from antiphon.model.transactions import (
     AbortTransaction,
     CoordinatedBy,
@@ -95,6 +96,32 @@ class Coordinators:
             self._places.clear()
         self._places[name, is_group] = reply.shard_id
         return reply.shard_id
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    async def groups(self, node_id: int, *, timeout_s: float) -> tuple[GroupState, ...]:
+        """All groups that a node coordinates, page by page: what they are, and their states."""
+        found: list[GroupState] = []
+        while True:
+            reply = await self._groups(node_id, GetGroups(after=found[-1].group if found else ""), timeout_s)
+            found.extend(reply.groups)
+            if not reply.more or not reply.groups:
+                return tuple(found)
+
+    async def group_at(self, node_id: int, group: str, *, start: int = 0, timeout_s: float) -> GroupsReply:
+        """What a node knows of a group: all of it, up to 1,000 positions from `start` on, where it coordinates the group."""
+        return await self._groups(node_id, GetGroups(group, start=start), timeout_s)
+
+    async def _groups(self, node_id: int, asked: GetGroups, timeout_s: float) -> GroupsReply:
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._cluster.connection(self._cluster.address_of(node_id))
+                reply, _ = await connection.request(asked)
+        except TimeoutError:
+            raise TimedOutError(f"node {node_id} did not answer in time") from None
+        if not isinstance(reply, GroupsReply):
+            raise ProtocolViolationError(f"asked for groups, got {type(reply).__name__}")
+        return reply
 
 
 class CoordinatedCalls(ABC):

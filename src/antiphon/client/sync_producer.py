@@ -12,6 +12,7 @@ from antiphon.client.table_steps import Key
 from antiphon.client.topic import Value
 from antiphon.client.topic_writer import Position
 from antiphon.errors import InvalidTxnStateError
+from antiphon.model.groups import GroupsReply, GroupState
 from antiphon.model.rows import Row, Version
 from antiphon.model.transactions import TransactionState
 
@@ -224,6 +225,17 @@ class TransactionCalls:
     def transactions(self, node_id: int, *, timeout_s: float | None = None) -> tuple[TransactionState, ...]:
         """The transactional ids that a node coordinates."""
         return self._thread.call(self._thread.client.transactions(node_id, timeout_s=timeout_s))
+
+    def groups(self, node_id: int, *, timeout_s: float) -> tuple[GroupState, ...]:
+        """The groups that a node coordinates: consumer groups and share groups, without their members."""
+        return self._thread.call(self._thread.client.coordinators.groups(node_id, timeout_s=timeout_s))
+
+    def group_at(self, node_id: int, group: str, *, start: int = 0, timeout_s: float) -> GroupsReply:
+        """What a node knows of a group: its members and positions where it coordinates the group, and records of a share
+        group that are worked on in shards that it leads.
+        """
+        asked = self._thread.client.coordinators.group_at(node_id, group, start=start, timeout_s=timeout_s)
+        return self._thread.call(asked)
 
     def abort_transaction(self, node_id: int, name: str, *, timeout_s: float | None = None) -> None:
         """Have the node that coordinates a transactional id abort. See `AsyncClient.abort_transaction`."""

@@ -22,6 +22,7 @@ from antiphon.coordination.share_terms import (
     LogBatch,
     RecordState,
     ShareBounds,
+    ShareCounts,
     ShareRefused,
     Span,
 )
@@ -43,13 +44,18 @@ class SharePartition:
     bounds: ShareBounds = field(default_factory=ShareBounds)
     spans: list[Span] = field(default_factory=list)
     revision: int = 0
+    counts: ShareCounts = field(default_factory=ShareCounts)
 
     @classmethod
     def restored(
-        cls, bounds: ShareBounds, start: int, stored: Iterable[tuple[int, int, int]]
+        cls,
+        bounds: ShareBounds,
+        start: int,
+        stored: Iterable[tuple[int, int, int]],
+        counts: ShareCounts | None = None,
     ) -> "SharePartition":
-        """As it was stored. Raises ValueError for what is no state of a share-partition."""
-        found = cls(start, bounds)
+        """As it was stored; what happens is added to `counts`. Raises ValueError for what is no state of one."""
+        found = cls(start, bounds, counts=counts or ShareCounts())
         at = start
         for length, state, count in stored:
             if length <= 0 or count < 0 or at < 0:
@@ -59,6 +65,7 @@ class SharePartition:
             if span.state is RecordState.ACQUIRED:
                 raise ValueError("locks are not stored")
             if span.state is RecordState.AVAILABLE and count >= bounds.delivery_count_limit:
+                found.counts.exhausted += length
                 span = span._replace(state=RecordState.ARCHIVED)
             found.spans.append(span)
         found._tidy()
@@ -104,6 +111,10 @@ class SharePartition:
         """Offsets after the start offset that are done."""
         return sum(span.end - span.first for span in self.spans if span.state in TERMINAL)
 
+    def locked(self) -> int:
+        """Offsets that members work on."""
+        return sum(span.end - span.first for span in self.spans if span.state is RecordState.ACQUIRED)
+
     def deadline_ms(self) -> int | None:
         """When the first lock ends."""
         return min((s.lock_ms for s in self.spans if s.state is RecordState.ACQUIRED), default=None)
@@ -148,6 +159,7 @@ class SharePartition:
                 self._set(taken)
                 _tell(found, taken)
                 left -= span.end - span.first
+                self.counts.delivered += span.end - span.first
             if self.end < batch.end:
                 break  # what is left of it is known to nobody: it is no gap
         self._tidy()
@@ -204,6 +216,7 @@ class SharePartition:
         return None
 
     def _acknowledge(self, now_ms: int, first: int, end: int, kind: AckType) -> None:
+        self.counts.acknowledged[kind] += end - first
         if kind is AckType.RENEW:
             lock_ms = now_ms + self.bounds.record_lock_duration_ms
             self._replace(first, end, lambda span: span._replace(lock_ms=lock_ms))
@@ -230,6 +243,8 @@ class SharePartition:
     def _freed(self, span: Span) -> Span:
         """After a delivery that ended without a result."""
         spent = span.deliveries >= self.bounds.delivery_count_limit
+        if spent:
+            self.counts.exhausted += span.end - span.first
         return _settled(span, RecordState.ARCHIVED if spent else RecordState.AVAILABLE)
 
     # -- time, and what else may happen -----------------------------------------------------------------------------
@@ -238,6 +253,7 @@ class SharePartition:
         """Time passed: locks end; did any?"""
         late = [s for s in self.spans if s.state is RecordState.ACQUIRED and s.lock_ms <= now_ms]
         for span in late:
+            self.counts.timed_out += span.end - span.first
             freed = self._freed(span)
             self._set(freed)
         if late:

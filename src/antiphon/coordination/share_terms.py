@@ -4,6 +4,7 @@ A share-partition is one partition of a topic as one share group reads it: from 
 often each was delivered. Ends of ranges are exclusive. Times are milliseconds of one clock that never goes back.
 """
 
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
@@ -47,6 +48,23 @@ class ShareBounds(NamedTuple):
     record_lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
     partition_max_record_locks: int = 2_000
+
+
+@dataclass(slots=True)
+class ShareCounts:
+    """What became of records, since whoever counts began. One of these may serve many share-partitions.
+
+    Attributes:
+        delivered: records that members were given, each time counted.
+        acknowledged: records, by what members said of them.
+        timed_out: records whose lock ended before anything was said of them.
+        exhausted: records that were archived because they had been delivered as often as may be.
+    """
+
+    delivered: int = 0
+    acknowledged: dict[AckType, int] = field(default_factory=lambda: dict.fromkeys(AckType, 0))
+    timed_out: int = 0
+    exhausted: int = 0
 
 
 class LogBatch(NamedTuple):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from antiphon.coordination.compression_settings import BOUNDS, PRODUCER, TYPES
 from antiphon.coordination.profiles import DEFAULTS, PROFILES, Replication
 from antiphon.coordination.profiles import check as check_replication
 from antiphon.errors import InvalidRequestError
@@ -86,6 +87,10 @@ def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind:
     if kind is Kind.TABLE and config.get("message.timestamp.type") == LOG_APPEND_TIME:
         raise InvalidRequestError(
             "message.timestamp.type=LogAppendTime is a setting of topics: a table's changes have the time of their append"
+        )
+    if kind is Kind.TABLE and config.get("compression.type", PRODUCER) != PRODUCER:
+        raise InvalidRequestError(
+            f"compression.type={config['compression.type']} is a setting of topics: nobody sends batches to a table"
         )
     return found
 
@@ -237,7 +242,13 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
     "min.insync.replicas": _integer(
         1, REPLICAS_MAX, "replicas that must have an append before it is acknowledged"
     ),
-    "compression.type": _one_of(("producer",), "batches are kept byte for byte as they were sent"),
+    "compression.type": _one_of(
+        TYPES, "batches are kept as they were sent, or the leader stores them with one codec"
+    ),
+    **{
+        f"compression.{codec}.level": _integer(low, high, f"the level of compression.type={codec}", also=also)
+        for codec, (low, high, also) in BOUNDS.items()
+    },
     "message.timestamp.type": _one_of(
         ("CreateTime", LOG_APPEND_TIME), "records have their producer's time, or that of their append"
     ),

@@ -5,6 +5,7 @@ Which values and combinations are allowed is said by `profiles` and `topic_rules
 
 from typing import Final, NamedTuple
 
+from antiphon.coordination.compression_settings import TYPES
 from antiphon.coordination.profiles import COMMIT_RULES
 
 BOOLEAN: Final = 1
@@ -40,7 +41,10 @@ _SETTINGS: Final = (
     TopicSetting("cleanup.policy", "delete", LIST, "delete: by retention; compact: newest of each key; or both."),
     TopicSetting("commit", "quorum", STRING, f"When an append is acknowledged: {COMMIT_RULES}."),
     TopicSetting("commit.marker", "piggyback", STRING, "record: a commit is a record of the log as well."),
-    TopicSetting("compression.type", "producer", STRING, "Batches are kept as they were sent."),
+    TopicSetting("compression.gzip.level", "-1", INT, "With compression.type=gzip: 1 to 9; -1: the library's own."),
+    TopicSetting("compression.lz4.level", "9", INT, "With compression.type=lz4: 1 to 17; 9 is the fastest."),
+    TopicSetting("compression.type", "producer", STRING, f"Codec of what is stored: {', '.join(TYPES)} (as sent)."),
+    TopicSetting("compression.zstd.level", "3", INT, "With compression.type=zstd: -131072 to 22."),
     TopicSetting("conflict", "last-writer-wins", STRING, "How tables with several writers are merged."),
     TopicSetting("delete.retention.ms", "86400000", LONG, "Milliseconds that a tombstone stays in a clean log."),
     TopicSetting("election", "coordinator", STRING, "Who chooses leaders: coordinator, raft or manual. Fixed at creation."),

@@ -16,6 +16,7 @@ from antiphon.model.access import Operation, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
 from antiphon.model.findings import NoteAudit, StartScrub
+from antiphon.model.groups import GetGroups
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
@@ -296,6 +297,14 @@ def _get_offsets(_gateway: Gateway, rights: Rights, body: GetOffsets) -> None:
         rights.require(Operation.DESCRIBE, Resource.TOPIC, name)
 
 
+def _get_groups(_gateway: Gateway, rights: Rights, body: GetGroups) -> None:
+    """One group, with the names of topics that it reads, or all of them."""
+    if body.group and not rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
+        rights.require(Operation.DESCRIBE, Resource.GROUP, body.group)
+    else:
+        rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+
+
 _SHARD_READ: Final = _shard(Operation.READ)
 _SHARD_WRITE: Final = _shard(Operation.WRITE)
 
@@ -304,6 +313,7 @@ ACCESS: Final[dict[type, Check]] = {
     GetStatus: _cluster(Operation.DESCRIBE),
     StartScrub: _cluster(Operation.ALTER),
     NoteAudit: _cluster(Operation.ALTER),
+    GetGroups: _get_groups,
     ListTransactions: _cluster(Operation.DESCRIBE),
     AbortTransaction: _cluster(Operation.ALTER),
     FindCoordinator: _find,

@@ -24,6 +24,7 @@ from antiphon.kafka.fetch_sessions import SESSIONS_MAX
 from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.share_partitions import SharePartitions
+from antiphon.kafka.groups.told import HostedGroups
 from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
 from antiphon.kafka.handlers.access import AccessHandler
 from antiphon.kafka.handlers.configs import ConfigHandler
@@ -176,6 +177,7 @@ class KafkaListener:
         self._handlers = _handlers(
             gateway, config, self._coordinator, transactions, self._aside, self._shares
         )
+        self.hosted = transactions.told_groups.host = HostedGroups(gateway, self._coordinator, self._shares)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
         self._sizes = AnswerSizes()

@@ -28,7 +28,10 @@ class TopicDefaults(NamedTuple):
 
 # What a broker says of a setting that its topics may have, by the broker's name for it: the default, which is no node's.
 BROKER_DEFAULTS: Final[dict[str, str]] = {
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
     "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
     "log.cleaner.delete.retention.ms": "delete.retention.ms",
     "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
     "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",

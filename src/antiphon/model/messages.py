@@ -3,6 +3,7 @@
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.backup import BackupReply, BackupRequest
 from antiphon.model.findings import NoteAudit, StartScrub
+from antiphon.model.groups import GetGroups, GroupsReply
 from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
 from antiphon.model.requests import (
     AccessReply,
@@ -42,10 +43,10 @@ Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
     | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions | IndexFind | IndexScan
-    | OrderedFind | OrderedScan
+    | OrderedFind | OrderedScan | GetGroups
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
     | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply | TableTransactionReply
-    | BackupReply | SessionsReply | IndexRows | OrderedKeys
+    | BackupReply | SessionsReply | IndexRows | OrderedKeys | GroupsReply
 )  # fmt: skip

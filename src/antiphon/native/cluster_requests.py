@@ -8,6 +8,7 @@ import msgspec
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
+from antiphon.model.groups import GetGroups
 from antiphon.model.internal import NODES_ONLY
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import (
@@ -126,9 +127,9 @@ def note_audit(exchange: Exchange, request_id: int, body: NoteAudit, _payload: m
 
 
 def of_transactions(
-    exchange: Exchange, request_id: int, body: TransactionRequest, _payload: memoryview
+    exchange: Exchange, request_id: int, body: TransactionRequest | GetGroups, _payload: memoryview
 ) -> None:
-    """Have the coordinator of transactions, or of a group, on this node answer."""
+    """Have the coordinator of transactions, or of groups, on this node answer."""
     gateway = exchange.gateway
     exchange.later(request_id, gateway.questions.ask(gateway.node_id, body, TRANSACTIONS_S))
 
@@ -195,6 +196,7 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     GetStatus: get_status,
     StartScrub: start_scrub,
     NoteAudit: note_audit,
+    GetGroups: of_transactions,
     ListTransactions: of_transactions,
     AbortTransaction: of_transactions,
     FindCoordinator: of_transactions,

@@ -1,6 +1,7 @@
 """Appends of clients on their way to a shard: each batch's records are looked at first, in the order of their arrival.
 
-Most batches are judged at once. One that takes long is judged by a thread, and what arrives for the same shard meanwhile
+Most batches are judged at once, and packed anew where the topic wants another codec (`recompression`): nothing is done for
+that where it wants none. One that takes long is left to a thread, and what arrives for the same shard meanwhile
 waits behind it, so a producer's batches keep their order. Where one of them is refused and may be sent again, so are those
 of its producer that wait behind it: of a producer that it does not know a log takes any sequence. What waits is kept as a
 copy, and counts as bytes in flight.
@@ -9,13 +10,15 @@ copy, and counts as bytes in flight.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from antiphon.errors import AntiphonError, CorruptBatchError, InternalError, TimedOutError
 from antiphon.gateway.answers import Done
+from antiphon.log.producer_state import JOB_ID_MIN
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.records.batch import BatchHeader, Buffer, read_header
-from antiphon.records.intake import IntakeRules, RecordWalker, check_outside
+from antiphon.records.intake import AS_SENT, IntakeRules, RecordWalker, check_outside
+from antiphon.records.recompression import is_other, recompressed, recompressed_now
 
 if TYPE_CHECKING:
     from antiphon.node.local_replicas import LocalReplicas
@@ -39,7 +42,7 @@ class _Waiting:
     def __init__(
         self,
         producer_id: int,
-        batch: bytes,
+        batch: Buffer,
         expected_offset: int | None,
         deadline_s: float,
         done: Done,
@@ -53,6 +56,24 @@ class _Waiting:
         self.number = number
         self.is_judged = False
         self.problem: AntiphonError | None = None
+
+
+class _Work(NamedTuple):
+    """What a thread does for a batch: look at every record, pack it anew, or both."""
+
+    walker: RecordWalker
+    header: BatchHeader
+    batch: Buffer
+    rules: IntakeRules
+    changes: bool
+    looks: bool
+
+    def done(self) -> Buffer:
+        """The batch as it is to be stored. Raises what makes it none."""
+        if self.changes:
+            return recompressed(self.walker, self.header, self.batch, self.rules, looks=self.looks)
+        self.walker.walk(self.header, self.batch, self.rules)
+        return self.batch
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -91,10 +112,18 @@ class RecordIntake:
         ):
             host.clients.append(batch, expected_offset, timeout_s, done)  # which refuses
             return
-        header = read_header(batch)
+        header, rules = read_header(batch), settings.intake
+        changes = False
         try:
-            check_outside(header, batch, settings.intake)
-            is_judged = self._walker.walk_now(header, batch, settings.intake)
+            check_outside(header, batch, rules)
+            is_walked = is_judged = self._walker.walk_now(header, batch, rules)
+            if rules.codec != AS_SENT:
+                changes = is_other(header, rules) and header.producer_id < JOB_ID_MIN  # see `ProducerState`
+                made = recompressed_now(self._walker, header, batch, rules) if changes and is_walked else None
+                if made is not None:
+                    batch, header = made, read_header(made)
+                else:
+                    is_judged = is_walked and not changes
         except CorruptBatchError:
             host.state.check_writable()  # where another node leads, that is what is said
             raise
@@ -109,23 +138,26 @@ class RecordIntake:
         if is_judged:
             one.is_judged = True
         else:
-            self._judge(host, one, header, settings.intake)
+            work = _Work(self._walker, header, one.batch, rules, changes, not is_walked)
+            self._judge(host, one, work)
 
-    def _judge(self, host: "Partition", one: _Waiting, header: BatchHeader, rules: IntakeRules) -> None:
-        """Have a thread look at one that is in line."""
+    def _judge(self, host: "Partition", one: _Waiting, work: "_Work") -> None:
+        """Have a thread look at one that is in line, or pack it anew."""
 
-        def judged(future: "asyncio.Future[None]") -> None:
+        def judged(future: "asyncio.Future[Buffer]") -> None:
             one.is_judged = True
             error = asyncio.CancelledError() if future.cancelled() else future.exception()
             if isinstance(error, AntiphonError):
                 one.problem = error
             elif error is not None:
                 one.problem = InternalError(f"the records could not be looked at: {error!r}")
+            else:
+                made = future.result()
+                host.services.in_flight(len(made) - len(one.batch))
+                one.batch = made
             self._go_on(host)
 
-        asyncio.get_running_loop().run_in_executor(
-            None, self._walker.walk, header, one.batch, rules
-        ).add_done_callback(judged)
+        asyncio.get_running_loop().run_in_executor(None, work.done).add_done_callback(judged)
 
     def _go_on(self, host: "Partition") -> None:
         """Append what is judged, from the front of the line."""

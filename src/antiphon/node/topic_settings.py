@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from antiphon.coordination.compression_settings import CODECS, LEVELS, PRODUCER, QUICK_LEVELS
 from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.coordination.topic_rules import LOG_APPEND_TIME
 from antiphon.errors import WrongKindError
@@ -80,14 +81,26 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
         conflict=replication.conflict,
         bulk_bytes_per_s=bulk if (bulk := _setting(topic, "bulk.bytes.per.second", -1)) >= 0 else None,
         append_time=topic.config.get("message.timestamp.type") == LOG_APPEND_TIME,
-        intake=IntakeRules(
-            topic.config.get("record.validation", config.record_validation),
-            _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),
-            _setting(topic, "max.decompressed.bytes", DECOMPRESSED_BYTES_MAX),
-            topic.is_compacted,
-        ),
+        intake=_intake(topic, config),
         internal=topic.name if is_internal(topic) else "",
     )
+
+
+def _intake(topic: TopicMeta, config: NodeConfig) -> IntakeRules:
+    rules = IntakeRules(
+        topic.config.get("record.validation", config.record_validation),
+        _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),
+        _setting(topic, "max.decompressed.bytes", DECOMPRESSED_BYTES_MAX),
+        topic.is_compacted,
+    )
+    wanted = topic.config.get("compression.type", PRODUCER)
+    if wanted not in CODECS:
+        return rules
+    default = LEVELS.get(wanted)
+    if default is None:
+        return rules._replace(codec=CODECS[wanted])
+    level = _setting(topic, f"compression.{wanted}.level", default)
+    return rules._replace(codec=CODECS[wanted], level=level, packs_quickly=level in QUICK_LEVELS[wanted])
 
 
 def check_takes_transactions(topic: TopicMeta, shard: ShardMeta, *, tables: bool = False) -> None:

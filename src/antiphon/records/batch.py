@@ -1,8 +1,9 @@
 """RecordBatch v2 as the log sees it: a 61-byte header that is read, checked and stamped, and opaque records behind it.
 
-An entry of a shard's log *is* such a batch, byte for byte as a client sent it. The leader sets the base offset (bytes 0-7)
-and the leader epoch (bytes 12-15, our term); the batch's CRC-32C covers bytes 21 to the end, so neither needs a new CRC.
-The other side of that coin: no checksum of the batch's own covers bytes 0-20, which is why the log's index keeps one.
+An entry of a shard's log *is* such a batch, byte for byte as a client sent it (a topic may want another codec, see
+`recompression`). The leader sets the base offset (bytes 0-7) and the leader epoch (bytes 12-15, our term); the batch's
+CRC-32C covers bytes 21 to the end, so neither needs a new CRC. The other side of that coin: no checksum of the batch's own
+covers bytes 0-20, which is why the log's index keeps one.
 
 All numbers are big-endian::
 

@@ -2,7 +2,7 @@
 
 gzip comes with Python. snappy, lz4 and zstd come with pyarrow, which is loaded at the first such batch; without it they
 are refused with a message that says what to install. Nodes store what clients sent; they decompress only to look whether
-readers can, where a topic's `record.validation` is `full`.
+readers can, where a topic's `record.validation` is `full`, and where its `compression.type` names another codec.
 """
 
 import struct
@@ -21,6 +21,11 @@ from antiphon.records.batch import CODEC_NAMES, Buffer
 DECOMPRESSED_BYTES_MAX: Final = (
     64 * 1024 * 1024
 )  # of one batch; a topic's `max.decompressed.bytes` may say otherwise
+GZIP: Final = 1  # the last codec that needs no library
+LZ4_FAST: Final = (
+    9  # the level of lz4 that Kafka calls the default: the fast way of packing, below all others
+)
+_LZ4_LEVEL_MAX: Final = 12  # of the library; Kafka's go on to 17
 _FIRST_READ_BYTES: Final = 64 * 1024
 _GZIP_WBITS: Final = 31
 _GZIP_MEMBERS_MAX: Final = 1024
@@ -54,19 +59,22 @@ def codec_number(name: str) -> int:
     return CODEC_NAMES.index(name)
 
 
-def compress(codec: int, data: Buffer) -> bytes:
-    """Compress the records of one batch as Kafka's clients expect to find them (`codec` 0 gives plain bytes)."""
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """Compress the records of one batch as Kafka's clients expect to find them (`codec` 0 gives plain bytes).
+
+    `level`: in the codec's own numbers, as Kafka's `compression.zstd.level` and its like; None: the library's.
+    """
     if codec == 0:
         return bytes(data)
     if codec == 1:
-        packer = zlib.compressobj(wbits=_GZIP_WBITS)
+        packer = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WBITS)
         return packer.compress(data) + packer.flush()
     if codec == 2:
         return _snappy_compress(data)
     if codec == 3:
-        return _lz4_compress(data)
+        return _lz4_compress(data, None if level in {None, LZ4_FAST} else min(level, _LZ4_LEVEL_MAX))
     if codec == 4:
-        return bytes(_arrow_codec("zstd").compress(data, asbytes=True))
+        return bytes(_arrow_codec("zstd", level).compress(data, asbytes=True))
     raise InvalidRequestError(f"unknown compression codec {codec}")
 
 
@@ -163,8 +171,8 @@ def _pyarrow() -> Any:
     return pa
 
 
-def _arrow_codec(name: str) -> Any:
-    return _pyarrow().Codec(name)
+def _arrow_codec(name: str, level: int | None = None) -> Any:
+    return _pyarrow().Codec(name) if level is None else _pyarrow().Codec(name, compression_level=level)
 
 
 def _snappy_compress(data: Buffer) -> bytes:
@@ -223,10 +231,10 @@ def _snappy_block(block: memoryview, limit_bytes: int) -> bytes:
         raise CorruptBatchError(f"not snappy: {error}") from error
 
 
-def _lz4_compress(data: Buffer) -> bytes:
+def _lz4_compress(data: Buffer, level: int | None) -> bytes:
     import xxhash
 
-    codec = _arrow_codec("lz4_raw")
+    codec = _arrow_codec("lz4_raw", level)
     view = memoryview(data)
     header_check = (xxhash.xxh32_intdigest(_LZ4_DESCRIPTOR) >> 8) & 0xFF
     parts: list[Buffer] = [_LZ4_MAGIC, _LZ4_DESCRIPTOR, bytes([header_check])]

@@ -48,6 +48,7 @@ FULL: Final = "full"
 VALIDATIONS: Final = (FULL, UNCOMPRESSED, SHALLOW)
 DEFAULT: Final = UNCOMPRESSED
 BATCH_RECORDS_MAX: Final = 1_000_000
+AS_SENT: Final = -1  # in the place of a codec
 
 _NAMED: Final = 1_000  # records without a key that a refusal names at most
 NO_KEY: Final = "a compacted topic keeps the newest record of each key, so each record needs one"
@@ -73,12 +74,18 @@ class IntakeRules(NamedTuple):
         batch_records_max: records of a compressed batch; one that is not compressed is bounded by its bytes.
         plain_bytes_max: bytes that the records of a batch may unpack to.
         needs_keys: each record has a key, by which the log is compacted. Then every record is looked at.
+        codec: that batches are stored with (`recompression`), by its number; AS_SENT: with the one they came with.
+        level: of that codec; None: as its library has it.
+        packs_quickly: is that level one with which small batches do not hold an event loop up?
     """
 
     validation: str = DEFAULT
     batch_records_max: int = BATCH_RECORDS_MAX
     plain_bytes_max: int = DECOMPRESSED_BYTES_MAX
     needs_keys: bool = False
+    codec: int = AS_SENT
+    level: int | None = None
+    packs_quickly: bool = True
 
 
 DEFAULT_RULES: Final = IntakeRules()
@@ -190,8 +197,18 @@ class RecordWalker:
         self.walk(header, batch, rules)
         return True
 
-    def walk(self, header: BatchHeader, batch: Buffer, rules: IntakeRules) -> None:
-        """Look at every record, compressed or not.
+    def looks_at(self, rules: IntakeRules) -> bool:
+        """Does this node look at records that are not compressed?"""
+        return (
+            rules.validation == FULL or rules.needs_keys or (rules.validation != SHALLOW and self._has_numba)
+        )
+
+    def walks_quickly(self, header: BatchHeader) -> bool:
+        """May an event loop wait for a walk over so many records?"""
+        return header.record_count <= (_AT_ONCE_DECODED if self._kernel is None else _AT_ONCE)
+
+    def walk(self, header: BatchHeader, batch: Buffer, rules: IntakeRules) -> Buffer | None:
+        """Look at every record, compressed or not; returns them, decompressed. None: there is no library to do so.
 
         Raises InvalidRecordError, DecompressedTooLargeError, and CorruptBatchError where the CRC is wrong too.
         """
@@ -207,7 +224,7 @@ class RecordWalker:
             if kernel is None:
                 self._left -= header.record_count
                 _walk_decoded(header, records)
-                return
+                return records
             import numpy as np
 
             kept = np.frombuffer(records, np.uint8)
@@ -216,12 +233,13 @@ class RecordWalker:
             if found:
                 record, wrong = found >> kernel.WRONG_BITS, found & (1 << kernel.WRONG_BITS) - 1
                 raise _wrong(record, _PROBLEMS[wrong])
+            return records
         except MissingCodecError as error:
             if rules.needs_keys:
                 raise InvalidRecordError(
                     f"{NO_KEY}, and whether there is cannot be seen: {error.message}"
                 ) from None
-            return  # what cannot be unpacked here was looked at from outside
+            return None  # what cannot be unpacked here was looked at from outside
         except (InvalidRecordError, DecompressedTooLargeError) as problem:
             raise _first_told(header, batch, problem) from None
         except CorruptBatchError as error:

@@ -25,6 +25,7 @@ from antiphon.server.first_user import make_first_user
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import settings_of, shared_secret
+from antiphon.server.share_gauges import add_share_gauges
 from antiphon.transactions.coordinator import TransactionConfig
 from antiphon.transactions.service import TransactionService
 
@@ -139,6 +140,7 @@ class Server:
                 self._faults,
             )
             self.kafka.request_times = node.metrics.request_times.kafka
+            add_share_gauges(node.metrics, self.kafka.hosted)
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
                 node.gateway,

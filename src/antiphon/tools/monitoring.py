@@ -119,6 +119,35 @@ PANELS: Final = (
         ),
     ),
     Row(
+        "Share groups",
+        (
+            Panel(
+                "Records that are not done",
+                "short",
+                (
+                    (f"max(antiphon_share_lag_records{{{HERE}}})", "of the share-partition furthest behind"),
+                    (f"sum(antiphon_share_locked_records{{{HERE}}})", "that members work on"),
+                ),
+            ),
+            Panel(
+                "Deliveries and acknowledgements",
+                "cps",
+                (
+                    (f"sum({_rate('antiphon_share_deliveries_total')})", "delivered"),
+                    (f"sum by (type) ({_rate('antiphon_share_acknowledgements_total', 'type')})", "{{type}}"),
+                ),
+            ),
+            Panel(
+                "Without an answer, or too often",
+                "cps",
+                (
+                    (f"sum({_rate('antiphon_share_lock_timeouts_total')})", "locks that ended"),
+                    (f"sum({_rate('antiphon_share_delivery_limit_total')})", "archived at the limit"),
+                ),
+            ),
+        ),
+    ),
+    Row(
         "Spark",
         (
             Panel("Behind", "s", (("max by (query, topic) (antiphon_spark_lag_seconds)", "{{query}} {{topic}}"),)),

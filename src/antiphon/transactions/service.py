@@ -8,6 +8,7 @@ from typing import Any, Final
 from antiphon.coordination.transactions import Producer
 from antiphon.gateway.interface import Gateway
 from antiphon.model.cluster import AskShareStates, AskTransaction, EndOffsets, SetShareSettings
+from antiphon.model.groups import GetGroups
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.requests import Done
 from antiphon.transactions.asking import TransactionAsker
@@ -24,6 +25,7 @@ from antiphon.transactions.pending_offsets import PendingOffsets
 from antiphon.transactions.share_states import ShareStateAsker, ShareStateKeeper
 from antiphon.transactions.share_states import answer_of as answer_of_shares
 from antiphon.transactions.steps import Parts, Steps
+from antiphon.transactions.told_groups import GroupTeller
 
 GROUP_SHARDS: Final = 4
 
@@ -36,6 +38,7 @@ class TransactionService:
         asker: asks the coordinator of any id, for appends and offsets that come here.
         groups: where groups are; `offsets` and `pending` are the offsets in that table, `share_states` share-partitions.
         share_asker: asks any group's coordinator for those.
+        told_groups: what operators are told of groups.
     """
 
     def __init__(self, gateway: Gateway, config: TransactionConfig = DEFAULT_TRANSACTION_CONFIG) -> None:
@@ -46,6 +49,7 @@ class TransactionService:
         self.pending = PendingOffsets(gateway, self.offsets)
         self.share_states = ShareStateKeeper(gateway, self.groups)
         self.share_asker = ShareStateAsker(gateway, self.share_states)
+        self.told_groups = GroupTeller(gateway, self.groups, self.offsets, self.share_states)
         self._gateway = gateway
         self._steps = Steps(
             gateway, Parts(self.coordinator, self.asker, self.groups, self.offsets, self.pending)
@@ -71,6 +75,8 @@ class TransactionService:
             return await answer_of(self.coordinator, body)
         if isinstance(body, AskShareStates | SetShareSettings):
             return await answer_of_shares(self.share_states, body)
+        if isinstance(body, GetGroups):
+            return await self.told_groups.answer(body)
         if self._steps.answers(body):
             return await self._steps.answer(body)
         return await answer_operator(self.coordinator, body)

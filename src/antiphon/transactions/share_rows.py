@@ -36,6 +36,12 @@ def place_of_key(key: bytes) -> tuple[bytes, int]:
     return bytes.fromhex(topic_id), int(partition)
 
 
+def group_of_key(key: bytes) -> str:
+    """The group of a share-partition's row; raises ValueError."""
+    _, group, _, _ = key.decode().split("/")
+    return group.replace("%2F", "/").replace("%25", "%")
+
+
 def group_key(group: str) -> bytes:
     """The key of a share group's own row."""
     return f"{SHARE_GROUP}/{escaped(group)}/group/".encode()

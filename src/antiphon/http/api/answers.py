@@ -312,29 +312,54 @@ class SessionInfo(Answer, frozen=True, kw_only=True):
 
 
 class GroupInfo(Answer, frozen=True, kw_only=True):
-    """A consumer group that has committed offsets."""
+    """A consumer group or share group: its kind, state and members; of how many shards it has an offset."""
 
     group: str
+    kind: Annotated[
+        str | None, Meta(description="classic, consumer or share; null: its coordinator does not tell")
+    ]
+    state: Annotated[str | None, Meta(description="as Kafka calls it; null: its coordinator does not tell")]
+    members: int | None
     offsets: int
     topics: list[str]
 
 
+class GroupMemberInfo(Answer, frozen=True, kw_only=True):
+    """A member of a group, and the shards that it reads, by topic."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    epoch: int
+    assigned: dict[str, list[int]]
+
+
 class PositionInfo(Answer, frozen=True, kw_only=True):
-    """Where a group is in a shard."""
+    """Where a group is in a shard: the next offset that it reads, or the start offset of a share group."""
 
     topic: str
     shard: int
     offset: int
     end: int | None
     lag: int | None
-    commit_ms: Millis
+    commit_ms: Annotated[int | None, Meta(description="ms since 1970; null: a share group's")]
     note: str
+    done: Annotated[int, Meta(description="records from the start offset on that a share group has done")]
+    locked: Annotated[
+        int | None,
+        Meta(description="records that members of a share group work on; null: not known, or no share group"),
+    ]
 
 
 class GroupDetail(Answer, frozen=True, kw_only=True):
-    """A group with its positions; `lag` adds those of this piece."""
+    """A group with its members and positions; `lag` adds those of this piece."""
 
     group: str
+    kind: Annotated[str, Meta(description="classic, consumer or share")]
+    state: Annotated[str, Meta(description="as Kafka calls it; Dead: there is no such group")]
+    members: Annotated[list[GroupMemberInfo], Meta(description="the first 200")]
+    member_count: int
     lag: int
     positions: Page[PositionInfo]
 

@@ -155,7 +155,7 @@ class ListSessionsOf(Asked, frozen=True, kw_only=True):
 
 
 class OneGroup(Listed, frozen=True, kw_only=True):
-    """A consumer group."""
+    """A group."""
 
     group: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, description="name of the group")]
 

@@ -21,7 +21,7 @@ TAGS: Final = {
     "cluster": "The cluster, its nodes, what they found, what happened",
     "topics": "Topics, shards, records",
     "tables": "Tables, rows, sessions",
-    "groups": "Consumer groups and transactions",
+    "groups": "Consumer groups, share groups and transactions",
     "spark": "What Spark's jobs and queries have left in the cluster",
     "security": "Users, access control lists, quotas; never a secret",
     "actions": "What operators decide; with `dry_run=true` the plan",

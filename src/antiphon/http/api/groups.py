@@ -1,4 +1,4 @@
-"""Consumer groups, transactional ids, and what Spark's jobs and queries have left in the cluster."""
+"""Groups, transactional ids, and what Spark's jobs and queries have left in the cluster."""
 
 from typing import Final
 
@@ -10,6 +10,7 @@ from antiphon.http.api.answers import (
     Continued,
     GroupDetail,
     GroupInfo,
+    GroupMemberInfo,
     JobInfo,
     Page,
     PositionInfo,
@@ -17,53 +18,79 @@ from antiphon.http.api.answers import (
     TransactionInfo,
 )
 from antiphon.http.api.asked import Filtered, ListTransactionsOf, OneGroup
-from antiphon.http.api.call import Call, cut, page
+from antiphon.http.api.call import Call, page
 from antiphon.http.pages import own_rows
 from antiphon.http.pages.health import name_of
 from antiphon.model.access import Operation, Resource
 from antiphon.model.epochs import EpochHead
+from antiphon.model.groups import GroupKind, GroupMember, GroupPosition
 from antiphon.model.internal import EPOCHS_TABLE
 from antiphon.model.transactions import ListTransactions, TransactionsReply, TransactionState
 
 HEADS: Final = b"head/"
 SHARDS_TOLD: Final = 100  # of one transaction
+MEMBERS_TOLD: Final = 200  # of one group
 
 
 async def list_groups(call: Call, asked: Filtered) -> Page[GroupInfo]:
-    """Consumer groups that have committed offsets, and that you may describe."""
-    found, more = await own_rows.committed_by_group(call.gateway, call.asker)
+    """Consumer groups and share groups that have members or offsets, and that you may describe."""
+    found, more = await own_rows.groups(call.gateway, call.asker)
     everything = call.rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
     wanted = asked.q.lower()
     seen = [
-        (name, *what)
-        for name, what in found.items()
-        if wanted in name.lower()
-        and (everything or call.rights.sees(Operation.DESCRIBE, Resource.GROUP, name))
+        one
+        for one in found
+        if wanted in one.group.lower()
+        and (everything or call.rights.sees(Operation.DESCRIBE, Resource.GROUP, one.group))
     ]
-    return page(
-        seen,
-        asked.start,
-        asked.limit,
-        lambda one: GroupInfo(group=one[0], offsets=one[1], topics=one[2]),
-        is_partial=more,
-    )
+    return page(seen, asked.start, asked.limit, lambda one: GroupInfo(**one._asdict()), is_partial=more)
 
 
 async def get_group(call: Call, asked: OneGroup) -> GroupDetail:
-    """One group: what it has committed in each shard, and its lag. A group that has committed nothing has no positions."""
+    """One group: its members, where it is in each shard, and its lag. A group that there is not has none of them."""
     if not call.rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
         call.rights.require(Operation.DESCRIBE, Resource.GROUP, asked.group)
-    places = await own_rows.places_of_group(call.gateway, call.asker, asked.group)
-    some = await own_rows.positions(call.gateway, call.asker, cut(places, asked.start, asked.limit))
-    end = asked.start + len(some)
+    found = await own_rows.group(call.asker, asked.group, asked.start, asked.limit)
+    end = asked.start + len(found.positions)
     positions = Page(
-        items=[PositionInfo(**one._asdict(), lag=one.lag) for one in some],
+        items=[_position(one, is_share=found.kind is GroupKind.SHARE) for one in found.positions],
         start=asked.start,
-        total=len(places),
-        next=end if some and end < len(places) else None,
+        total=found.position_count,
+        next=end if found.positions and end < found.position_count else None,
     )
     return GroupDetail(
-        group=asked.group, lag=sum(one.lag or 0 for one in positions.items), positions=positions
+        group=asked.group,
+        kind=found.kind,
+        state=found.state,
+        members=[_member(one) for one in found.members[:MEMBERS_TOLD]],
+        member_count=found.member_count,
+        lag=sum(one.lag or 0 for one in positions.items),
+        positions=positions,
+    )
+
+
+def _position(one: GroupPosition, *, is_share: bool) -> PositionInfo:
+    return PositionInfo(
+        topic=one.topic,
+        shard=one.shard,
+        offset=one.offset,
+        end=one.end if one.end >= 0 else None,
+        lag=one.lag,
+        commit_ms=None if is_share else one.changed_ms,
+        note=one.note,
+        done=one.done,
+        locked=one.locked if one.locked >= 0 else None,
+    )
+
+
+def _member(one: GroupMember) -> GroupMemberInfo:
+    return GroupMemberInfo(
+        member_id=one.member_id,
+        instance_id=one.instance_id or None,
+        client_id=one.client_id,
+        client_host=one.client_host,
+        epoch=one.epoch,
+        assigned={topic: list(shards) for topic, shards in one.assigned},
     )
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups with what they have committed and how far behind they are; transactional ids; jobs that remember.
+"""Groups with their members, where they are and how far behind; transactional ids; jobs that remember.
 
 All of it stands in rows of internal tables, which any node can ask their leaders for. Each look is bounded.
 """
@@ -11,46 +11,50 @@ from antiphon.errors import AntiphonError
 from antiphon.http.pages import own_rows
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
+from antiphon.model.groups import GroupKind
 from antiphon.model.transactions import ListTransactions, TransactionsReply
 
 GROUP_ROWS: Final = 200
+MEMBERS: Final = 200
 IDS: Final = 200
 
 
 async def groups(site: Site, look: Look) -> Response:
-    """The list: each group that has committed offsets, with how many."""
-    found, more = await own_rows.committed_by_group(site.gateway, look.asker)
+    """The list: each group with what it is, who is in it, and how many offsets it has."""
+    found, more = await own_rows.groups(site.gateway, look.asker)
     everything = look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
     wanted = look.text("q").lower()
     seen = [
-        (name, count, topics)
-        for name, (count, topics) in found.items()
-        if wanted in name.lower()
-        and (everything or look.rights.sees(Operation.DESCRIBE, Resource.GROUP, name))
+        one
+        for one in found
+        if wanted in one.group.lower()
+        and (everything or look.rights.sees(Operation.DESCRIBE, Resource.GROUP, one.group))
     ]
     page = paged(seen, look.whole("start", 0))
-    return site.page(
-        look, "groups.html", title="Consumer groups", page=page, more=more, is_filtered=bool(wanted)
-    )
+    return site.page(look, "groups.html", title="Groups", page=page, more=more, is_filtered=bool(wanted))
 
 
 async def group(site: Site, look: Look) -> Response:
-    """One group: what it has committed for each shard, and its lag."""
+    """One group: its members, where it is in each shard, and its lag."""
     name = str(look.request.path_params["name"])
     if not look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
         look.rights.require(Operation.DESCRIBE, Resource.GROUP, name)
-    places = await own_rows.places_of_group(site.gateway, look.asker, name)
-    page = paged(places, look.whole("start", 0), GROUP_ROWS)
-    positions = await own_rows.positions(site.gateway, look.asker, page.rows)
-    lags = [one.lag for one in positions if one.lag is not None]
+    start = look.whole("start", 0)
+    found = await own_rows.group(look.asker, name, start, GROUP_ROWS)
+    page = paged(range(found.position_count), start, GROUP_ROWS)
+    lags = [one.lag for one in found.positions if one.lag is not None]
     return site.page(
         look,
         "group.html",
         title=name,
         name=name,
-        page=page._replace(rows=positions),
+        group=found,
+        is_share=found.kind is GroupKind.SHARE,
+        members=found.members[:MEMBERS],
+        page=page._replace(rows=found.positions),
         lag=sum(lags),
         most=max(lags, default=0),
+        locked=sum(max(0, one.locked) for one in found.positions),
     )
 
 

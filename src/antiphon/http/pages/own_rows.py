@@ -1,39 +1,38 @@
-"""Rows of the cluster's own tables: what groups have committed, and jobs that remember. Each look is bounded."""
+"""Rows of the cluster's own tables: where groups are, and jobs that remember. Each look is bounded."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from antiphon.errors import UnknownTopicError
+from antiphon.errors import AntiphonError, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.pages.asking import Asker
+from antiphon.model.groups import GetGroups, GroupKind, GroupsReply, GroupState, merged
 from antiphon.model.internal import GROUPS_TABLE, JOBS_TABLE
 from antiphon.model.requests import TableScan
 from antiphon.model.rows import Row
-from antiphon.transactions.group_offsets import committed_of, place_of
+from antiphon.transactions.group_offsets import place_of
+from antiphon.transactions.share_rows import group_of_key, place_of_key
 
 SCAN_ROWS: Final = 1_000
 SCANS_MAX: Final = 10  # of each shard, for one page
 JOB_PARTS: Final = b"part/"
 
 
-class Position(NamedTuple):
-    """A group's committed offset in a shard, and the shard's end; None where that is not known."""
+class Listed(NamedTuple):
+    """A group. Kind, state and members are None where no coordinator told of it.
 
-    topic: str
-    shard: int
-    offset: int
-    end: int | None
-    commit_ms: int
-    note: str
+    `offsets`: of how many shards it has one; of these topics.
+    """
 
-    @property
-    def lag(self) -> int | None:
-        """Records between the two."""
-        return None if self.end is None else max(0, self.end - self.offset)
+    group: str
+    kind: GroupKind | None
+    state: str | None
+    members: int | None
+    offsets: int
+    topics: list[str]
 
 
 async def scan_own(
@@ -64,51 +63,74 @@ async def scan_own(
     return [row for part, _ in parts for row in part], any(more for _, more in parts)
 
 
-async def committed_by_group(gateway: Gateway, asker: Asker) -> tuple[dict[str, tuple[int, list[str]]], bool]:
-    """For each group in the order of names: how many offsets it has committed, and of which topics; are there more?"""
-    rows, more = await scan_own(gateway, asker, GROUPS_TABLE, b"offset/", values=False)
+async def groups(gateway: Gateway, asker: Asker) -> tuple[list[Listed], bool]:
+    """All groups by name, with how many offsets each has, and of which topics; are there more?
+
+    What coordinators say is put beside the rows, which are there whoever answers.
+    """
+    (rows, more), (shared, more_shared), (told, more_told) = await asyncio.gather(
+        scan_own(gateway, asker, GROUPS_TABLE, b"offset/", values=False),
+        scan_own(gateway, asker, GROUPS_TABLE, b"share/", values=False),
+        _told_of_groups(asker),
+    )
     counts: Counter[str] = Counter()
     topics: dict[str, set[str]] = {}
-    for row in rows:
-        place = place_of(row.key)
+    places = [place_of(row.key) for row in rows] + [_share_place(gateway, row.key) for row in shared]
+    for place in places:
         if place is not None:
             counts[place[0]] += 1
             topics.setdefault(place[0], set()).add(place[1])
-    return {name: (count, sorted(topics[name])) for name, count in sorted(counts.items())}, more
+    found = []
+    for name in sorted(counts.keys() | told.keys()):
+        one = told.get(name)
+        kind, state, members = (None, None, None) if one is None else (one.kind, one.state, one.member_count)
+        found.append(Listed(name, kind, state, members, counts[name], sorted(topics.get(name, ()))))
+    return found, more or more_shared or more_told
 
 
-Place = tuple[str, int, Row]
-
-
-async def places_of_group(gateway: Gateway, asker: Asker, name: str) -> list[Place]:
-    """Topic, shard and row of each offset that a group has committed, in order."""
-    escaped = name.replace("%", "%25").replace("/", "%2F")
-    rows, _ = await scan_own(gateway, asker, GROUPS_TABLE, f"offset/{escaped}/".encode(), values=True)
-    return sorted((place[1], place[2], row) for row in rows if (place := place_of(row.key)) is not None)
-
-
-async def positions(gateway: Gateway, asker: Asker, places: Iterable[Place]) -> list[Position]:
-    """The same with where the shards end now."""
-    found = list(places)
-    shards = {(topic, index): _shard_id(gateway, topic, index) for topic, index, _ in found}
-    ends = await asker.ends([one for one in shards.values() if one is not None])
-    told = []
-    for topic, index, row in found:
-        committed = committed_of(row.value)
-        if committed is not None:
-            end = ends.get(shards[topic, index] or -1)
-            told.append(
-                Position(topic, index, committed.offset, end, committed.commit_ms, committed.metadata)
-            )
-    return told
-
-
-def _shard_id(gateway: Gateway, topic: str, index: int) -> int | None:
+def _share_place(gateway: Gateway, key: bytes) -> tuple[str, str, int] | None:
+    """Group, topic and shard of a share-partition's row; None for a bad one, and where the topic was deleted."""
     try:
-        found = gateway.topic(topic)
-    except UnknownTopicError:
+        topic_id, shard = place_of_key(key)
+        return group_of_key(key), gateway.topic_by_id(topic_id).name, shard
+    except (ValueError, UnknownTopicError):
         return None
-    return next((one.shard_id for one in found.shards if one.index == index), None)
+
+
+async def _told_of_groups(asker: Asker) -> tuple[dict[str, GroupState], bool]:
+    """What the coordinators say that answer, by name; are there more than are asked for?"""
+    found: dict[str, GroupState] = {}
+    after, more = "", False
+    for _ in range(SCANS_MAX):
+        answers = await asker.cluster_each(GetGroups(after=after))
+        replies = [one for one in answers.values() if isinstance(one, GroupsReply)]
+        ends = [one.groups[-1].group for one in replies if one.more and one.groups]
+        for reply in replies:
+            for one in reply.groups:
+                if not ends or one.group <= min(
+                    ends
+                ):  # a node that has more says nothing of names behind its last
+                    found[one.group] = one
+        more = bool(ends)
+        if not more:
+            break
+        after = min(ends)
+    return found, more
+
+
+async def group(asker: Asker, name: str, start: int, limit: int) -> GroupState:
+    """One group with a piece of its positions. Raises UnavailableError where no coordinator answers.
+
+    A group that nobody knows is one of no members and no positions.
+    """
+    answers = await asker.cluster_each(GetGroups(name, start=start, limit=limit))
+    replies = [one for one in answers.values() if isinstance(one, GroupsReply)]
+    found = merged(replies)
+    if found is None and len(replies) < len(answers):
+        silent = next(one for one in answers.values() if not isinstance(one, GroupsReply))
+        why = silent.message if isinstance(silent, AntiphonError) else "a node answered something else"
+        raise UnavailableError(f"the coordinator of group {name!r} does not answer: {why}")
+    return found or GroupState(name, GroupKind.CLASSIC, "Dead", 0)
 
 
 async def jobs_told(gateway: Gateway, asker: Asker) -> tuple[dict[str, dict[str, Any]], bool]:

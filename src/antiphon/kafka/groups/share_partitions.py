@@ -19,7 +19,7 @@ import structlog
 from antiphon import system
 from antiphon.coordination.share_partition import SharePartition
 from antiphon.coordination.share_settings import EARLIEST, ShareSettings, duration_ms, settings_from
-from antiphon.coordination.share_terms import UNSET, ShareRow
+from antiphon.coordination.share_terms import UNSET, ShareCounts, ShareRow
 from antiphon.errors import (
     AntiphonError,
     NotLeaderError,
@@ -81,7 +81,7 @@ class Share:
 
 class SharePartitions:
     """See the module's text. Methods raise NotLeaderError where another node leads the partition, UnknownTopicError where
-    there is no such group, and what is to be tried again.
+    there is no such group, and what is to be tried again. `counts`: of all records of all of them, since the start.
     """
 
     def __init__(self, gateway: Gateway, asker: ShareStateAsker, config: ShareConfig) -> None:
@@ -94,9 +94,21 @@ class SharePartitions:
         self._work: dict[str, asyncio.Task[None]] = {}
         self._spans = 0
         self._stopping = False
+        self.counts = ShareCounts()
 
     def __iter__(self) -> Iterator[Share]:
         return iter(list(self._shares.values()))
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def ends(self) -> Iterator[tuple[Share, int]]:
+        """Each share-partition here with its partition's high watermark."""
+        for share in self:
+            try:
+                yield share, self._gateway.list_offset(share.shard_id, -1).high_watermark
+            except AntiphonError:
+                continue  # it is led elsewhere by now
 
     @property
     def has_room(self) -> bool:
@@ -184,7 +196,9 @@ class SharePartitions:
                 row = state_of(value)
                 if row.term > share.term:
                     raise self._not_led(shard_id)
-                share.machine = SharePartition.restored(share.settings.bounds, row.start, row.spans)
+                share.machine = SharePartition.restored(
+                    share.settings.bounds, row.start, row.spans, self.counts
+                )
             except ValueError as error:
                 structlog.get_logger().error("share_partition_not_readable", place=place, reason=str(error))
                 raise UnavailableError(
@@ -193,7 +207,7 @@ class SharePartitions:
             start, share.made_at = row.start, row.made_at
         if start == UNSET:
             start = self._first_offset(share)
-            share.machine = SharePartition.restored(share.settings.bounds, start, spans)
+            share.machine = SharePartition.restored(share.settings.bounds, start, spans, self.counts)
         put = self._put_of(share, told.group_version)
         share.version = (await self._asker.ask(AskShareStates(place.group, (put,)))).versions[0]
         if share.version == ABSENT or self._gateway.term_led(shard_id) != share.term:

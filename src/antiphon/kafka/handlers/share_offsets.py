@@ -4,8 +4,7 @@ import asyncio
 from typing import Final
 
 from antiphon import system
-from antiphon.coordination.share_partition import SharePartition
-from antiphon.coordination.share_terms import ShareBounds, ShareRow
+from antiphon.coordination.share_terms import ShareRow
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
@@ -22,10 +21,10 @@ from antiphon.model.requests import ListOffset, OffsetReply
 from antiphon.security.authorizer import Rights
 from antiphon.transactions.share_rows import encoded, place_of_key, state_of
 from antiphon.transactions.share_states import ABSENT, ShareStateKeeper
+from antiphon.transactions.told_groups import reached
 
 ASK_S: Final = 3.0
 AT_ONCE: Final = 64  # partitions that are asked for at a time
-_WIDE: Final = ShareBounds(delivery_count_limit=2**15)
 Wanted = list[tuple[str, list[int]]]
 
 
@@ -116,8 +115,8 @@ class ShareOffsetsHandler:
         if row is None or row.start < 0:
             return m.ShareOffset(partition_index=partition)
         try:
-            state = SharePartition.restored(_WIDE, row.start, row.spans)
-            lag = max(0, await self._end(shard) - state.start - state.done())
+            start, done = reached(row)
+            lag = max(0, await self._end(shard) - start - done)
         except (ValueError, AntiphonError):
             lag = -1  # not known now
         return m.ShareOffset(

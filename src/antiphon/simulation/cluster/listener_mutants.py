@@ -16,7 +16,9 @@ from antiphon.log import producer_state
 from antiphon.model import in_step
 from antiphon.native import session
 from antiphon.node.peers import PeerLink
+from antiphon.node.record_intake import RecordIntake
 from antiphon.partition.reads import PartitionReads
+from antiphon.records import recompression
 from antiphon.records.intake import RecordWalker
 from antiphon.security.peer_key import Acceptor
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
@@ -69,6 +71,26 @@ LISTENER_MUTANTS: Final = (
         "listener-forgets-sequences",
         "a batch of an idempotent producer that comes again is appended again",
         (Edit(producer_state, "_check_normal", "last = batches[-1]", "return None"),),
+        options=_PRODUCERS,
+    ),
+    ClusterMutant(
+        "recompressed-without-sequence",
+        "a batch that is packed anew for its topic forgets whose it is",
+        (
+            Edit(
+                recompression,
+                "recompressed",
+                "told = header._replace(",
+                "told = header._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1, ",
+            ),
+        ),
+        options=_PRODUCERS,
+        first_seed=14,
+    ),
+    ClusterMutant(
+        "recompressed-by-half",
+        "a compressed batch is stored as it was sent, whatever codec its topic wants",
+        (Edit(RecordIntake, "append", "changes = is_other", "changes = not header.codec and is_other"),),
         options=_PRODUCERS,
     ),
     ClusterMutant(

@@ -6,7 +6,8 @@ from antiphon.coordination.share_partition import SharePartition
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, TROUBLE
-from antiphon.transactions import share_states
+from antiphon.transactions import share_states, told_groups
+from antiphon.transactions.told_groups import GroupTeller
 
 _WORK: Final[dict[str, Any]] = {
     "appenders": 0,
@@ -86,5 +87,17 @@ SHARE_MUTANTS: Final = (
         ),
         options={**CUTS, **_WORK},
         first_seed=3,
+    ),
+    ClusterMutant(
+        "shares-told-without-what-is-done",
+        "an operator is told that a share group has everything from the start offset on before it",
+        (Edit(told_groups, "reached", "state.done()", "0"),),
+        options={**CALM, **_WORK},
+    ),
+    ClusterMutant(
+        "shares-told-in-part",
+        "an operator is not told of the first partition that a share group reads",
+        (Edit(GroupTeller, "_one", "positions[asked.start : ", "positions[asked.start + 1 : "),),
+        options={**CALM, **_WORK},
     ),
 )

@@ -121,6 +121,7 @@ SHARDS: Final = (
 )
 GROUPS: Final = (
     Column("GROUP", lambda row: printable(row.group), is_text=True),
+    Column("KIND", lambda row: row.kind, 3, is_text=True),
     Column("LAG", lambda row: amount(row.lag) + ("+?" if row.unknown else "")),
     Column("SHARDS", lambda row: str(row.shards), 2),
     Column("MOST BEHIND", lambda row: printable(row.worst) or "-", 1, is_text=True),

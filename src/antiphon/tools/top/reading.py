@@ -1,6 +1,7 @@
 """What `antiphon top` asks: one status of each node for each refresh; metadata when it is newer than what is known.
 
-Committed offsets of groups stand in a table. They are read apart from the rest, seldom, and only so many of them.
+Where groups are stands in a table: committed offsets, and share-partitions of share groups. They are
+read apart from the rest, seldom, and only so many of them.
 """
 
 import asyncio
@@ -12,9 +13,23 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import AccessDeniedError, AntiphonError, UnknownTopicError
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.requests import GetStatus, StatusReply
+from antiphon.model.rows import Row
 from antiphon.tools.top.rates import NodeRates, ShardBook, node_rates
-from antiphon.tools.top.view import SORTS, Census, View, busiest, group_rows, merged_events, node_rows
+from antiphon.tools.top.view import (
+    CONSUMERS,
+    SHARES,
+    SORTS,
+    Census,
+    Reached,
+    View,
+    busiest,
+    group_rows,
+    merged_events,
+    node_rows,
+)
 from antiphon.transactions.group_offsets import committed_of, place_of
+from antiphon.transactions.share_rows import group_of_key, place_of_key, state_of
+from antiphon.transactions.told_groups import reached
 
 ANSWER_S: Final = 1.5  # that a node may take
 NODES_MAX: Final = 64  # that one refresh asks
@@ -23,9 +38,6 @@ METADATA_EVERY_S: Final = 15.0  # at least, for nodes that do not tell its versi
 GROUPS_EVERY_S: Final = 10.0
 GROUP_ROWS_MAX: Final = 5_000
 GROUPS_S: Final = 8.0  # that one reading of them may take
-
-Offsets = list[tuple[str, str, int, int]]
-"""Group, topic, shard, committed offset."""
 
 
 class Reader:
@@ -41,7 +53,7 @@ class Reader:
         self._before: dict[int, StatusReply] = {}  # the last answer of each node
         self._rates: dict[int, NodeRates | None] = {}
         self._asked = 0
-        self._offsets: Offsets = []
+        self._offsets: list[Reached] = []
         self._groups_note = ""
         self._groups_task: asyncio.Task[None] | None = None
         self._groups_s = -GROUPS_EVERY_S
@@ -58,7 +70,7 @@ class Reader:
         """Ask everybody once."""
         census = self._known()
         nodes = sorted(node.node_id for node in census.meta.nodes)[:NODES_MAX]
-        first = {census.by_name.get((topic, index), -1) for _, topic, index, _ in self._offsets}
+        first = {census.by_name.get((one.topic, one.shard), -1) for one in self._offsets}
         pages = {node: self._book.next_page(node, census.led.get(node, ()), first) for node in nodes}
         self._asked = sum(map(len, pages.values()))
         found = await asyncio.gather(*(self._ask(node, pages[node]) for node in nodes))
@@ -112,24 +124,21 @@ class Reader:
         self._groups_task = asyncio.create_task(self._committed())
 
     async def _committed(self) -> None:
-        found: Offsets = []
+        found: list[Reached] = []
         note = ""
         try:
             async with asyncio.timeout(GROUPS_S):
-                rows = self._db.table(GROUPS_TABLE).scan(b"offset/", b"offset0", consistency="leader")
-                async for row in rows:
-                    place, committed = place_of(row.key), committed_of(row.value)
-                    if (
-                        place is not None
-                        and committed is not None
-                        and self._is_shown(place, committed.topic_id)
-                    ):
-                        found.append((*place, committed.offset))
-                    if len(found) >= GROUP_ROWS_MAX:
-                        note = f"groups: the first {GROUP_ROWS_MAX} committed offsets only"
-                        break
+                for first, end in ((b"offset/", b"offset0"), (b"share/", b"share0")):
+                    rows = self._db.table(GROUPS_TABLE).scan(first, end, consistency="leader")
+                    async for row in rows:
+                        one = self._reached(row)
+                        if one is not None:
+                            found.append(one)
+                        if len(found) >= GROUP_ROWS_MAX:
+                            note = f"groups: the first {GROUP_ROWS_MAX} offsets only"
+                            break
         except UnknownTopicError:
-            note = "no consumer group has committed offsets"
+            note = "no group has read anything yet"
         except AccessDeniedError:
             note = "groups are not shown: this user may not read their table (CLUSTER_ACTION)"
         except (AntiphonError, TimeoutError) as error:
@@ -137,12 +146,29 @@ class Reader:
             found = self._offsets
         self._offsets, self._groups_note = found, note
 
-    def _is_shown(self, place: tuple[str, str, int], topic_id: bytes) -> bool:
+    def _reached(self, row: Row) -> Reached | None:
+        """Where a group is, as a row says it; None for a bad one, and what is not shown."""
+        if row.key.startswith(b"offset/"):
+            place, committed = place_of(row.key), committed_of(row.value)
+            if place is None or committed is None or not self._is_shown(place[1:], committed.topic_id):
+                return None
+            return Reached(*place, committed.offset, CONSUMERS)
+        try:
+            topic_id, shard = place_of_key(row.key)
+            start, done = reached(state_of(row.value or b""))
+            name = self._known().names.get(topic_id)
+            if start < 0 or name is None or not self._is_shown((name, shard), topic_id):
+                return None
+            return Reached(group_of_key(row.key), name, shard, start + done, SHARES)
+        except ValueError:
+            return None
+
+    def _is_shown(self, place: tuple[str, int], topic_id: bytes) -> bool:
         """Is it of the topic that is looked at, and of this one, not of one before that had its name?"""
         census = self._known()
-        shard_id = census.by_name.get(place[1:])
+        shard_id = census.by_name.get(place)
         return (
-            self._topic in {"", place[1]}
+            self._topic in {"", place[0]}
             and shard_id is not None
             and census.shards[shard_id][0].topic_id == topic_id
         )

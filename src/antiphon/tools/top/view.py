@@ -17,6 +17,8 @@ from antiphon.model.metadata import (
 from antiphon.model.requests import StatusReply
 from antiphon.tools.top.rates import NodeRates, ShardBook, ShardRead
 
+CONSUMERS: Final = "consumer"
+SHARES: Final = "share"
 ROWS_MAX: Final = 200  # of shards and groups: no terminal is higher
 SORTS: Final = ("rate", "lag", "size", "name", "leader")
 
@@ -52,10 +54,21 @@ class ShardRow(NamedTuple):
     state: str
 
 
-class GroupRow(NamedTuple):
-    """A consumer group: how many records its committed offsets are behind; `worst`: the shard with most of them."""
+class Reached(NamedTuple):
+    """Where a group is in a shard: so many offsets are done, or committed. `kind` is CONSUMERS or SHARES."""
 
     group: str
+    topic: str
+    shard: int
+    offset: int
+    kind: str
+
+
+class GroupRow(NamedTuple):
+    """A group: how many records it is behind; `worst`: the shard with most of them."""
+
+    group: str
+    kind: str
     shards: int
     lag: int
     worst: str
@@ -111,6 +124,7 @@ class Census:
     Attributes:
         shards: topic and shard by shard id.
         led: shard ids by the node that leads them; of one topic only, if one is named.
+        names: of topics, by their ids.
         leads, holds: how many shards a node leads, and has replicas of.
     """
 
@@ -127,6 +141,7 @@ class Census:
         for one in meta.topics:
             for shard in one.shards:
                 self._count(one, shard, alive, is_shown=topic in {"", one.name})
+        self.names = {one.topic_id: one.name for one in meta.topics}
         self.by_name = {(one.name, shard.index): shard_id for shard_id, (one, shard) in self.shards.items()}
         self.has_topic = not topic or any(one.name == topic for one in meta.topics)
 
@@ -219,12 +234,14 @@ def _shard_row(census: Census, book: ShardBook, shard_id: int) -> ShardRow:
 
 
 def group_rows(
-    census: Census, book: ShardBook, offsets: Iterable[tuple[str, str, int, int]], most: int = ROWS_MAX
+    census: Census, book: ShardBook, offsets: Iterable[Reached], most: int = ROWS_MAX
 ) -> list[GroupRow]:
-    """Groups by what they are behind, of (group, topic, shard, committed offset); the most first."""
+    """Groups by what they are behind; the most first."""
+    kinds: dict[str, str] = {}
     lags: dict[str, list[tuple[int, str]]] = {}
     unknown: dict[str, int] = {}
-    for group, topic, index, offset in offsets:
+    for group, topic, index, offset, kind in offsets:
+        kinds[group] = kind
         read = book.reads.get(census.by_name.get((topic, index), -1))
         found = lags.setdefault(group, [])
         if read is None:
@@ -234,6 +251,7 @@ def group_rows(
     rows = [
         GroupRow(
             group,
+            kinds[group],
             len(found) + unknown.get(group, 0),
             sum(lag for lag, _ in found),
             max(found)[1] if found and max(found)[0] else "",

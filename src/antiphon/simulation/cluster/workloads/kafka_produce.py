@@ -61,11 +61,12 @@ class ProducerWorkload(KafkaWorkload):
     """Idempotent producers over Kafka's protocol, five batches in flight, half of them compressed (gzip), retries under the
     same sequences; a third of the topics give records the time of their append. Beside each producer (`kafka_damage.py`):
     batches with right checksums that nobody can read: garbage, a lie about the count, a record cut short. Half of the topics
-    have `record.validation=full`.
+    have `record.validation=full`, three fifths a `compression.type` of their own.
 
     Checked: each record is there once, at the acknowledged offset; those of one producer have no gap and are in order; no
-    producer whose earlier batches are all acknowledged is refused; the answered time of an append is the batch's; in the
-    end leaders name each producer's last sequence (DescribeProducers). No damaged batch is taken, and the producer goes on.
+    producer whose earlier batches are all acknowledged is refused; the answered time of an append is the batch's, and its
+    codec is the topic's; in the end leaders name each producer's last sequence (DescribeProducers). No damaged batch is
+    taken, and the producer goes on.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "producer") -> None:
@@ -110,6 +111,14 @@ class ProducerWorkload(KafkaWorkload):
             "append-time",
             shard_id,
             f"{batch.values[0]!r} at {base_offset} is said to have been appended at {time_ms}; the log says {header}",
+        )
+
+        require(
+            header is None or self.stored_codec in {None, header.codec},
+            "stored-codec",
+            shard_id,
+            f"{batch.values[0]!r} at {base_offset} is stored with codec {header and header.codec}, and the topic has "
+            f"codec {self.stored_codec}",
         )
 
     def check(self) -> None:

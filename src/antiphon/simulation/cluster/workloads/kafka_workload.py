@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "stream"
 PARTITIONS: Final = 2
+STORED: Final = {"uncompressed": 0, "gzip": 1}
 
 
 class KafkaWorkload(Workload):
@@ -30,6 +31,7 @@ class KafkaWorkload(Workload):
         super().__init__(cluster, name)
         self.shard_ids: dict[int, int] = {}  # by partition
         self.gives_time = False  # does the topic give records the time of their append?
+        self.stored_codec: int | None = None  # that all batches have; None: what their producers chose
         self.config: dict[str, str] = {}  # of the topic, besides what all have
 
     async def set_up(self, db: AsyncClient) -> None:
@@ -43,6 +45,13 @@ class KafkaWorkload(Workload):
         self.gives_time = self.cluster.stream("append time").random() < 0.3
         if self.gives_time:
             config["message.timestamp.type"] = "LogAppendTime"
+        draw = self.cluster.stream("stored codec").random()
+        codec = (
+            "" if draw < 0.4 else "gzip" if draw < 0.7 else "uncompressed"
+        )  # what there is without pyarrow
+        if codec:
+            config["compression.type"] = codec
+            self.stored_codec = STORED[codec]
         with contextlib.suppress(TopicExistsError):  # another workload made it
             await insist(
                 lambda: db.create_topic(

@@ -5,6 +5,7 @@
 - `share-two-holders`: no two members have a record at a time, under one leader of the partition.
 - `share-limit`, `share-deliveries`: no record is given more often than it may be, and releases that were confirmed count.
 - `share-owner`, `share-start`: in that log no leader stores anything after another one did, and no start offset goes back.
+- `share-told`: an operator is told of offsets that were stored between the question and the answer.
 - `share-never-given`: every committed record was given to somebody, or as many answers were lost as it may be given.
 - At the end everything is done, or the run does not end.
 """
@@ -22,6 +23,7 @@ from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.share_history import ShareHistory
 from antiphon.simulation.cluster.workloads.share_member import GROUP, TOPIC, ShareMember
+from antiphon.simulation.cluster.workloads.share_operator import ShareOperator
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 AWAY_S: Final = 0.5
+LOOK_S: Final = 0.7
 GROUP_RESOURCE, ALTER_CONFIGS = 32, 44
 RECORDS_MAX: Final = 600  # of the topic
 
@@ -42,7 +45,7 @@ class ShareGroupWorkload(KafkaWorkload):
 
     Checked: a record is given to nobody who asks after its end was confirmed, which is in the committed log by then; to no
     two members at a time while one leader lasts; no more often than it may be; no former leader stores anything; every
-    record is given to somebody, and done in the end.
+    record is given to somebody, and done in the end; an operator is told where the group was when it was asked about.
     """
 
     topic = TOPIC
@@ -86,6 +89,7 @@ class ShareGroupWorkload(KafkaWorkload):
         self.spawn_all(self.cluster.options.share_members, self._come_and_go)
         self.spawn("feeder", self._feed)
         self.spawn("idle", self._be_idle)
+        self.spawn("operator", self._look)
         self.spawn("last", self._come_last)
 
     def _member(self, process: "Process") -> ShareMember:
@@ -106,6 +110,18 @@ class ShareGroupWorkload(KafkaWorkload):
         while not self.stopped:
             await self.sleep(process, AWAY_S)
         await self._member(process).live(0.0, until_done=True)
+
+    async def _look(self, process: "Process") -> None:
+        """Somebody watches the group."""
+        db = await self.connected()
+        operator = ShareOperator(db, self.history, TOPIC)
+        while not self.stopped:
+            try:
+                await operator.look()
+            except AntiphonError as error:
+                self.cluster.tell("group-not-told", error.code)
+            await self.sleep(process, LOOK_S)
+        await db.close()
 
     async def _feed(self, process: "Process") -> None:
         db = await self.connected()

@@ -29,6 +29,7 @@ OUTCOMES: Final = (
     "shares-released",
     "shares-refused",
     "shares-lapsed",
+    "shares-told",
 )
 Record = tuple[int, int]  # partition, offset
 
@@ -85,6 +86,7 @@ class ShareHistory:
     _holders: dict[Record, Held] = field(default_factory=dict)
     _clashes: list[Clash] = field(default_factory=list)
     _rows: dict[int, StoredShare] = field(default_factory=dict)  # by partition: the last one
+    _states: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     _owners: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     _looked: int = 0  # batches of the group's shard that were looked at
     groups_shard: int = -1
@@ -128,6 +130,12 @@ class ShareHistory:
             f"the start offset of partition {partition} goes back from {before and before.start} to {found.start}",
         )
         self._rows[partition] = found
+        self._states[partition].append((found.start, found.done))
+
+    def states(self) -> dict[int, list[tuple[int, int]]]:
+        """By partition: start offset and records behind it that are done, as they were committed one after the other."""
+        self.look()
+        return {partition: list(states) for partition, states in self._states.items()}
 
     def leaders(self, partition: int) -> int:
         """How many leaders have stored something of the partition by now."""

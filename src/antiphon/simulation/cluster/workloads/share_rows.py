@@ -17,6 +17,11 @@ class StoredShare:
     start: int
     spans: list[tuple[int, int, int]]
 
+    @property
+    def done(self) -> int:
+        """Records from the start offset on that are never given to anybody any more."""
+        return sum(length for length, state, _ in self.spans if state in DONE)
+
     def is_done(self, offset: int) -> bool:
         """Is the record at this offset never given to anybody any more?"""
         if offset < self.start:
