@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 from antiphon.errors import AntiphonError
 from antiphon.model.groups import (
@@ -15,6 +16,9 @@ from antiphon.model.groups import (
 )
 from antiphon.model.groups import GroupPosition as At
 from antiphon.node.config import Ports
+from antiphon.server import group_lag
+from antiphon.server.group_lag import AGE_S
+from antiphon.transactions.group_offsets import Committed, OffsetAt
 from tests.dashboard.looking import HTTP_PORT, page
 from tests.kafka.test_share_groups import ACCEPT, RELEASE, Scene, a_group
 from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, in_virtual_time
@@ -132,3 +136,31 @@ def test_answers_of_nodes_become_one_group() -> None:
     billing = GroupState("b", GroupKind.CLASSIC, "Stable", 1, 1, (member,))
     assert merged([GroupsReply((billing,))]) is billing
     assert merged([]) is None
+
+
+@in_virtual_time
+async def test_metrics_show_how_far_groups_are_behind() -> None:
+    async with a_group(3, ports=LISTENERS) as scene:
+        await scene.served.lead("__groups", 0)
+        await scene.append(6)
+        one = await scene.member()
+        assert await one.take() == [(0, 5, 1)]
+        assert await one.accept(0, 1, ACCEPT) == 0
+        server, name = scene.served.nodes.servers[0], "antiphon_group_lag_records"
+        offsets = server.transactions.offsets
+        topic_id = server.node.gateway.topic("t").topic_id
+        await offsets.commit('be"hind', [OffsetAt("t", 0, Committed(2, -1, "", 0, topic_id))])
+        await offsets.commit("nowhere", [OffsetAt("t", 7, Committed(2, -1, "", 0, topic_id))])
+        assert shown(server).get(name, {}) == {}, "nobody has asked before"
+        await asyncio.sleep(0.5)
+        assert shown(server)[name] == {("g",): 4, ('be"hind',): 4}
+        await scene.append(3)
+        await asyncio.sleep(0.5)
+        assert shown(server)[name] == {("g",): 4, ('be"hind',): 4}, "that was a moment ago"
+        await asyncio.sleep(AGE_S)
+        shown(server)
+        await asyncio.sleep(0.5)
+        assert shown(server)[name] == {("g",): 7, ('be"hind',): 7}
+        await asyncio.sleep(1.5)
+        with patch.object(group_lag, "GONE_S", 1.0):
+            assert shown(server).get(name, {}) == {}, "nobody has asked for long"

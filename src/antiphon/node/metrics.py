@@ -17,7 +17,7 @@ from antiphon.model.counters import Counters
 
 
 class Labelled(NamedTuple):
-    """A figure with one label, whose values are few: nodes of the cluster, or reasons.
+    """A figure with one label, whose values are few: nodes of the cluster, reasons, or at most a hundred groups.
 
     Attributes:
         text: what it is.

@@ -22,6 +22,7 @@ from antiphon.server.client_memory import (
 )
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
+from antiphon.server.group_lag import add_group_lag
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import settings_of, shared_secret
@@ -141,6 +142,7 @@ class Server:
             )
             self.kafka.request_times = node.metrics.request_times.kafka
             add_share_gauges(node.metrics, self.kafka.hosted)
+            add_group_lag(node.metrics, self.transactions.told_groups, node.spawn)
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(
                 node.gateway,

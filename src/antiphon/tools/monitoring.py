@@ -60,6 +60,9 @@ PANELS: Final = (
                 "short",
                 ((f"max by (node) (antiphon_follower_lag_entries{{{HERE}}})", "node {{node}}"),),
             ),
+            Panel(
+                "Groups behind the log", "short", ((f"topk(20, antiphon_group_lag_records{{{HERE}}})", "{{group}}"),)
+            ),
             Panel("Led partitions", "short", ((f"antiphon_leaders{{{HERE}}}", "{{instance}}"),)),
         ),
     ),

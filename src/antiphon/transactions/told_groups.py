@@ -5,8 +5,9 @@ this node has one.
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final, Protocol
+
+import msgspec
 
 from antiphon.coordination.share_partition import SharePartition
 from antiphon.coordination.share_terms import ShareBounds, ShareRow
@@ -22,7 +23,7 @@ from antiphon.model.groups import (
     HeldShare,
 )
 from antiphon.model.metadata import ABSENT_NODE
-from antiphon.model.requests import GetStatus, StatusReply
+from antiphon.model.requests import FIND_KEYS_MAX, GetStatus, StatusReply
 from antiphon.transactions.group_offsets import GroupOffsets
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.share_rows import place_of_key, state_of
@@ -31,7 +32,12 @@ from antiphon.transactions.share_states import ShareStateKeeper
 ASK_S: Final = 2.0  # for the ends of shards that other nodes lead
 EMPTY: Final = "Empty"
 _WIDE: Final = ShareBounds(delivery_count_limit=2**15)  # nothing is archived by being looked at
-Places = list[tuple[str, int]]
+LAGS_MAX: Final = 500  # groups whose lag is looked at
+PLACES_MAX: Final = 20_000  # positions of these
+Place = tuple[str, int]
+"""Topic and index of a shard."""
+
+Ends = dict[Place, int]
 
 
 class GroupHost(Protocol):
@@ -84,6 +90,28 @@ class GroupTeller:
         rows = [state for name, state in sorted(found.items()) if name > asked.after]
         return GroupsReply(tuple(rows[: asked.limit]), more=len(rows) > asked.limit)
 
+    async def lags(self) -> dict[str, int]:
+        """Records that groups coordinated here have before them, by group, where the ends of its shards are known now.
+
+        Of at most `LAGS_MAX` groups, and as many of them as have `PLACES_MAX` positions together. Raises what the table's
+        calls raise.
+        """
+        found: dict[str, list[GroupPosition]] = {}
+        left = PLACES_MAX
+        for state in (await self._listed(GetGroups(limit=LAGS_MAX))).groups:
+            shard_id, _ = self._groups.home(state.group)
+            is_share = state.kind is GroupKind.SHARE
+            positions = await self._positions(state.group, shard_id, is_share=is_share)
+            left -= len(positions)
+            if left < 0:
+                break
+            found[state.group] = positions
+            await asyncio.sleep(0)  # others are served between two groups
+        ends = await self._ends_of({(one.topic, one.shard) for some in found.values() for one in some})
+        lags = {group: [_at(one, ends).lag for one in positions] for group, positions in found.items()}
+        known = {group: [lag for lag in some if lag is not None] for group, some in lags.items()}
+        return {group: sum(some) for group, some in known.items() if some and len(some) == len(lags[group])}
+
     # -- one ---------------------------------------------------------------------------------------------------------
 
     def _held(self, group: str) -> tuple[HeldShare, ...]:
@@ -100,13 +128,11 @@ class GroupTeller:
     async def _one(self, asked: GetGroups, shard_id: int) -> GroupState | None:
         found = None if self.host is None else await self.host.one(asked.group)
         is_share = found is not None and found.kind is GroupKind.SHARE
-        if is_share:
-            positions = await self._start_offsets(shard_id, asked.group)
-        else:
-            positions = await self._committed(asked.group)
+        positions = await self._positions(asked.group, shard_id, is_share=is_share)
         if found is None and not positions:
             return None
-        some = await self._with_ends(positions[asked.start : asked.start + asked.limit])
+        some = positions[asked.start : asked.start + asked.limit]
+        ends = await self._ends_of({(one.topic, one.shard) for one in some})
         state = found or GroupState(asked.group, GroupKind.CLASSIC, EMPTY, 0)
         return GroupState(
             state.group,
@@ -115,9 +141,13 @@ class GroupTeller:
             state.member_count,
             state.epoch,
             state.members,
-            tuple(some),
+            tuple(_at(one, ends) for one in some),
             len(positions),
         )
+
+    async def _positions(self, group: str, shard_id: int, *, is_share: bool) -> list[GroupPosition]:
+        """Where a group is, by topic and shard, without the ends of those."""
+        return await (self._start_offsets(shard_id, group) if is_share else self._committed(group))
 
     async def _committed(self, group: str) -> list[GroupPosition]:
         return [
@@ -144,41 +174,28 @@ class GroupTeller:
                 found.append(GroupPosition(topic, partition, start, done))
         return sorted(found, key=lambda one: (one.topic, one.shard))
 
-    async def _with_ends(self, positions: Sequence[GroupPosition]) -> list[GroupPosition]:
-        """The same with where the shards end now; each of their leaders is asked once."""
-        shards: dict[tuple[str, int], tuple[int, int]] = {}  # with the leader
-        for name in {one.topic for one in positions}:
+    async def _ends_of(self, places: set[Place]) -> Ends:
+        """Where these shards end now, as far as it is known; each of their leaders is asked once for many."""
+        led: dict[int, dict[int, Place]] = {}
+        for name in {topic for topic, _ in places}:
             try:
                 topic = self._gateway.topic(name)
             except UnknownTopicError:
                 continue
-            shards |= {(name, shard.index): (shard.leader, shard.shard_id) for shard in topic.shards}
-        by_leader: dict[int, list[int]] = {}
-        for one in positions:
-            leader, shard_id = shards.get((one.topic, one.shard), (ABSENT_NODE, 0))
-            if leader != ABSENT_NODE:
-                by_leader.setdefault(leader, []).append(shard_id)
-        ends: dict[int, int] = {}
-        for part in await asyncio.gather(*(self._ends(leader, some) for leader, some in by_leader.items())):
-            ends |= part
-        told = []
-        for one in positions:
-            _, shard_id = shards.get((one.topic, one.shard), (ABSENT_NODE, 0))
-            told.append(
-                GroupPosition(
-                    one.topic,
-                    one.shard,
-                    one.offset,
-                    one.done,
-                    ends.get(shard_id, -1),
-                    one.locked,
-                    one.changed_ms,
-                    one.note,
-                )
-            )
-        return told
+            for shard in topic.shards:
+                if shard.leader != ABSENT_NODE and (name, shard.index) in places:
+                    led.setdefault(shard.leader, {})[shard.shard_id] = (name, shard.index)
+        asked = [
+            self._ends(leader, dict(list(shards.items())[at : at + FIND_KEYS_MAX]))
+            for leader, shards in led.items()
+            for at in range(0, len(shards), FIND_KEYS_MAX)
+        ]
+        found: Ends = {}
+        for part in await asyncio.gather(*asked):
+            found |= part
+        return found
 
-    async def _ends(self, leader: int, shards: list[int]) -> dict[int, int]:
+    async def _ends(self, leader: int, shards: dict[int, Place]) -> Ends:
         asked = GetStatus(tuple(shards))
         try:
             if leader == self._gateway.node_id:
@@ -188,7 +205,11 @@ class GroupTeller:
         except AntiphonError:
             return {}
         found = reply.replicas if isinstance(reply, StatusReply) else ()
-        return {one.shard_id: one.high_watermark for one in found}
+        return {shards[one.shard_id]: one.high_watermark for one in found if one.shard_id in shards}
+
+
+def _at(position: GroupPosition, ends: Ends) -> GroupPosition:
+    return msgspec.structs.replace(position, end=ends.get((position.topic, position.shard), -1))
 
 
 def reached(row: ShareRow) -> tuple[int, int]:
