@@ -125,9 +125,12 @@ def families() -> dict[str, tuple[str, str, str]]:
             async with connected(f"node-0:{NATIVE_PORT}") as client:
                 topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=1))
                 await client.request(ListOffset(topic.shards[0].shard_id, -1))
-            for family in families_of(nodes.servers[0].node.metrics.render().decode()):
+            metrics = nodes.servers[0].node.metrics
+            for family in families_of(metrics.render().decode()):
                 name = f"{family.name}_total" if family.type == "counter" else family.name
                 labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+                if family.name in metrics.labelled:  # there may be nothing to tell yet
+                    labels.add(metrics.labelled[family.name].label)
                 found[name] = (family.type, ", ".join(sorted(labels)), family.documentation)
 
     run(test())
