@@ -204,7 +204,7 @@ class Machine:
             ),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(
-                authentication=bool(options.principals),
+                authentication=options.has_logins,
                 super_users=[f"User:{ROOT}"],
                 peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else "",
             ),
@@ -223,6 +223,8 @@ class Machine:
             rate=1.0 + draw.uniform(-skew, skew),
             wall_skew_s=draw.uniform(-1.0, 1.0),
         )
+        if world.options.tenants:
+            process.work_takes_time(draw.getrandbits(64))
         world.network.medium.down.discard(self.host)
         world.tell("start", self.node_id)
         if world.options.has_key:
@@ -252,7 +254,7 @@ class Machine:
             if self._world.options.oxia_page_rows and server.oxia is not None:
                 reads = server.oxia.calls.reads
                 reads.page_rows = reads.list_keys = self._world.options.oxia_page_rows
-            if self._world.options.principals:
+            if self._world.options.has_logins:
                 server.node.spawn(make_user(server.node.gateway, root_user()))
         except Exception as error:  # noqa: BLE001 - whether it may fail is judged
             self._start_failed(error)

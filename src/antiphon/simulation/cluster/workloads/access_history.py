@@ -24,6 +24,7 @@ class Known(NamedTuple):
     users: frozenset[str]
     acls: frozenset[Acl]
     quotas: frozenset[str]  # users with one
+    keys: frozenset[tuple[str, bytes]] = frozenset()  # users, and what their passwords are known by
 
 
 class Moment(NamedTuple):
@@ -62,6 +63,16 @@ class AccessHistory:
                 return False
         return False
 
+    def gone_at(self, user: str, key: bytes) -> int | None:
+        """The version that took a user's password away, which had been one; None: it is one, or was none yet."""
+        self._follow()
+        gone: int | None = None
+        for known in reversed(self._known):
+            if (user, key) in known.keys:
+                return gone
+            gone = known.version
+        return None
+
     def _follow(self) -> None:
         batches = self._cluster.evidence.truth(CLUSTER_SHARD_ID).batches
         while self._taken < len(batches):
@@ -79,7 +90,10 @@ class AccessHistory:
     def _snapshot(self, version: int) -> Known:
         book = self._state.access
         limited = frozenset(quota.user or "" for quota in book.quotas.values())
-        return Known(version, frozenset(book.users), frozenset(book.acls.values()), limited)
+        keys = frozenset(
+            (user.name, one.stored_key) for user in book.users.values() for one in user.credentials
+        )
+        return Known(version, frozenset(book.users), frozenset(book.acls.values()), limited, keys)
 
 
 def allowed(known: Known, user: str, operation: Operation, topic: str) -> bool:
