@@ -1,10 +1,16 @@
-"""Mutants of what bounds single users: quotas of time and of connections, and logins that end."""
+"""Mutants of what bounds single clients: quotas of time and of connections, logins that end, connections of a listener, and
+topics that are made on demand.
+"""
 
 from typing import Any, Final
 
+from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.quotas import Quotas
 from antiphon.kafka.connection import Answer, Connection
+from antiphon.kafka.handlers.metadata import MetadataHandler
+from antiphon.kafka.listener import KafkaListener
 from antiphon.native import listener as native_listener
+from antiphon.native.listener import NativeListener
 from antiphon.security.authenticator import Authenticator
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM
@@ -15,6 +21,15 @@ _TENANTS: Final[dict[str, Any]] = {
     "putters": 1,
     "operations_per_s": 200,
     "tenants": 1,
+    "fault_ms": 4_000,
+}
+
+_CROWDS: Final[dict[str, Any]] = {
+    **CALM,
+    "appenders": 1,
+    "putters": 1,
+    "operations_per_s": 200,
+    "crowds": 1,
     "fault_ms": 4_000,
 }
 
@@ -107,5 +122,57 @@ TENANT_MUTANTS: Final = (
             ),
         ),
         options=_TENANTS,
+    ),
+    ClusterMutant(
+        "crowd-has-all-places",
+        "one address may have all connections that a listener takes",
+        (Edit(Addresses, "enter", "or self._held[host] <= self.most", "or True"),),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "crowd-beyond-the-listener",
+        "Kafka's listener takes more connections than it may have",
+        (Edit(KafkaListener, "connected", "len(self._connections) >= config.connections_max", "False"),),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "crowd-counts-who-has-left",
+        "connections that have ended stay counted as those of their address",
+        (Edit(Addresses, "leave", "self._held[host] -= 1", "pass"),),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "crowd-shuts-nodes-out",
+        "a node is turned away like a client where a listener is full",
+        (
+            Edit(NativeListener, "opened", "elif beyond > PEER_ROOM:", "elif beyond > 0:"),
+            Edit(NativeListener, "opened", "elif not fits and (", "elif not fits or ("),
+        ),
+        options={**_CROWDS, "peer_key": False},
+    ),
+    ClusterMutant(
+        "crowd-is-not-told-of",
+        "Kafka's listener turns connections away, and its log says nothing of it",
+        (Edit(KafkaListener, "_refused", "if now_s >= self._tell_refusals_s:", "if False:"),),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "demand-knows-no-bound",
+        "topics are made on demand however many there are",
+        (
+            Edit(
+                MetadataHandler,
+                "_start_creating",
+                "len(self._gateway.metadata.topics) + len(self._creating) >= self._defaults.topics_max",
+                "False",
+            ),
+        ),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "demand-is-never-over",
+        "a topic that was made on demand counts as being made for good",
+        (Edit(MetadataHandler, "_start_creating", "self._creating.pop(name, None)", "None"),),
+        options=_CROWDS,
     ),
 )

@@ -1,4 +1,4 @@
-"""Logins that a workload makes by itself, because it wants to know what each of them was told."""
+"""Connections, and logins on them, that a workload makes by itself: it wants to know what each of them was told."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -10,6 +10,7 @@ from antiphon.errors import (
     NotLeaderError,
     OverloadedError,
     UnauthenticatedError,
+    UnknownShardError,
 )
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 PROGRAM: Final = "tenants"  # all of them are the same one
+UNKNOWN_SHARD: Final = 1 << 40  # that there is none is an answer, too
 HANDSHAKE_VERSION: Final = 1
 AUTHENTICATE_VERSION: Final = 1
 VERSIONS_VERSION: Final = 3
@@ -59,8 +61,8 @@ async def log_in_to_kafka(kafka: "KafkaClient", address: "Address", account: "Ac
     return True
 
 
-class LoggedIn:
-    """A connection that has logged in at a node, by either protocol, and asks small questions.
+class Asker:
+    """A connection to a node, by either protocol, that asks small questions.
 
     `throttle_ms`: what the last answer of Kafka's protocol said of waiting.
     """
@@ -84,7 +86,7 @@ class LoggedIn:
                     await self._way.request(Fetch(shard_id, 0))
                 else:
                     await self._ask_kafka(*self._way, writes=writes)
-        except (AccessDeniedError, NotLeaderError):
+        except (AccessDeniedError, NotLeaderError, UnknownShardError):
             return True
         except (AntiphonError, NoAnswerError, TimeoutError):
             return False
@@ -105,7 +107,24 @@ class LoggedIn:
             self._way[0].close()
 
 
-async def log_in(process: "Process", host: str, account: Account, *, kafka: bool) -> LoggedIn:
+async def connect(process: "Process", host: str, *, kafka: bool) -> Asker:
+    """Connect where nobody has to log in, and ask something. Raises NoAnswerError."""
+    address = (host, KAFKA_PORT)
+    if kafka:
+        client = KafkaClient([address], process.random, PROGRAM)
+        made = Asker((client, await client.connection(address)))
+    else:
+        try:
+            made = Asker(await open_connection(f"{host}:{NATIVE_PORT}", PROGRAM, None))
+        except AntiphonError as error:
+            raise NoAnswerError(str(error)) from error
+    if not await made.ask(UNKNOWN_SHARD):
+        await made.close()
+        raise NoAnswerError(f"{host} has hung up")
+    return made
+
+
+async def log_in(process: "Process", host: str, account: Account, *, kafka: bool) -> Asker:
     """Log in on a new connection.
 
     Raises UnauthenticatedError where the node says that the login is wrong, OverloadedError where it says that the user has
@@ -117,13 +136,13 @@ async def log_in(process: "Process", host: str, account: Account, *, kafka: bool
         try:
             if not await log_in_to_kafka(client, address, account):
                 raise UnauthenticatedError("authentication failed")
-            return LoggedIn((client, await client.connection(address)))
+            return Asker((client, await client.connection(address)))
         except BaseException:
             client.close()
             raise
     try:
         async with asyncio.timeout(PATIENCE_S):
-            return LoggedIn(await open_connection(f"{host}:{NATIVE_PORT}", PROGRAM, None, account))
+            return Asker(await open_connection(f"{host}:{NATIVE_PORT}", PROGRAM, None, account))
     except (UnauthenticatedError, OverloadedError):
         raise
     except (AntiphonError, TimeoutError) as error:

@@ -20,7 +20,7 @@ from antiphon.simulation.cluster.accounts import ITERATIONS, credential_of, pass
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import NoAnswerError
 from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment
-from antiphon.simulation.cluster.workloads.logins import LoggedIn, log_in
+from antiphon.simulation.cluster.workloads.logins import Asker, log_in
 from antiphon.simulation.cluster.workloads.node_clocks import NodeClocks
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import Workload, insist
@@ -123,7 +123,7 @@ class TenantsWorkload(Workload):
     def _any_node(self, draw: "Random") -> int:
         return draw.randrange(len(self.cluster.machines))
 
-    async def _log_in(self, process: "Process", user: str, node: int, *, kafka: bool) -> LoggedIn | None:
+    async def _log_in(self, process: "Process", user: str, node: int, *, kafka: bool) -> Asker | None:
         """As a user who is never removed; None where nobody answers."""
         try:
             return await log_in(process, self.host(node), Account(user, password_of(user)), kafka=kafka)
@@ -243,7 +243,7 @@ class TenantsWorkload(Workload):
             await self._stay(found, node, number, draw)
             await found.close()
 
-    async def _log_in_as_leaver(self, process: "Process", node: int, number: int) -> LoggedIn | None:
+    async def _log_in_as_leaver(self, process: "Process", node: int, number: int) -> Asker | None:
         since = self.history.moment(node) or Moment(self._begun_at)
         account, kafka = Account(LEAVER, _password(number)), process.random.random() < 0.5
         found, taken = None, True
@@ -264,7 +264,7 @@ class TenantsWorkload(Workload):
         )
         return found
 
-    async def _stay(self, found: LoggedIn, node: int, number: int, draw: "Random") -> None:
+    async def _stay(self, found: Asker, node: int, number: int, draw: "Random") -> None:
         until_s = self.now + draw.choice((0.5, 3.0, 1e9))
         is_silent = draw.random() < 0.3
         ended_s = 0.0  # when it was over with the world, and all was mended
@@ -310,7 +310,7 @@ class Meter:
         self._answered = 0
         self._until_s = 0.0  # no answer before that
 
-    async def ask(self, found: LoggedIn, *, writes: bool) -> bool:
+    async def ask(self, found: Asker, *, writes: bool) -> bool:
         """Was a question answered?"""
         tenants, asked_s = self._tenants, self._tenants.now
         found.throttle_ms = 0
@@ -346,7 +346,7 @@ class Places:
     def __init__(self, tenants: TenantsWorkload, process: "Process") -> None:
         self._tenants = tenants
         self._process = process
-        self.held: list[tuple[int, LoggedIn]] = []  # by node
+        self.held: list[tuple[int, Asker]] = []  # by node
         self._made: dict[
             Transport, tuple[int, int, float]
         ] = {}  # node, its process, when it was seen to be over
