@@ -1,14 +1,19 @@
 """More connections than there are places, and more topics than are made on demand, in the world of whole nodes."""
 
+from random import Random
+
 import pytest
 
 from antiphon.server.file_limits import connection_shares
-from antiphon.simulation.cluster.machine import DESCRIPTORS, FEW_PLACES
+from antiphon.simulation.cluster.machine import DESCRIPTORS
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.cluster_log import TopicHistory
 from antiphon.simulation.runtime.escapes import no_escapes
+from antiphon.simulation.runtime.loop import VirtualLoop
+from antiphon.simulation.runtime.network import Network
+from antiphon.simulation.runtime.process import Process
 from tests.simulation.told import sound_after_caught, sound_until, words
 
 WORLD = {
@@ -50,10 +55,14 @@ def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name, QUICK_SEEDS)
 
 
-def test_a_simulated_node_goes_by_the_descriptors_of_its_world() -> None:
-    shares = connection_shares(DESCRIPTORS)
-    assert 30 < shares.kafka < 100 < connection_shares(1 << 20).kafka
-    assert FEW_PLACES["connections"] < 100
+def test_a_simulated_process_goes_by_the_descriptors_of_its_world() -> None:
+    loop = VirtualLoop(Random(1))
+    Network(loop, Random(1))
+    process = Process(loop, "a", "a", 1)
+    assert process.call(connection_shares) == connection_shares(1 << 20)
+    process.descriptors = DESCRIPTORS
+    assert process.call(connection_shares) == connection_shares(DESCRIPTORS)
+    assert 30 < connection_shares(DESCRIPTORS).kafka < 100, "small worlds fill it"
 
 
 def test_the_smallest_number_of_topics_in_a_time() -> None:

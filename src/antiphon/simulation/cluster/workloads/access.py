@@ -269,7 +269,7 @@ class AccessWorkload(Workload):
         """Log in on a new connection. Raises NoAnswerError."""
         address = (self.cluster.machines[node].host, KAFKA_PORT)
         since = self.history.moment(node)
-        taken = await log_in_to_kafka(kafka, address, Account(user, password_of(user)))
+        taken = await log_in_to_kafka(kafka, address, Account(user, password_of(user))) is not None
         self._judge_login(user, node, since, taken=taken)
         return taken
 

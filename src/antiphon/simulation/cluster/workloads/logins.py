@@ -44,21 +44,24 @@ _NOTHING: Final = m.ProduceRequest(
 )
 
 
-async def log_in_to_kafka(kafka: "KafkaClient", address: "Address", account: "Account") -> bool:
-    """Log in on the client's connection to a node, which is made where there is none; False: the login is said to be wrong.
+async def log_in_to_kafka(
+    kafka: "KafkaClient", address: "Address", account: "Account"
+) -> KafkaConnection | None:
+    """Log in on the client's connection to a node, which is made where there is none; None: the login is said to be wrong.
 
     Raises NoAnswerError, also where the node hangs up instead of an answer.
     """
-    await kafka.ask(address, SASL_HANDSHAKE, HANDSHAKE_VERSION, SaslHandshakeRequest(mechanism=SHA_256))
+    found = await kafka.connection(address)
+    await kafka.send(found, SASL_HANDSHAKE, HANDSHAKE_VERSION, SaslHandshakeRequest(mechanism=SHA_256))
     login = ClientLogin(account, [SHA_256], f"{address[0]}")
     message: bytes | None = login.first()
     while message is not None:
         request = SaslAuthenticateRequest(auth_bytes=message)
-        told = await kafka.ask(address, SASL_AUTHENTICATE, AUTHENTICATE_VERSION, request)
+        told = await kafka.send(found, SASL_AUTHENTICATE, AUTHENTICATE_VERSION, request)
         if told.error_code == code.SASL_AUTHENTICATION_FAILED:
-            return False
+            return None
         message = login.next(told.auth_bytes)
-    return True
+    return found
 
 
 class Asker:
@@ -134,9 +137,10 @@ async def log_in(process: "Process", host: str, account: Account, *, kafka: bool
         address = (host, KAFKA_PORT)
         client = KafkaClient([address], process.random, PROGRAM)
         try:
-            if not await log_in_to_kafka(client, address, account):
+            found = await log_in_to_kafka(client, address, account)
+            if found is None:
                 raise UnauthenticatedError("authentication failed")
-            return Asker((client, await client.connection(address)))
+            return Asker((client, found))
         except BaseException:
             client.close()
             raise
