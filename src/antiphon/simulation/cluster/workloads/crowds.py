@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from antiphon.errors import TopicExistsError, UnknownTopicError
+from antiphon.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import cluster as cm
 from antiphon.server.file_limits import connection_shares
@@ -291,16 +291,25 @@ class CrowdsWorkload(Workload):
             )
             self.outcomes["demand-again"] += 1
 
+    async def _make_owned(self, db: "AsyncClient") -> None:
+        """By request, which is refused only where too few nodes are alive for the replicas."""
+        name = f"{OWNED}-{len(self._owned)}"
+        try:
+            await insist(lambda: db.create_topic(name))
+        except TopicExistsError:  # by a try before this one
+            pass
+        except InvalidRequestError as refusal:
+            require("alive" in refusal.message, "owned-topic", -1, f"{name} is refused: {refusal.message}")
+            return
+        self._owned.append(name)
+        self.outcomes["demand-owned"] += 1
+
     async def _own(self, process: "Process") -> None:
         """Make topics by request, whatever others have demanded, and ask for one that is there."""
         draw, kafka, db = process.random, self._kafka(process), await self.connected()
         while not self.stopped:
             if len(self._owned) < OWNED_MAX and draw.random() < 0.1:
-                name = f"{OWNED}-{len(self._owned)}"
-                with contextlib.suppress(TopicExistsError):  # by a try before this one
-                    await insist(lambda name=name: db.create_topic(name))  # type: ignore[misc]
-                self._owned.append(name)
-                self.outcomes["demand-owned"] += 1
+                await self._make_owned(db)
             node = self._any_node(draw)
             found = await self._ask_for(kafka, node, OWNED)
             require(
