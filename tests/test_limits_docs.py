@@ -17,10 +17,11 @@ from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
 from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.markers import PARTS_MAX
-from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE, TOPICS_MAX
+from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.pacing import PIECE
 from antiphon.kafka.primitives import ELEMENTS_MAX
+from antiphon.kafka.topic_config import TOPICS_ON_DEMAND
 from antiphon.log.producer_state import JOBS_MAX, PRODUCERS_MAX, SHARE
 from antiphon.model.backup import LEASE_MS_MAX
 from antiphon.model.cluster import MetadataView
@@ -78,7 +79,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"jobs of Spark, others | {JOBS_MAX:,}, {PRODUCERS_MAX:,} |" in PAGE
     assert f"under `[limits]`) | {limits.producers:,} | a new one, at a shard with {SHARE:,} and" in PAGE
     assert f"places by hand | {NODES_MAX}, {SHARDS_MAX:,} |" in PAGE
-    assert f"| {CREATING_MAX}; {TOPICS_MAX:,} |" in PAGE
+    assert f"| {CREATING_MAX}; {TOPICS_ON_DEMAND:,} |" in PAGE
+    assert Limits().topics_on_demand == KafkaListenerConfig().topics_on_demand == TOPICS_ON_DEMAND
     assert f"| `topics` | {limits.topics:,} |" in PAGE
     assert f"| `partitions` | {limits.partitions:,} |" in PAGE
     assert f"| `node_replicas` | {limits.node_replicas:,} |" in PAGE

@@ -7,6 +7,7 @@ its own, in which `use` has put another `System`, whose answers come from the se
 
 import os
 import random
+import resource
 import time
 import uuid
 from contextvars import ContextVar, Token
@@ -14,6 +15,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
+
+ANY_NUMBER: Final = 1 << 31  # of descriptors, where the machine sets no bound
 
 
 class System(Protocol):
@@ -48,6 +51,10 @@ class System(Protocol):
 
     def open_files(self) -> int:
         """Descriptors that the process has open; 0 where it cannot be told."""
+        ...
+
+    def descriptors_max(self) -> int:
+        """Descriptors that the process may have open."""
         ...
 
     def pid(self) -> int:
@@ -96,6 +103,11 @@ class RealSystem:
             return os.stat(own).st_size or len(os.listdir(own)) - 1
         except OSError:
             return 0
+
+    def descriptors_max(self) -> int:
+        """See `System`."""
+        granted = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return ANY_NUMBER if granted == resource.RLIM_INFINITY else granted
 
     def pid(self) -> int:
         """See `System`."""
@@ -153,6 +165,11 @@ def cpu_s() -> float:
 def open_files() -> int:
     """Descriptors that the process has open; 0 where it cannot be told."""
     return _current.get().open_files()
+
+
+def descriptors_max() -> int:
+    """Descriptors that the process may have open."""
+    return _current.get().descriptors_max()
 
 
 def pid() -> int:

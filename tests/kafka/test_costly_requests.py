@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import structlog
 
 from antiphon.errors import LimitReachedError
 from antiphon.gateway.turns import Turns
@@ -16,6 +17,7 @@ from antiphon.kafka.handlers import metadata
 from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.schema import encode
+from antiphon.kafka.topic_config import TOPICS_ON_DEMAND
 from antiphon.node.config import Limits
 from tests.coroutines import on_a_loop
 from tests.kafka.raw import listening, run
@@ -164,10 +166,9 @@ async def test_everybody_has_one_piece_in_turn_and_the_loop_goes_on_between() ->
 
 def test_topics_are_made_on_demand_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "CREATING_MAX", 5)
-    monkeypatch.setattr(metadata, "TOPICS_MAX", 12)
 
     async def scenario() -> None:
-        async with listening() as (served, connect):
+        async with listening(limits=Limits(topics_on_demand=12)) as (served, connect):
             client = await connect()
             for _ in range(6):
                 wanted = [cluster.MetadataRequestTopic(name=f"made-{n}") for n in range(40)]
@@ -177,8 +178,14 @@ def test_topics_are_made_on_demand_up_to_a_number(monkeypatch: pytest.MonkeyPatc
                 assert missing <= {code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE}
             made = [t for t in served.first.gateway.metadata.topics if t.name.startswith("made")]
             assert 0 < len(made) <= 12
+            wanted = [cluster.MetadataRequestTopic(name=f"more-{n}") for n in range(3000)]
+            await client.ask(cluster.MetadataRequest(topics=wanted), 3, 9)
 
-    run(scenario)
+    with structlog.testing.capture_logs() as lines:
+        run(scenario)
+    told = [line for line in lines if line["event"] == "topic not created on demand"]
+    assert 1 <= len(told) < 10, "not one for each of 3,000 topics"
+    assert told[0]["topics_max"] == 12
 
 
 def join_request(n: int, size_bytes: int, session_ms: int = 1_800_000) -> groups.JoinGroupRequest:
@@ -222,4 +229,4 @@ async def test_members_say_little_about_themselves_and_are_forgotten_with_their_
 
 
 def test_the_bound_leaves_room_for_large_clusters() -> None:
-    assert ELEMENTS_MAX >= 10 * metadata.TOPICS_MAX
+    assert ELEMENTS_MAX >= 10 * TOPICS_ON_DEMAND

@@ -7,6 +7,7 @@ import datetime
 import os
 import random
 import re
+import resource
 import secrets
 import socket
 import subprocess
@@ -76,6 +77,7 @@ ESCAPES: Final[dict[str, tuple[Callable[[], Any], ...]]] = {
     "secrets.token_hex": (lambda: secrets.token_hex(1),),
     "secrets.randbelow": (lambda: secrets.randbelow(2),),
     "uuid.uuid4": (lambda: uuid.uuid4(),),
+    "resource.getrlimit": (lambda: resource.getrlimit(resource.RLIMIT_NOFILE),),
     "os.urandom": (lambda: os.urandom(1),),
     "os.getrandom": (lambda: os.getrandom(1),),
     "os.getpid": (lambda: os.getpid(),),

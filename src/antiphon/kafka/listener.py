@@ -57,7 +57,7 @@ from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import ELEMENTS_MAX, Reader, TooManyElementsError
 from antiphon.kafka.schema import Message
-from antiphon.kafka.topic_config import TopicDefaults
+from antiphon.kafka.topic_config import TOPICS_ON_DEMAND, TopicDefaults
 from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
@@ -80,6 +80,7 @@ class KafkaListenerConfig(NamedTuple):
 
     auto_create_topics: bool = True  # a client that asks for a missing topic's metadata creates it
     shards_default: int = 1  # partitions of a topic that is created without a number
+    topics_on_demand: int = TOPICS_ON_DEMAND  # that there may be before none is created so any more
     group_table_shards: int = GROUP_SHARDS
     groups: GroupConfig = DEFAULT_GROUP_CONFIG
     connections_max: int = 2_000
@@ -118,7 +119,7 @@ def _handlers(
     cache = MetadataCache(gateway)
     offsets, pending, asker = service.offsets, service.pending, service.asker
     group_offsets = GroupOffsetsHandler(gateway, coordinator, offsets, pending)
-    defaults = TopicDefaults(config.auto_create_topics, config.shards_default)
+    defaults = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
     return Handlers(
         produce=ProduceHandler(gateway, cache, config.quotas, asker),
         fetch=FetchHandler(gateway, cache, config.quotas, config.fetch_sessions_max),

@@ -12,6 +12,7 @@ from antiphon.model import internal
 GROUPS_TABLE: Final = internal.GROUPS_TABLE
 TRANSACTIONS_TABLE: Final = internal.TRANSACTIONS_TABLE
 NAME_LENGTH_MAX: Final = 249
+TOPICS_ON_DEMAND: Final = 2_000
 SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
@@ -20,10 +21,14 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicDefaults(NamedTuple):
-    """Are topics made that a client asks for the metadata of, and with how many partitions where nobody says?"""
+    """Are topics made that a client asks for the metadata of, and with how many partitions where nobody says?
+
+    `topics_max`: that there may be before none is made any more because somebody asked for it.
+    """
 
     auto_create: bool = True
     shards: int = 1
+    topics_max: int = TOPICS_ON_DEMAND
 
 
 # What a broker says of a setting that its topics may have, by the broker's name for it: the default, which is no node's.

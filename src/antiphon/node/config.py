@@ -104,6 +104,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     producers: Count = 1_000_000  # that all replicas of the node remember before it refuses new ones
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
+    topics_on_demand: Count = 2_000  # of the cluster, above which none is made because a client asks for it
     topics: Count = (
         10_000  # of the cluster, tables included; what belongs to the cluster itself is never refused
     )

@@ -5,9 +5,9 @@ away asks another node. So clients' connections get what is left, each listener 
 for.
 """
 
-import resource
 from typing import Final, NamedTuple
 
+from antiphon import system
 from antiphon.log.disk import open_files_for
 
 STORES: Final = 512  # RocksDB's files, at most a quarter of what there is
@@ -42,9 +42,7 @@ def places(share: int, *, tls: bool) -> Places:
 def connection_shares(descriptors: int | None = None) -> Shares:
     """The listeners' parts of `descriptors`, by default of what this process is granted now."""
     if descriptors is None:
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if descriptors == resource.RLIM_INFINITY:
-            descriptors = 1 << 31
+        descriptors = system.descriptors_max()
     peers = min(PEERS_MAX, max(8, descriptors // 32))
     left = descriptors - open_files_for(descriptors) - min(STORES, descriptors // 4)
     left -= 2 * peers + OWN  # this node connects to as many others as connect to it

@@ -132,6 +132,7 @@ async def start_kafka(
     told = KafkaListenerConfig(
         auto_create_topics=config.auto_create_topics,
         shards_default=config.num_partitions,
+        topics_on_demand=config.limits.topics_on_demand,
         authenticator=guards.authenticator,
         quotas=guards.quotas,
     )

@@ -40,7 +40,7 @@ LARGE: Final = (
     1_500  # topics and partitions of an answer; more are made in several turns, and encoded in a thread
 )
 CREATING_MAX: Final = 50  # topics that are made at the same time because somebody asked for them
-TOPICS_MAX: Final = 2_000  # that there may be before none is made any more because somebody asked for it
+TELL_EVERY_S: Final = 5.0  # of topics that are not created
 AUTO_CREATE_WAIT_S: Final = 3.0
 TOLD_WAIT_S: Final = 3.0  # how long a node that was just started waits for its first metadata
 AUTO_CREATE_TIMEOUT_S: Final = 30.0
@@ -100,6 +100,8 @@ class MetadataHandler:
         self._cached_for: ClusterMeta | None = None
         self._cached: dict[_Key, bytes] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
+        self._refused = 0  # topics that were not created, as there are too many
+        self._tell_s = 0.0
 
     # -- Metadata -------------------------------------------------------------------------------------------------
 
@@ -279,8 +281,8 @@ class MetadataHandler:
         """None where too many are made already: the client is told that there is no such topic, and asks again."""
         if len(self._creating) >= CREATING_MAX:
             return None
-        if len(self._gateway.metadata.topics) + len(self._creating) >= TOPICS_MAX:
-            structlog.get_logger().warning("topic not created on demand", topic=name, topics_max=TOPICS_MAX)
+        if len(self._gateway.metadata.topics) + len(self._creating) >= self._defaults.topics_max:
+            self._tell_refusal(name)
             return None
         if self._quotas.refuses(Use.MUTATION, context.payer, context.charged):
             return None
@@ -289,6 +291,19 @@ class MetadataHandler:
         self._creating[name] = task
         task.add_done_callback(lambda _: self._creating.pop(name, None))
         return task
+
+    def _tell_refusal(self, name: str) -> None:
+        """A request may name thousands of them: one line in a while, with how many there were."""
+        self._refused += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._tell_s:
+            self._tell_s = now_s + TELL_EVERY_S
+            structlog.get_logger().warning(
+                "topic not created on demand",
+                topic=name,
+                topics_max=self._defaults.topics_max,
+                refused=self._refused,
+            )
 
     async def _create(self, name: str) -> None:
         try:

@@ -70,6 +70,8 @@ FEW_BYTES: Final = {
     "connection_memory": 128 * 1024,
 }
 """For clients, where some do not read: so little that it is soon used up."""
+DESCRIPTORS: Final = 512  # that a node may have open where crowds come: its listeners take few connections
+FEW_PLACES: Final = {"connections": 80, "topics_on_demand": 24}
 CARE_S: Final = 2.0  # between two looks of an operator
 RESTARTS_MAX: Final = 5
 START_AGAIN_S: Final = 0.5  # after a start that failed
@@ -181,7 +183,9 @@ class Machine:
                 PEER_PORT if keyed else -1,
             ),
             limits=Limits(
-                disk_reserve=options.disk_reserve, **(FEW_BYTES if options.stalled_readers else {})
+                disk_reserve=options.disk_reserve,
+                **(FEW_BYTES if options.stalled_readers else {}),
+                **(FEW_PLACES if options.crowds else {}),
             ),
             consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
             share_groups=ShareGroups(
@@ -204,7 +208,7 @@ class Machine:
             ),
             scrub=Scrub(SCRUB_BYTES_S if options.scrub else 0, SCRUB_EVERY_S),
             security=Security(
-                authentication=bool(options.principals),
+                authentication=options.has_logins,
                 super_users=[f"User:{ROOT}"],
                 peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else "",
             ),
@@ -223,6 +227,10 @@ class Machine:
             rate=1.0 + draw.uniform(-skew, skew),
             wall_skew_s=draw.uniform(-1.0, 1.0),
         )
+        if world.options.crowds:
+            process.descriptors = DESCRIPTORS
+        if world.options.tenants:
+            process.work_takes_time(draw.getrandbits(64))
         world.network.medium.down.discard(self.host)
         world.tell("start", self.node_id)
         if world.options.has_key:
@@ -252,7 +260,7 @@ class Machine:
             if self._world.options.oxia_page_rows and server.oxia is not None:
                 reads = server.oxia.calls.reads
                 reads.page_rows = reads.list_keys = self._world.options.oxia_page_rows
-            if self._world.options.principals:
+            if self._world.options.has_logins:
                 server.node.spawn(make_user(server.node.gateway, root_user()))
         except Exception as error:  # noqa: BLE001 - whether it may fail is judged
             self._start_failed(error)

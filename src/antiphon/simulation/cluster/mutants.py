@@ -41,6 +41,7 @@ from antiphon.simulation.cluster.shell_mutants import SHELL_MUTANTS
 from antiphon.simulation.cluster.snapshot_mutants import SNAPSHOT_MUTANTS
 from antiphon.simulation.cluster.store_mutants import STORE_MUTANTS
 from antiphon.simulation.cluster.table_mutants import TABLE_MUTANTS
+from antiphon.simulation.cluster.tenant_mutants import TENANT_MUTANTS
 from antiphon.simulation.cluster.transaction_mutants import TRANSACTION_MUTANTS
 from antiphon.simulation.cluster.voter_mutants import VOTER_MUTANTS
 
@@ -74,6 +75,7 @@ _ALL: Final = (
     *SCRUB_MUTANTS,
     *READER_MUTANTS,
     *ACCESS_MUTANTS,
+    *TENANT_MUTANTS,
     *TRANSACTION_MUTANTS,
     *OXIA_MUTANTS,
     *PREPARED_MUTANTS,

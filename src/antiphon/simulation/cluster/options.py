@@ -128,5 +128,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
     found = draw_all(seed, profile, {**_OF_WORLDS, **of_others}.items())
     if found["principals"]:  # whoever cannot log in stays away
         found |= dict.fromkeys(NEEDS_NO_LOGIN, 0)
+    if not (found["principals"] and overrides.get("principals", True)):
+        found["tenants"] = 0  # they add to worlds with logins, and make no others
     same: dict[str, Any] = {"seed": seed, "profile": profile, "replicas": 3, "settle_ms": 60_000}
     return ClusterOptions(**{**same, **found, **overrides})

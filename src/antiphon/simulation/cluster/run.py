@@ -209,7 +209,7 @@ class _Run:
         nodes = [machine.node for machine in self.cluster.machines]
         if not all(node is not None and node.agent.registered.is_set() for node in nodes):
             return False
-        return not self.options.principals or all(
+        return not self.options.has_logins or all(
             node.view.access.users for node in nodes if node is not None
         )
 

@@ -67,7 +67,7 @@ class World:
             rate=1.0 + clock.uniform(-skew, skew),
             wall_skew_s=clock.uniform(-1.0, 1.0) if skew else 0.0,
         )
-        if self.options.principals:
+        if self.options.has_logins:
             made.call(use_account, root_account())
         return made
 

@@ -60,7 +60,12 @@ class WorldOptions:
     @property
     def has_key(self) -> bool:
         """Do nodes prove that they are nodes? They have to where clients log in."""
-        return self.peer_key or bool(self.principals)
+        return self.peer_key or self.has_logins
+
+    @property
+    def has_logins(self) -> bool:
+        """Do clients have to log in?"""
+        return bool(self.principals or self.tenants)
 
     def words(self) -> str:
         """All options on one line, for a reader."""

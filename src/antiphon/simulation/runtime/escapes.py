@@ -10,6 +10,7 @@ Files of `allowed_folders` may be read and written.
 import datetime
 import os
 import random
+import resource
 import secrets
 import sys
 import threading
@@ -45,9 +46,10 @@ FORBIDDEN: Final[dict[str, tuple[str, ...]]] = {
         *("stat", "lstat", "access", "statvfs"),
     ),
     "uuid": ("uuid1", "uuid4"),
+    "resource": ("getrlimit",),
 }
 """By module: functions that ask the real machine."""
-_MODULES: Final = {one.__name__: one for one in (time, random, secrets, os, uuid)}
+_MODULES: Final = {one.__name__: one for one in (time, random, secrets, os, uuid, resource)}
 _WITH_A_TIME: Final = {"localtime": 1, "gmtime": 1, "ctime": 1, "strftime": 2}
 """These are told which time to convert by the last of so many arguments; without it they ask for the time."""
 _OF_PATHS: Final = frozenset({"stat", "lstat", "access"})

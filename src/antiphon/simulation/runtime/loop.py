@@ -40,6 +40,8 @@ class HostedProcess(Protocol):
     rate: float
     steps_left: int
     """After so many more steps it ends; 0: that is not planned."""
+    spent_s: float
+    """What its step that runs now has taken of the world's time; 0.0 where work takes none."""
 
     @property
     def state(self) -> Enum | None:
@@ -63,6 +65,9 @@ class HostedProcess(Protocol):
 
     def stepped(self) -> None:
         """A step is over, and `steps_left` is not 0."""
+
+    def worked(self) -> None:
+        """A step is over, and `spent_s` is not 0."""
 
     def kill(self, *, silently: bool = False) -> None:
         """End it."""
@@ -194,7 +199,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         if callback is None:  # cancelled
             return
         process = handle.process
-        if process is not None and process.state is not None:  # neither of the usual: dead, or paused
+        if process is not None and process.state is not None:  # dead, paused, or busy
             if process.alive:
                 process.put_aside(handle)
             else:
@@ -210,6 +215,8 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
                 unreachable("whose disk crashes has ended")
         except Exception as error:  # noqa: BLE001 - as in asyncio: the loop goes on, the run judges it
             self.call_exception_handler({"message": "a callback failed", "exception": error})
+        if process is not None and process.spent_s:
+            process.worked()
         if self.on_step is not None:
             self.on_step(process)
         if process is not None and process.steps_left:
@@ -238,7 +245,7 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
     def time(self) -> float:
         """Seconds on the clock of the process that asks."""
         process = current_process.get()
-        return self.now if process is None else process.local_s(self.now)
+        return self.now if process is None else process.local_s(self.now + process.spent_s)
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
         """See asyncio."""
@@ -256,9 +263,8 @@ class VirtualLoop(_EventLoop):  # type: ignore[misc]
         process = current_process.get()
         if process is None:
             return self._at(self.now + delay, self.now + delay, callback, args, context)
-        return self._at(
-            self.now + delay / process.rate, process.local_s(self.now) + delay, callback, args, context
-        )
+        now = self.now + process.spent_s
+        return self._at(now + delay / process.rate, process.local_s(now) + delay, callback, args, context)
 
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 UNWINDINGS_MAX = 20
 EPOCH_NS = 1_800_000_000_000_000_000  # what the wall clock says when the world begins
 PID = 4242
+DESCRIPTORS = 1 << 20  # that a process may have open, where its world says nothing else
+LOOK_S = (0.00005, 0.0002)  # what a process whose work takes time does between two looks at its clock
 RESIDENT_BYTES = 100_000_000  # of every process: memory is not simulated
 
 
 class State(Enum):
     """Of a process that does not simply run."""
 
+    BUSY = "busy"
     PAUSED = "paused"
     DEAD = "dead"
 
@@ -60,6 +63,9 @@ class Process:
         self._at_last_step: Callable[[], None] | None = None
         self.connections: dict[Connection, None] = {}
         self.loop = loop
+        self.descriptors = DESCRIPTORS
+        self.spent_s = 0.0  # by the step that runs now
+        self._work: Random | None = None
         self._began_s = loop.now
         self._wall_skew_ns = int(wall_skew_s * 1e9)
         self._put_aside: list[Handle] = []
@@ -93,8 +99,10 @@ class Process:
         return EPOCH_NS + self._wall_skew_ns + int(self.local_s(self.loop.now) * 1e9)
 
     def monotonic_s(self) -> float:
-        """See `system.System`."""
-        return self.local_s(self.loop.now)
+        """See `system.System`. Of a process whose work takes time, some of it is over since the last look."""
+        if self._work is not None:
+            self.spent_s += self._work.uniform(*LOOK_S)
+        return self.local_s(self.loop.now + self.spent_s)
 
     def new_uuid(self) -> uuid.UUID:
         """See `system.System`."""
@@ -115,6 +123,10 @@ class Process:
     def open_files(self) -> int:
         """See `system.System`."""
         return 0
+
+    def descriptors_max(self) -> int:
+        """See `system.System`."""
+        return self.descriptors
 
     def pid(self) -> int:
         """See `system.System`. It is in files, so it has one length in all runs."""
@@ -138,9 +150,26 @@ class Process:
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.pop(task, None)
 
+    def work_takes_time(self, seed: int) -> None:
+        """From now on each look at the clock finds it later, and what comes due while a step lasts waits for its end."""
+        self._work = Random(seed)
+
+    def worked(self) -> None:
+        """A step is over that took `spent_s`: the next one begins when that has passed."""
+        spent_s, self.spent_s = self.spent_s, 0.0
+        if self.state is None:
+            self.state = State.BUSY
+            self.loop.call_later(spent_s, self._is_free)
+
+    def _is_free(self) -> None:
+        if self.state is State.BUSY:
+            self.state = None
+            handles, self._put_aside = self._put_aside, []
+            self.loop.put_back(handles)
+
     def pause(self) -> None:
         """Stop running, as after SIGSTOP: nothing of it happens until `resume`."""
-        if self.state is None:
+        if self.state in {None, State.BUSY}:
             self.state = State.PAUSED
 
     def resume(self) -> None:

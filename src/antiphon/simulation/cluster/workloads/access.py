@@ -14,21 +14,19 @@ from antiphon import system
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AccessDeniedError, AntiphonError, NotLeaderError, UnauthenticatedError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from antiphon.kafka.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser, AppendBatch, Fetch
 from antiphon.records.builder import build_batch
 from antiphon.security.account import Account
-from antiphon.security.client_login import ClientLogin
-from antiphon.security.passwords import SHA_256
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.accounts import credential_of, password_of
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment, allowed
 from antiphon.simulation.cluster.workloads.http import get_page
+from antiphon.simulation.cluster.workloads.logins import log_in_to_kafka
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.cluster.world import KAFKA_PORT, NATIVE_PORT
@@ -271,17 +269,9 @@ class AccessWorkload(Workload):
         """Log in on a new connection. Raises NoAnswerError."""
         address = (self.cluster.machines[node].host, KAFKA_PORT)
         since = self.history.moment(node)
-        await kafka.ask(address, SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism=SHA_256))
-        login = ClientLogin(Account(user, password_of(user)), [SHA_256], f"node {node}")
-        message: bytes | None = login.first()
-        while message is not None:
-            told = await kafka.ask(address, SASL_AUTHENTICATE, 1, SaslAuthenticateRequest(auth_bytes=message))
-            if told.error_code == code.SASL_AUTHENTICATION_FAILED:
-                self._judge_login(user, node, since, taken=False)
-                return False
-            message = login.next(told.auth_bytes)
-        self._judge_login(user, node, since, taken=True)
-        return True
+        taken = await log_in_to_kafka(kafka, address, Account(user, password_of(user))) is not None
+        self._judge_login(user, node, since, taken=taken)
+        return taken
 
     async def _ask_kafka(self, kafka: KafkaClient, node: int, user: str, draw: "Random") -> None:
         topic, writes = draw.choice(TOPICS), draw.random() < 0.5

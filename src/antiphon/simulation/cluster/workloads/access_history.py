@@ -7,11 +7,8 @@ comes. Whatever it decided must be right by one of the versions in between.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from antiphon.coordination.state import ClusterState
 from antiphon.model.access import Acl, Operation, Pattern, Permission
-from antiphon.model.metadata import CLUSTER_SHARD_ID
-from antiphon.records.batch import read_header
-from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster.workloads.cluster_log import ClusterLog
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -24,6 +21,7 @@ class Known(NamedTuple):
     users: frozenset[str]
     acls: frozenset[Acl]
     quotas: frozenset[str]  # users with one
+    keys: frozenset[tuple[str, bytes]] = frozenset()  # users, and what their passwords are known by
 
 
 class Moment(NamedTuple):
@@ -37,8 +35,8 @@ class AccessHistory:
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
         self._cluster = cluster
-        self._state = ClusterState()
-        self._taken = 0
+        self._log = ClusterLog(cluster)
+        self._seen = 0  # version of the lists
         self._known = [Known(-1, frozenset(), frozenset(), frozenset())]
 
     def moment(self, node: int) -> Moment | None:
@@ -62,24 +60,30 @@ class AccessHistory:
                 return False
         return False
 
+    def gone_at(self, user: str, key: bytes) -> int | None:
+        """The version that took a user's password away, which had been one; None: it is one, or was none yet."""
+        self._follow()
+        gone: int | None = None
+        for known in reversed(self._known):
+            if (user, key) in known.keys:
+                return gone
+            gone = known.version
+        return None
+
     def _follow(self) -> None:
-        batches = self._cluster.evidence.truth(CLUSTER_SHARD_ID).batches
-        while self._taken < len(batches):
-            batch = batches[self._taken]
-            self._taken += 1
-            header = read_header(batch.data)
-            if header.is_control or header.codec:
-                continue
-            pairs = [(record.key or b"", record.value) for record in decode_records(batch.data)]
-            before = self._state.access.version
-            self._state.apply_readable(pairs, batch.next_offset)
-            if self._state.access.version != before:
-                self._known.append(self._snapshot(batch.next_offset))
+        for version in self._log.news():
+            seen = self._log.state.access.version
+            if seen != self._seen:
+                self._seen = seen
+                self._known.append(self._snapshot(version))
 
     def _snapshot(self, version: int) -> Known:
-        book = self._state.access
+        book = self._log.state.access
         limited = frozenset(quota.user or "" for quota in book.quotas.values())
-        return Known(version, frozenset(book.users), frozenset(book.acls.values()), limited)
+        keys = frozenset(
+            (user.name, one.stored_key) for user in book.users.values() for one in user.credentials
+        )
+        return Known(version, frozenset(book.users), frozenset(book.acls.values()), limited, keys)
 
 
 def allowed(known: Known, user: str, operation: Operation, topic: str) -> bool:

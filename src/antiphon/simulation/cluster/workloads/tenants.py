@@ -1,0 +1,432 @@
+"""Several users of one cluster: one has a share of the nodes' time, one may have few connections, one comes and goes.
+
+The work of nodes takes time here, a little at each look at their clocks (`Process.work_takes_time`). So there is something
+to charge a quota of `request_percentage` with. What a node must have done by then is judged by what it knew, and by how long
+its process has run since (`node_clocks.py`).
+"""
+
+import asyncio
+import contextlib
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import InvalidRequestError, OverloadedError, UnauthenticatedError
+from antiphon.model.access import Credential
+from antiphon.model.quotas import Quota
+from antiphon.model.requests import AlterQuota, AlterUser
+from antiphon.security.account import Account
+from antiphon.security.passwords import SALT_BYTES, SHA_256, credential
+from antiphon.simulation.cluster.accounts import ITERATIONS, credential_of, password_of
+from antiphon.simulation.cluster.drawing import Drawn, one_of
+from antiphon.simulation.cluster.kafka_client import NoAnswerError
+from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment
+from antiphon.simulation.cluster.workloads.logins import Asker, log_in
+from antiphon.simulation.cluster.workloads.node_clocks import NodeClocks
+from antiphon.simulation.cluster.workloads.registry import workload
+from antiphon.simulation.cluster.workloads.workload import Workload, insist
+from antiphon.simulation.runtime.process import LOOK_S
+from antiphon.simulation.violation import require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from random import Random
+
+    from antiphon.client.aio import AsyncClient
+    from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.runtime.process import Process
+    from antiphon.simulation.runtime.transport import Transport
+
+TOPIC: Final = "of-tenants"  # they have no right to it: to be told so takes a node's time as well
+METERED, NEIGHBOUR, FEW, LEAVER = "metered", "neighbour", "few", "leaver"
+SHARE: Final = 0.02  # percent of a node's time that METERED may take
+HELD_S: Final = 10.0  # of the rate, what a quota holds at once
+FASTER: Final = 1.25  # than the world's, a node's clock at most
+CALM_S: Final = 0.5  # an answer takes less, where nothing goes wrong
+PLACES: Final = 3  # connections that FEW may have at a node
+LEFT_S: Final = 0.5  # of a node's time, after which a connection that has ended has left its place
+HANGS_UP_S: Final = 2.0  # of a node's time, from when it has heard that a login is none any more
+END_S: Final = 20.0  # when all is mended: until a place is free, and until who is gone is hung up on
+CHANGE_PAUSE_S: Final = 0.8
+BACK_OFF_S: Final = 0.3
+
+
+@workload("tenants", 39, Drawn(one_of(0, 1, 1)))
+class TenantsWorkload(Workload):
+    """A user with a quota of `request_percentage` asks without a pause, a neighbour without one asks now and then; one with
+    a quota of `connections` opens one after the other, by two protocols; one is removed, comes back and gets other passwords
+    while his clients are logged in, busy or silent, and try passwords of before. Two in three worlds with `principals`
+    have it, and in them the work of nodes takes time.
+
+    Checked: no connection gets more requests through than the quota lets; who is told to wait waits; the neighbour is never
+    told to, nor slowed where nothing goes wrong. No more connections than the quota answer at the same time; none is refused
+    while there is a place; when all have hung up, there is one again at each node. Logins are taken and refused by what
+    `__cluster` said in that time; who was removed, or has another password, is answered no more once a node has known of it
+    for 2 s, and in the end is hung up on.
+    """
+
+    may_pause = False
+
+    def __init__(self, cluster: "SimulatedCluster", name: str = "tenants") -> None:
+        super().__init__(cluster, name)
+        self.history = AccessHistory(cluster)
+        self.clocks = NodeClocks(cluster)
+        self.shard_id = -1
+        self._begun_at = -1
+        self._passwords = 1  # that LEAVER has had, the newest included
+        self._gone = False  # LEAVER was removed for good
+        self._at_work = 0  # clients that are not through
+        self.outcomes = dict.fromkeys(
+            (
+                *("metered", "told-to-wait", "neighbourly", "places-taken", "places-refused", "places-again"),
+                *("leaver-logins", "leaver-refused", "leaver-hung-up", "leaver-changes"),
+            ),
+            0,
+        )
+
+    async def set_up(self, db: "AsyncClient") -> None:
+        """See `Workload`."""
+        await insist(lambda: db.create_topic(TOPIC))
+        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        self.shard_id = found.shards[0].shard_id
+        users = [AlterUser(name, (credential_of(name),)) for name in (METERED, NEIGHBOUR, FEW)]
+        # METERED's last: a node that knows of it learns of no other one later, which would free who waits.
+        quotas = [Quota(FEW, connections=PLACES), Quota(METERED, request_percentage=SHARE)]
+        for request in (*users, AlterUser(LEAVER, (_key(0),)), *map(AlterQuota, quotas)):
+            await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+
+    def begin(self) -> None:
+        """See `Workload`."""
+        self._begun_at = self.history.now().version
+        self.spawn("clocks", self.clocks.run)
+        for work in (self._ask_without_pause, self._ask_as_neighbour, self._open_many, self._change_leaver):
+            self._begin(work.__name__.strip("_"), work)
+        for number in range(3):
+            self._begin(f"leaver-{number}", self._leave_running)
+
+    def _begin(self, name: str, work: "Callable[[Process], Coroutine[Any, Any, None]]") -> None:
+        self._at_work += 1
+        self.spawn(name, lambda process: self._until_through(process, work))
+
+    async def _until_through(
+        self, process: "Process", work: "Callable[[Process], Coroutine[Any, Any, None]]"
+    ) -> None:
+        await work(process)
+        self._at_work -= 1
+        self.clocks.stopped = not self._at_work
+
+    def check(self) -> None:
+        """See `Workload`: all is checked when it is told."""
+
+    def host(self, node: int) -> str:
+        """Of a node."""
+        return self.cluster.machines[node].host
+
+    def _any_node(self, draw: "Random") -> int:
+        return draw.randrange(len(self.cluster.machines))
+
+    async def _log_in(self, process: "Process", user: str, node: int, *, kafka: bool) -> Asker | None:
+        """As a user who is never removed; None where nobody answers."""
+        try:
+            return await log_in(process, self.host(node), Account(user, password_of(user)), kafka=kafka)
+        except NoAnswerError:
+            await asyncio.sleep(process.random.uniform(0.0, BACK_OFF_S))
+            return None
+
+    # -- time of the nodes ------------------------------------------------------------------------------------------
+
+    async def _ask_without_pause(self, process: "Process") -> None:
+        draw = process.random
+        while not self.stopped:
+            node, kafka = self._any_node(draw), draw.random() < 0.7
+            found = await self._log_in(process, METERED, node, kafka=kafka)
+            if found is None:
+                continue
+            meter = Meter(self, node)
+            for _ in range(draw.choice((20, 200, 2_000))):
+                if not await meter.ask(found, writes=draw.random() < 0.3) or self.stopped:
+                    break
+            await found.close()
+
+    async def _ask_as_neighbour(self, process: "Process") -> None:
+        draw = process.random
+        while not self.stopped:
+            node = self._any_node(draw)
+            found = await self._log_in(process, NEIGHBOUR, node, kafka=draw.random() < 0.7)
+            if found is None:
+                continue
+            for _ in range(draw.randint(1, 60)):
+                asked_s = self.now
+                if not await found.ask(self.shard_id, writes=draw.random() < 0.3) or self.stopped:
+                    break
+                self.outcomes["neighbourly"] += 1
+                self._judge_neighbour(node, found.throttle_ms, self.now - asked_s)
+                await asyncio.sleep(draw.uniform(0.0, 0.05))
+            await found.close()
+
+    def _judge_neighbour(self, node: int, throttle_ms: int, took_s: float) -> None:
+        is_calm = not self.cluster.options.fault_every_ms
+        require(
+            throttle_ms == 0 and (took_s < CALM_S or not is_calm),
+            "quota-of-others",
+            -1,
+            f"node {node} tells {NEIGHBOUR}, who has no quota, to wait {throttle_ms} ms, and takes {took_s:.3f} s",
+        )
+
+    # -- connections of one user ------------------------------------------------------------------------------------
+
+    async def _open_many(self, process: "Process") -> None:
+        draw, places = process.random, Places(self, process)
+        while not self.stopped:
+            node, steps = self._any_node(draw), draw.randint(2, 12)
+            while steps and not self.stopped:
+                if places.held and draw.random() < 0.35:
+                    await places.close_one(draw)
+                else:
+                    await places.open_one(node, kafka=draw.random() < 0.5)
+                await asyncio.sleep(draw.uniform(0.0, 0.1))
+                steps -= 1
+            await places.close_all()
+        for node in range(len(self.cluster.machines)):
+            for kafka in (False, True):
+                await self._get_in_again(process, node, kafka=kafka)
+
+    async def _get_in_again(self, process: "Process", node: int, *, kafka: bool) -> None:
+        """All is mended, and the user has no connection: there is a place before long."""
+        since_s = self.now
+        account = Account(FEW, password_of(FEW))
+        while True:
+            try:
+                found = await log_in(process, self.host(node), account, kafka=kafka)
+            except (NoAnswerError, OverloadedError):
+                require(
+                    self.now - since_s < END_S,
+                    "place-again",
+                    -1,
+                    f"node {node} has no place for {FEW}, {END_S:.0f} s after all of his connections were closed",
+                )
+                await asyncio.sleep(BACK_OFF_S)
+            else:
+                self.outcomes["places-again"] += 1
+                await found.close()
+                return
+
+    # -- who comes and goes -----------------------------------------------------------------------------------------
+
+    async def _change_leaver(self, process: "Process") -> None:
+        draw, db = process.random, await self.connected()
+        while not self.stopped:
+            await asyncio.sleep(draw.expovariate(1 / CHANGE_PAUSE_S))
+            if draw.random() < 0.4:
+                await self._remove_leaver(db)
+            else:
+                number, self._passwords = self._passwords, self._passwords + 1
+                request = AlterUser(LEAVER, (_key(number),))
+                await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+            self.outcomes["leaver-changes"] += 1
+        await self._remove_leaver(db)
+        self._gone = True
+        await db.close()
+
+    async def _remove_leaver(self, db: "AsyncClient") -> None:
+        with contextlib.suppress(InvalidRequestError):  # by now there is no such user
+            await insist(lambda: db.administer(AlterUser(LEAVER, remove=True)))
+
+    async def _leave_running(self, process: "Process") -> None:
+        """Log in, often with the newest password, and stay, asking or silent, for as long as that lasts."""
+        draw = process.random
+        while not self.stopped:
+            node, newest = self._any_node(draw), self._passwords - 1
+            number = newest if draw.random() < 0.6 else draw.randint(max(0, newest - 3), newest)
+            found = await self._log_in_as_leaver(process, node, number)
+            if found is None:
+                await asyncio.sleep(draw.uniform(0.0, BACK_OFF_S))
+                continue
+            await self._stay(found, node, number, draw)
+            await found.close()
+
+    async def _log_in_as_leaver(self, process: "Process", node: int, number: int) -> Asker | None:
+        since = self.history.moment(node) or Moment(self._begun_at)
+        account, kafka = Account(LEAVER, _password(number)), process.random.random() < 0.5
+        found, taken = None, True
+        try:
+            found = await log_in(process, self.host(node), account, kafka=kafka)
+        except UnauthenticatedError:
+            taken = False
+        except NoAnswerError:
+            return None
+        self.outcomes["leaver-logins" if taken else "leaver-refused"] += 1
+        mine = (LEAVER, _key(number).stored_key)
+        require(
+            self.history.could(since, lambda known: (mine in known.keys) == taken),
+            "login",
+            -1,
+            f"node {node} {'takes' if taken else 'refuses'} password {number} of {LEAVER}, which was "
+            f"{'none' if taken else 'right'} from version {since.version} on",
+        )
+        return found
+
+    async def _stay(self, found: Asker, node: int, number: int, draw: "Random") -> None:
+        until_s = self.now + draw.choice((0.5, 3.0, 1e9))
+        is_silent = draw.random() < 0.3
+        ended_s = 0.0  # when it was over with the world, and all was mended
+        while not found.is_over and (self.stopped or self.now < until_s):
+            known_for_s = self._gone_for_s(node, number)
+            if is_silent and known_for_s < HANGS_UP_S:
+                await asyncio.sleep(draw.uniform(0.0, 0.2))
+            elif await found.ask(self.shard_id):
+                require(
+                    known_for_s < HANGS_UP_S,
+                    "login-over",
+                    -1,
+                    f"node {node} answers who logged in with password {number} of {LEAVER}, and knows for "
+                    f"{known_for_s:.1f} s that this is none",
+                )
+                await asyncio.sleep(draw.uniform(0.0, 0.2))
+            ended_s = ended_s or self.now * self._gone
+            require(
+                not self._gone or self.now - ended_s < END_S,
+                "login-over",
+                -1,
+                f"node {node} has not hung up on {LEAVER}, who was removed {END_S:.0f} s ago, with all mended",
+            )
+        self.outcomes["leaver-hung-up"] += found.is_over
+
+    def _gone_for_s(self, node: int, number: int) -> float:
+        """For how long, of its own time, a node has known that this is no password of LEAVER's."""
+        gone_at = self.history.gone_at(LEAVER, _key(number).stored_key)
+        return 0.0 if gone_at is None else self.clocks.knows_for_s(node, gone_at)
+
+
+class Meter:
+    """What one connection of METERED gets through at a node. The first question that is too much is answered."""
+
+    def __init__(self, tenants: TenantsWorkload, node: int) -> None:
+        self._tenants = tenants
+        self._node = node
+        since = tenants.history.moment(node)
+        self._judged = since is not None and not tenants.history.could(
+            since, lambda known: METERED not in known.quotas
+        )
+        self._began_s = tenants.now
+        self._answered = 0
+        self._until_s = 0.0  # no answer before that
+
+    async def ask(self, found: Asker, *, writes: bool) -> bool:
+        """Was a question answered?"""
+        tenants, asked_s = self._tenants, self._tenants.now
+        found.throttle_ms = 0
+        if not await found.ask(tenants.shard_id, writes=writes):
+            return False
+        self._answered += 1
+        tenants.outcomes["metered"] += 1
+        tenants.outcomes["told-to-wait"] += found.throttle_ms > 0
+        if self._judged:
+            self._judge()
+        # It waits from when the node says so, which is after it was asked.
+        self._until_s = asked_s + found.throttle_ms / 1000 / FASTER if found.throttle_ms else 0.0
+        return True
+
+    def _judge(self) -> None:
+        now_s = self._tenants.now
+        passed_s = now_s - self._began_s
+        most_s = SHARE / 100 * (HELD_S + FASTER * passed_s)
+        took_s = (self._answered - 1) * LOOK_S[0] / FASTER  # by the slowest clock
+        require(
+            took_s <= most_s and now_s >= self._until_s,
+            "quota",
+            -1,
+            f"node {self._node} has answered {self._answered} questions of {METERED} in {passed_s:.1f} s, which took it "
+            f"{took_s * 1e6:.0f} us at least; the quota lets {most_s * 1e6:.0f} us; told to wait for "
+            f"{self._until_s - now_s:.3f} s more",
+        )
+
+
+class Places:
+    """The connections of FEW, all of one process, and what nodes may think of them."""
+
+    def __init__(self, tenants: TenantsWorkload, process: "Process") -> None:
+        self._tenants = tenants
+        self._process = process
+        self.held: list[tuple[int, Asker]] = []  # by node
+        self._made: dict[
+            Transport, tuple[int, int, float]
+        ] = {}  # node, its process, when it was seen to be over
+        self._account = Account(FEW, password_of(FEW))
+
+    async def open_one(self, node: int, *, kafka: bool) -> None:
+        """Log in once more, and judge what comes of it."""
+        tenants = self._tenants
+        has_room = self._may_be_open(node) < PLACES
+        known = self._knows_quota(node)
+        try:
+            found = await log_in(self._process, tenants.host(node), self._account, kafka=kafka)
+        except OverloadedError as error:
+            tenants.outcomes["places-refused"] += 1
+            require(
+                not has_room and f"{PLACES}" in error.message,
+                "place",
+                -1,
+                f"node {node} has no place for {FEW}: {error.message}",
+            )
+            return
+        except NoAnswerError:
+            tenants.outcomes["places-refused"] += kafka and not has_room
+            return
+        tenants.outcomes["places-taken"] += 1
+        self.held.append((node, found))
+        here = [one for at, one in self.held if at == node and not one.is_over]
+        if known and len(here) > PLACES:
+            answered = await asyncio.gather(*(one.ask(tenants.shard_id) for one in here))
+            require(
+                sum(answered) <= PLACES,
+                "place",
+                -1,
+                f"node {node} answers on {sum(answered)} connections of {FEW}, who may have {PLACES}",
+            )
+
+    def _knows_quota(self, node: int) -> bool:
+        """Has the node known of the quota since before this?"""
+        history = self._tenants.history
+        since = history.moment(node)
+        return since is not None and not history.could(since, lambda known: FEW not in known.quotas)
+
+    def _may_be_open(self, node: int) -> int:
+        """At most so many the node counts as open."""
+        tenants = self._tenants
+        clocks, host = tenants.clocks, tenants.cluster.machines[node].host
+        for one in tenants.cluster.network.transports():
+            if one.process is self._process and one not in self._made and one.remote[0] == host:
+                self._made[one] = node, clocks.starts(node), -1.0
+        count = 0
+        for one, (at, starts, over_s) in list(self._made.items()):
+            if at != node:
+                continue
+            if starts != clocks.starts(node):
+                del self._made[one]
+            elif over_s < 0.0 and one.other.is_closing():
+                self._made[one] = at, starts, clocks.ran_s(node)
+                count += 1
+            elif over_s < 0.0 or clocks.ran_s(node) - over_s < LEFT_S:
+                count += 1
+        return count
+
+    async def close_one(self, draw: "Random") -> None:
+        """Hang up on one."""
+        _, found = self.held.pop(draw.randrange(len(self.held)))
+        await found.close()
+
+    async def close_all(self) -> None:
+        """Hang up on all."""
+        while self.held:
+            await self.held.pop()[1].close()
+
+
+def _password(number: int) -> str:
+    return f"password {number} of {LEAVER}"
+
+
+@cache
+def _key(number: int) -> Credential:
+    """What the cluster keeps of a password of LEAVER's; the same each time, and each is another one."""
+    salt = f"{number}".encode().ljust(SALT_BYTES, b".")
+    return credential(SHA_256, _password(number), salt, ITERATIONS)

@@ -1,0 +1,77 @@
+"""More connections than there are places, and more topics than are made on demand, in the world of whole nodes."""
+
+from random import Random
+
+import pytest
+
+from antiphon.server.file_limits import connection_shares
+from antiphon.simulation.cluster.machine import DESCRIPTORS
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
+from antiphon.simulation.cluster.options import draw_options
+from antiphon.simulation.cluster.run import run_cluster
+from antiphon.simulation.cluster.workloads.cluster_log import TopicHistory
+from antiphon.simulation.runtime.escapes import no_escapes
+from antiphon.simulation.runtime.loop import VirtualLoop
+from antiphon.simulation.runtime.network import Network
+from antiphon.simulation.runtime.process import Process
+from tests.simulation.told import sound_after_caught, sound_until, words
+
+WORLD = {
+    "principals": 0,
+    "tenants": 0,
+    "crowds": 1,
+    "fault_ms": 4_000,
+    "fault_every_ms": 1_000,
+    "operations_per_s": 200,
+    "appenders": 1,
+    "putters": 1,
+    "bulk_writers": 0,
+}
+REACHED = (
+    *("crowd-in", "crowd-refused", "crowd-told", "crowd-again", "strangers-in", "peers-in"),
+    *("demand-made", "demand-refused", "demand-again", "demand-owned"),
+)
+QUICK_SEEDS = 8
+
+
+@pytest.mark.parametrize("profile", ["oxia", "tarantool"])
+def test_crowds_leave_room_for_others(profile: str) -> None:
+    sound_until(REACHED, profile, 2, **WORLD)
+
+
+def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
+    digests = []
+    for _ in range(2):
+        with no_escapes() as escaped:
+            result = run_cluster(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
+        assert not escaped
+        assert result.failure is None, words(result)
+        digests.append(result.digest)
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith(("crowd-", "demand-"))])
+def test_a_mutant_is_seen(name: str) -> None:
+    sound_after_caught(name, QUICK_SEEDS)
+
+
+def test_a_simulated_process_goes_by_the_descriptors_of_its_world() -> None:
+    loop = VirtualLoop(Random(1))
+    Network(loop, Random(1))
+    process = Process(loop, "a", "a", 1)
+    assert process.call(connection_shares) == connection_shares(1 << 20)
+    process.descriptors = DESCRIPTORS
+    assert process.call(connection_shares) == connection_shares(DESCRIPTORS)
+    assert 30 < connection_shares(DESCRIPTORS).kafka < 100, "small worlds fill it"
+
+
+def test_the_smallest_number_of_topics_in_a_time() -> None:
+    history = TopicHistory.__new__(TopicHistory)
+    history._versions, history._counts = [-1, 10, 20, 30], [0, 5, 7, 6]
+    history.follow = lambda: None  # type: ignore[method-assign]  # the rule alone, without a cluster's log
+    assert history.least(25, 31) == 6
+    assert history.least(25, 30) == 7, "not what came of it"
+    assert history.least(10, 30) == 5
+    assert history.least(-1, 100) == 0
+    assert history.least(40, 50) == 6
+    assert history.least(40, 35) == 6, "the node knew more than was recorded by then"
