@@ -9,7 +9,7 @@ from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.internal import NODES_ONLY
-from antiphon.model.placement import PlaceReplicas
+from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.requests import (
     AdminRequest,
     AlterAcls,
@@ -210,6 +210,7 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     ElectLeader: administer,
     MoveReplica: administer,
     PlaceReplicas: administer,
+    RecoverShard: administer,
     DrainNode: administer,
     RemoveNode: administer,
     AlterVoters: administer,
