@@ -92,7 +92,9 @@ class SelfLed:
         self._records.put(record, changed, untrusted=untrusted)
 
     def _may_vote(self, record: ShardRecord) -> bool:
-        return has_majorities(record.meta, [n for n in voting(record.meta) if self._is_alive(n)])
+        """Are enough alive that remember what they promised? Others vote only when these have a leader."""
+        there = [n for n in voting(record.meta) if self._is_alive(n) and n not in record.untrusted]
+        return has_majorities(record.meta, there)
 
     def _leaderless(self, record: ShardRecord) -> None:
         status = ShardStatus.ELECTION if self._may_vote(record) else ShardStatus.OFFLINE
