@@ -253,6 +253,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
     state: str = "ok"  # ok, joining (an older shard, not caught up yet), damaged, failed, disk_full
     applied: int = -1  # tables only
     vclock: tuple[int, ...] = ()  # with `writers=multi`: the last LSN of each origin; the first is local
+    last_term: int = -1  # of the last entry; -1: it is not open, or from a version that does not tell
 
 
 class StatusReply(Body, frozen=True, array_like=True, tag=True):
