@@ -374,6 +374,38 @@ def test_where_replicas_vote_the_last_one_is_told_until_it_leads() -> None:
     assert len([one for _, one in world.spoken if isinstance(one, GoOnAlone)]) == count
 
 
+def test_where_replicas_vote_a_leader_that_has_given_up_is_the_one_to_go_on_from() -> None:
+    """It was the last to report; what it says of others, which are dead by now, comes late."""
+    world, shard = started(profile="raft")
+    assert world.run(5_000, lambda: world.meta(shard).status is ShardStatus.ONLINE)
+    meta = world.meta(shard)
+    leader = meta.leader
+    lose(world, shard, leader)
+    coordinator = world.coordinator
+    assert coordinator is not None
+    world.voters[shard].leader = None
+    world.act(coordinator.live_sets(leader, (LiveSet(shard, meta.term, meta.ensemble),), world.now_ms))
+    world.run(20)
+    assert world.meta(shard).leader == leader, "the record says so still"
+    other = next(node for node in meta.ensemble if node != leader)
+    world.start_node(other)
+    world.run(20)
+    answer = world.ask(request(world, shard, leader))
+    assert isinstance(answer, InvalidRequestError)
+    assert "is led by" in answer.message
+    world.crash_node(other)
+    world.act(coordinator.live_sets(leader, (LiveSet(shard, meta.term, meta.ensemble),), world.now_ms))
+    world.run(20)
+    answer = world.ask(request(world, shard, other))
+    assert isinstance(answer, InvalidRequestError)
+    assert f"node {leader} led shard {shard} last" in answer.message
+    world.command(request(world, shard, leader))
+    world.run(100)
+    known = world.meta(shard).recovery
+    assert known is not None
+    assert known.node == leader
+
+
 def test_where_replicas_vote_empty_disks_are_known() -> None:
     world, shard = started(profile="raft")
     assert world.run(5_000, lambda: world.meta(shard).status is ShardStatus.ONLINE)

@@ -132,8 +132,11 @@ def _look(db: "antiphon.Client", meta: ShardMeta) -> list[Replica]:
 
 def _choose(meta: ShardMeta, replicas: list[Replica], wanted: int | None, name: str) -> Replica:
     """The replica to go on from: the longest one, or the one that was named, if nothing more is lost by that."""
-    if meta.leader != ABSENT_NODE and meta.status == "Online":
-        raise InvalidRequestError(f"{name} is led by node {meta.leader}: nothing is to be recovered")
+    if meta.leader != ABSENT_NODE:
+        there = [one for one in replicas if one.node in meta.ensemble and one.state != DOWN]
+        if len(there) > len(meta.ensemble) // 2 or meta.fence == "live":
+            raise InvalidRequestError(f"{name} is led by node {meta.leader}: nothing is to be recovered")
+        replicas = [one for one in replicas if one.node == meta.leader]  # it has what it led the others to
     best = max((one for one in replicas if one.is_sound), key=lambda one: (one.head, -one.node), default=None)
     if wanted is not None:
         named = next((one for one in replicas if one.node == wanted), None)

@@ -88,7 +88,7 @@ class ShardRecoveries:
             )
         if request.number != (1 if meta.recovery is None else meta.recovery.number + 1):
             raise InvalidRequestError(f"{name} was recovered meanwhile: look at it again")
-        self._check_lost(record)
+        self._check_lost(record, options, node)
         if node not in _candidates(meta):
             raise InvalidRequestError(
                 f"node {node} has no replica of {name}: nodes {list(_candidates(meta))} have", node=node
@@ -103,20 +103,31 @@ class ShardRecoveries:
                 node=node,
             )
 
-    def _check_lost(self, record: ShardRecord) -> None:
-        """Refuse while the shard's own rules can still find a leader: that loses nothing."""
+    def _check_lost(self, record: ShardRecord, options: Replication, node: int) -> None:
+        """Refuse while the shard's own rules can still find a leader: that loses nothing.
+
+        Where replicas vote, the record may still name a leader that has given up since for want of a majority. Whatever was
+        committed until its last report it has, so the shard may go on from no other one.
+        """
         meta = record.meta
-        if has_leader(meta) and self._model.is_alive(meta.leader):
+        there = [one for one in voting(meta) if self._model.is_alive(one) and one not in record.untrusted]
+        is_enough = can_be_met(meta, there) and meta.shard_id not in self._elections.hopeless
+        leads = has_leader(meta) and self._model.is_alive(meta.leader)
+        if leads and (is_enough or not is_self_led(options)):
             raise InvalidRequestError(
                 f"shard {meta.shard_id} is led by node {meta.leader}: nothing is to be recovered",
                 leader=meta.leader,
             )
-        there = [node for node in voting(meta) if self._model.is_alive(node) and node not in record.untrusted]
-        if can_be_met(meta, there) and meta.shard_id not in self._elections.hopeless:
+        if is_enough:
             raise InvalidRequestError(
                 f"nodes {there} of shard {meta.shard_id} are alive, and enough to elect a leader who has all: wait, or "
                 f"ask for it with `antiphon shard elect`; members: {list(voting(meta))}",
                 alive=there,
+            )
+        if leads and node != meta.leader:
+            raise InvalidRequestError(
+                f"node {meta.leader} led shard {meta.shard_id} last, and is alive: go on from that one",
+                leader=meta.leader,
             )
 
     def _go_on_from(self, record: ShardRecord, request: RecoverShard) -> None:

@@ -42,6 +42,7 @@ from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
 from antiphon.simulation.cluster.marked_logs import check_own_log
 from antiphon.simulation.cluster.mode_watch import ModeWatch
+from antiphon.simulation.cluster.recovery_watch import RecoveryWatch
 from antiphon.simulation.cluster.shell_watch import check_applied, listen_to_host, listen_to_node
 from antiphon.simulation.cluster.table_watch import TableWatch, WatchedTable
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
@@ -104,7 +105,8 @@ class Watch:
         self.word = KeptWord(may_move=world.options.moves_replicas)
         self._broken: ViolationError | None = None  # seen in the middle of a step
         self.multi = MultiWatch(evidence, world.options, self._judge, self._look_at_failed)
-        self.modes = ModeWatch(evidence, machines)
+        self.recoveries = RecoveryWatch(evidence, machines, self._forget_replica)
+        self.modes = ModeWatch(evidence, machines, self.recoveries)
         self.tables = TableWatch(evidence)
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
@@ -131,6 +133,8 @@ class Watch:
             self._check_ack(machine, node, message)
         if kind in SAYS:
             self.multi.check_said(machine, node, message)
+        if self.recoveries.old:
+            self.recoveries.check_spoken(machine.node_id, message)
 
     def node_gone(self, machine: "Machine") -> None:
         """A process ended: the next one begins with what its disk says."""
@@ -221,6 +225,11 @@ class Watch:
         """An empty disk is in the place of this machine's. That it lost what there was is for its identity to say."""
         self._had = {key: end for key, end in self._had.items() if key[0] != machine.node_id}
 
+    def _forget_replica(self, node_id: int, shard_id: int) -> None:
+        """It has the old history of a shard that was recovered: what it had, and held, is not asked for again."""
+        self._had.pop((node_id, shard_id), None)
+        self.held.pop((node_id, shard_id), None)
+
     # -- after each step --------------------------------------------------------------------------------------------
 
     def look(self, machine: "Machine", node: "Node") -> None:
@@ -264,6 +273,9 @@ class Watch:
         if host.state.failed is not None:
             self._look_at_failed(machine, host)
             return
+        if self.recoveries.is_old(machine.node_id, host.shard_id):
+            seen.settled = replica.settled  # what it takes for committed is so no more
+            return
         settled = replica.settled
         if settled != seen.settled:
             self._look_at_commit(machine, host, seen, settled)
@@ -294,6 +306,9 @@ class Watch:
 
     def _meet(self, machine: "Machine", host: "SingleWriterPartition") -> _Seen:
         """A replica was opened: was there cause to take its log for damaged? From now on, listen to what clients hear."""
+        self.recoveries.opened(machine, host)
+        if self.recoveries.is_old(machine.node_id, host.shard_id):
+            return _Seen(machine.node_id, host)
         damaged = host.log.damaged
         require(
             damaged is None
