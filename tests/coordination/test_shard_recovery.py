@@ -216,7 +216,7 @@ def test_the_coordinator_dies_at_any_step(commits: int) -> None:
     world.command(asked)
     for _ in range(commits):
         version = world.state.version
-        world.run(2_000, lambda before=version: world.state.version > before)
+        world.run(2_000, lambda before=version: world.state.version > before)  # type: ignore[misc]
     world.crash_coordinator()
     world.run(300)
     world.start_coordinator(tuple(n for n in world.nodes if not world.nodes[n].running))
@@ -296,6 +296,25 @@ def test_live_sets_begin_anew() -> None:
     come_to_rest(world, shard)
 
 
+def test_more_live_replicas_than_one_are_not_demanded_of_one() -> None:
+    world, shard = started(profile="fluvio", config={"min.live": "2"})
+    assert world.run(5_000, lambda: world.meta(shard).fence == "live")
+    leader = world.meta(shard).leader
+    left = next(node for node in world.meta(shard).ensemble if node != leader)
+    world.crash_node(left)
+    world.run(1_000)
+    for node in world.meta(shard).live:
+        world.crash_node(node)
+    world.start_node(left)
+    world.run(1_000)
+    answer = world.ask(request(world, shard, left))
+    assert isinstance(answer, InvalidRequestError)
+    assert "min.live=2 lets nobody write" in answer.message
+    assert isinstance(world.ask(AlterTopic("t", config={"min.live": "1"})), CommandDone)
+    assert isinstance(world.ask(request(world, shard, left)), CommandDone)
+    come_to_rest(world, shard)
+
+
 def test_a_live_set_of_one_that_is_alive_is_no_case_for_it() -> None:
     world, shard = started(profile="fluvio")
     assert world.run(5_000, lambda: world.meta(shard).fence == "live")
@@ -372,6 +391,20 @@ def test_where_replicas_vote_the_last_one_is_told_until_it_leads() -> None:
     count = len([one for _, one in world.spoken if isinstance(one, GoOnAlone)])
     world.run(10_000)
     assert len([one for _, one in world.spoken if isinstance(one, GoOnAlone)]) == count
+
+
+def test_where_replicas_vote_the_next_coordinator_tells_it() -> None:
+    """The first one dies when the record is committed; nobody asks again."""
+    world, shard = started(profile="raft")
+    left, _ = lose(world, shard)
+    world.command(request(world, shard, left))
+    version = world.state.version
+    world.run(1_000, lambda: world.state.version > version)
+    world.crash_coordinator()
+    world.spoken.clear()
+    world.start_coordinator(tuple(n for n in world.nodes if not world.nodes[n].running))
+    world.run(100)
+    assert (left, GoOnAlone(shard, RECOVERY_TERMS)) in world.spoken
 
 
 def test_where_replicas_vote_a_leader_that_has_given_up_is_the_one_to_go_on_from() -> None:

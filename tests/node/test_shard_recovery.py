@@ -4,16 +4,19 @@ import asyncio
 from typing import Any
 
 import pytest
+import structlog
 
 import antiphon.aio
 from antiphon.coordination.recovery import RECOVERY_TERMS
 from antiphon.errors import InvalidRequestError
+from antiphon.model.events import EventKind
 from antiphon.model.metadata import Kind, ShardMeta
 from antiphon.model.placement import RecoverShard
 from antiphon.model.requests import AlterTopic, MoveReplica
 from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
+from antiphon.simulation.runtime.network import Network
+from tests.node.in_process import Nodes, ask, cluster_of, eventually, in_virtual_time
 
 LEFT, GONE = 2, (3, 4)  # nodes 0 to 2 hold `__cluster`, which lives on
 PROFILES = ("oxia", "raft", "tarantool")
@@ -100,7 +103,7 @@ async def is_whole(nodes: Nodes, shard_id: int, replicas: int = 3) -> None:
 
 async def values(nodes: Nodes, name: str = "t") -> list[bytes]:
     async with antiphon.aio.connect([nodes.members[0].native]) as client:
-        return [record.value async for record in client.topic(name).read()]
+        return [bytes(record.value or b"") async for record in client.topic(name).read()]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -117,6 +120,20 @@ async def test_most_disks_are_lost_and_the_shard_goes_on(profile: str) -> None:
         assert await values(nodes) == [b"kept", b"after"]
         counted = sum(node.metrics.shards_recovered for node in nodes.nodes.values())
         assert counted == 1, "announced"
+
+
+@in_virtual_time
+async def test_the_log_keeps_who_asked_and_what_is_lost() -> None:
+    async with cluster_of(5) as nodes:
+        shard_id = await a_shard(nodes)
+        await lose(nodes, shard_id)
+        with structlog.testing.capture_logs() as logs:
+            await ask(nodes.members[0].native, request(nodes, shard_id))
+        [asked] = [line for line in logs if line["event"] == "shard_recovery_asked"]
+        assert (asked["shard"], asked["node"], asked["by"]) == (shard_id, LEFT, "User:ANONYMOUS")
+        [told] = [line for line in logs if line["event"] == "shard_recovered"]
+        assert (told["shard"], told["node"], told["lost_from"]) == (shard_id, LEFT, 1)
+        await eventually(lambda: any(one.kind == EventKind.RECOVERED for one in some(nodes).gateway.events))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -240,6 +257,81 @@ async def test_nodes_and_the_coordinator_end_while_it_is_carried_out(profile: st
         assert (known.number, known.node, known.done) == (1, LEFT, True)
         await nodes.append(shard_id, b"after")
         assert await values(nodes) == [b"kept", b"after"]
+
+
+def cut(nodes: Nodes, sources: tuple[int, ...], targets: tuple[int, ...], *, heal: bool = False) -> None:
+    """Nothing gets from these nodes to those, or all does again."""
+    network = nodes.network
+    assert isinstance(network, Network)
+    for source in sources:
+        for target in targets:
+            (network.heal if heal else network.cut)(f"node-{source}", f"node-{target}")
+
+
+@in_virtual_time
+async def test_a_lost_leader_that_has_not_heard_fills_no_new_replica() -> None:
+    """Both lost nodes come back with their disks, and elect in the old history. The one that follows hears of the new."""
+    others = (0, 1, LEFT)
+    async with cluster_of(5) as nodes:
+        shard_id = await a_shard(nodes, profile="raft")
+        await only_on_the_others(nodes, shard_id, b"lost", b"lost too")
+        await recover(nodes, shard_id)
+        await nodes.append(shard_id, b"after")
+        await is_whole(nodes, shard_id)
+        cut(nodes, others, GONE)
+        cut(nodes, GONE, others)
+        for node_id in GONE:
+            await nodes.start(node_id)
+        old = [nodes.nodes[node_id] for node_id in GONE]
+        await eventually(lambda: any(node.hosts[shard_id].state.is_serving for node in old))
+        deaf = next(node.node_id for node in old if node.hosts[shard_id].state.is_serving)
+        hears = sum(GONE) - deaf
+        cut(nodes, others, (hears,), heal=True)
+        cut(nodes, (hears,), others, heal=True)
+        assert await nodes.nodes[hears].joined(20)
+        cut(nodes, (LEFT,), (hears,))  # the lost leader is the first to be heard
+        await some(nodes).gateway.administer(MoveReplica(shard_id, 1, hears))
+        await eventually(lambda: shard_id in nodes.nodes[hears].hosts)
+        await asyncio.sleep(0.3)
+        assert nodes.nodes[hears].hosts[shard_id].log.log_end == 0
+        cut(nodes, (LEFT,), (hears,), heal=True)
+        await eventually(lambda: hears in meta(nodes, shard_id).ensemble)
+        found = nodes.nodes[hears].hosts[shard_id]
+        assert found.state.term > RECOVERY_TERMS
+        assert found.log.end == nodes.nodes[LEFT].hosts[shard_id].log.end
+        assert not nodes.nodes[deaf].agent.registered.is_set()
+        cut(nodes, others, GONE, heal=True)
+        cut(nodes, GONE, others, heal=True)
+        await eventually(lambda: shard_id not in nodes.nodes[deaf].hosts)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@in_virtual_time
+async def test_who_hears_of_both_at_once_gives_up_what_is_open(profile: str) -> None:
+    """A replica that was left is a learner of the new history before its node hears of the recovery, and starts anew."""
+    async with cluster_of(7) as nodes:
+        shard_id = await nodes.new_shard(replicas=5, profile=profile, placement=((2, 3, 4, 5, 6),))
+        await nodes.append(shard_id, b"kept")
+        await eventually(lambda: len(set(ends(nodes, shard_id))) == 1)
+        nodes.kill(LEFT)
+        await nodes.append(shard_id, b"lost")
+        await eventually(lambda: len(set(ends(nodes, shard_id))) == 1)
+        for node_id in (4, 5, 6):
+            nodes.kill(node_id)
+        await nodes.start(LEFT)
+        await eventually(lambda: shard_id in nodes.nodes[LEFT].hosts)
+        await eventually(lambda: meta(nodes, shard_id).status == "Offline")
+        cut(nodes, (0, 1, LEFT), (3,))
+        await recover(nodes, shard_id)
+        await eventually(lambda: 3 in meta(nodes, shard_id).learners)
+        nodes.kill(3)
+        cut(nodes, (0, 1, LEFT), (3,), heal=True)
+        await nodes.start(3)
+        await eventually(lambda: 3 in meta(nodes, shard_id).ensemble)
+        await nodes.append(shard_id, b"after")
+        assert await values(nodes) == [b"kept", b"after"]
+        found = nodes.nodes[3].hosts[shard_id]
+        await eventually(lambda: found.log.end == nodes.nodes[LEFT].hosts[shard_id].log.end)
 
 
 @in_virtual_time

@@ -164,3 +164,18 @@ def test_what_was_deleted_stays_deleted() -> None:
     tell(cluster, 3)
     cluster.tick(4)
     assert cluster.voter(3).settled_members == Members((3,), deleted_before=1)
+
+
+def test_a_replica_without_entries_joins_any_history() -> None:
+    """It may have heard of a term of the one before: what it holds cannot be told apart from nothing."""
+    cluster = one_left()
+    tell(cluster, 3)
+    cluster.tick(4)
+    cluster.add(4)
+    host = cluster[4]
+    host.run(cluster.voter(4).receive(COORDINATOR, StaleTerm(SHARD, 50)))
+    cluster.tick(1)
+    cluster.change((3,), (4,))
+    cluster.tick(8)
+    assert cluster.voter(4).term > MARK
+    assert cluster[4].data == ["a"]

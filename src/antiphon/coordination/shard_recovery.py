@@ -77,6 +77,11 @@ class ShardRecoveries:
                 f"every replica of {name} takes writes (writers=multi), so any one that is left serves it: there is nothing "
                 "to recover. `antiphon shard move` puts replicas elsewhere"
             )
+        if options.is_live and options.min_live > 1:
+            raise InvalidRequestError(
+                f"min.live={options.min_live} lets nobody write with the one replica that would be left of {name}: set "
+                "min.live=1 (`antiphon topic alter NAME --config min.live=1`), and back when it has its replicas again"
+            )
         if old:
             raise InvalidRequestError(
                 f"nodes {', '.join(map(str, sorted(old)))} are of a version that knows no recovery of a shard: upgrade "
@@ -151,16 +156,19 @@ class ShardRecoveries:
         )
         self._ledger.put_shard(msgspec.structs.replace(record, meta=changed, untrusted=()))
         self._elections.begin(shard_id, "recovered", wanted=node, above=mark, ordered=True)
-        self._grow_back(shard_id, node)
+        self._grow_back(shard_id, node, members)
 
-    def _grow_back(self, shard_id: int, node: int) -> None:
-        """As many replicas as the topic is to have, or as there are nodes for."""
-        topic = self._model.topics[self._model.names[self._model.shards[shard_id].topic_id]]
+    def _grow_back(self, shard_id: int, node: int, before: tuple[int, ...]) -> None:
+        """As many replicas as the topic is to have, or as there are nodes for: where it was, and elsewhere."""
+        record = self._model.shards[shard_id]
+        topic = self._model.topics[self._model.names[record.topic_id]]
         there = {*takes_replicas(self._model), node}
-        goals = with_replicas(self._model, [shard_id], min(topic.replicas, len(there)))
-        for one, goal in goals.items():
-            first = (node, *(other for other in goal if other != node))  # who leads stays
-            self._changes.aim(one, first)
+        count = min(topic.replicas, len(there))
+        kept = [node, *(one for one in before if one in there and one != node)][:count]
+        aimed = msgspec.structs.replace(record.meta, goal=tuple(kept))
+        self._ledger.put_shard(msgspec.structs.replace(record, meta=aimed))
+        goal = with_replicas(self._model, [shard_id], count).get(shard_id, tuple(kept))
+        self._changes.aim(shard_id, (node, *(one for one in goal if one != node)))  # who leads stays
 
     # -- what is committed is announced, and done ---------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 It writes down, in a term beyond all that can have begun (the mark), that it is the only member. Then it stands for election
 as always, and wins by its own vote. What its log holds stays, committed or not: nobody can say any more which of it was.
 
-The others may not be lost after all. Whoever has promised less than a mark, and is not empty, has the old history: it takes
+The others may not be lost after all. Whoever has promised less than a mark, and has entries, has the old history: it takes
 nothing from those beyond that mark, neither entries nor terms. So its promise stays below the mark, by which its node
 recognises it, and nothing that it holds is ever counted in the new history.
 """
@@ -23,9 +23,9 @@ HISTORY_TERMS: Final = 1_000_000
 """Every multiple is a mark. No history has as many terms."""
 
 
-def is_of_later_history(message: AnyMessage, term: int) -> bool:
-    """Does this come from beyond a mark that a replica in `term` has not passed? One without a promise joins any history."""
-    return term > 0 and message.term // HISTORY_TERMS > term // HISTORY_TERMS
+def is_of_later_history(message: AnyMessage, term: int, log_end: int) -> bool:
+    """Does this come from beyond a mark that a replica in `term` has not passed? One without entries joins any history."""
+    return log_end > 0 and message.term // HISTORY_TERMS > term // HISTORY_TERMS
 
 
 class LoneVoter:

@@ -141,7 +141,8 @@ class RaftReplica(ReplicaBase):
 
         What comes from a history that this replica is no part of is ignored, but for the word to begin one.
         """
-        if is_of_later_history(message, self._state.term) and not isinstance(message, GoOnAlone):
+        is_later = is_of_later_history(message, self._state.term, self.log.terms.log_end)
+        if is_later and not isinstance(message, GoOnAlone):
             return []
         out = super().receive(sender, message)
         self._follow_members(out)

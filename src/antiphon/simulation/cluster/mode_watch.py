@@ -22,7 +22,7 @@ from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster.disk_view import shard_path
 from antiphon.simulation.cluster.evidence import Evidence
-from antiphon.simulation.cluster.recovery_watch import RecoveryWatch
+from antiphon.simulation.cluster.recovery_watch import Expected, RecoveryWatch
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ def _majorities_meet(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 class ModeWatch:
     """See the module's text. `Watch` asks it at the moments that it looks at itself."""
 
-    def __init__(self, evidence: Evidence, machines: "list[Machine]", recoveries: RecoveryWatch) -> None:
-        self.recoveries = recoveries
+    def __init__(
+        self, evidence: Evidence, machines: "list[Machine]", expected: "tuple[Expected, Expected]"
+    ) -> None:
+        self.recoveries = RecoveryWatch(evidence, self._has, expected)
         self._evidence = evidence
         self._machines = machines
         self.version = -1  # of the newest metadata that any node had

@@ -24,6 +24,17 @@ _RECOVERIES: Final[dict[str, Any]] = {
 }
 """A shard loses two of three replicas, and goes on from the third one."""
 
+_TWO_LEFT: Final[dict[str, Any]] = {
+    **_RECOVERIES,
+    "nodes": 7,
+    "replicas": 7,
+    "fault_ms": 10_000,
+    "operations_per_s": 60,
+    "kill_weight": 0,
+    "cut_weight": 0,
+}
+"""A shard loses three of five replicas, and goes on from either of the two that are left."""
+
 _NEEDLESS: Final[dict[str, Any]] = {**_RECOVERIES, "needless_recovery_weight": 4, "nodes": 5}
 """The same, and an operator asks for it where it is not needed."""
 
@@ -39,7 +50,7 @@ RECOVERY_MUTANTS: Final = (
                 "mark = meta.term",
             ),
         ),
-        options=_RECOVERIES,
+        options=_TWO_LEFT,
     ),
     ClusterMutant(
         "old-replica-stays",
@@ -52,7 +63,7 @@ RECOVERY_MUTANTS: Final = (
                 "return False",
             ),
         ),
-        options=_RECOVERIES,
+        options=_TWO_LEFT,
         quick=True,
     ),
     ClusterMutant(
@@ -69,7 +80,7 @@ RECOVERY_MUTANTS: Final = (
             Edit(
                 raft,
                 "is_of_later_history",
-                "return term > 0 and message.term // HISTORY_TERMS > term // HISTORY_TERMS",
+                "return log_end > 0 and message.term // HISTORY_TERMS > term // HISTORY_TERMS",
                 "return False",
             ),
         ),

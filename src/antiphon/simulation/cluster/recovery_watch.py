@@ -28,17 +28,24 @@ ACTS: Final = (Ack, NewTermReply, BecomeLeaderReply, RequestVote, VoteReply)
 
 IsAlive = Callable[[int], bool]
 Sets = tuple[tuple[int, ...], ...]
+Expected = dict[tuple[int, int], int]  # by node and shard
 
 
 class RecoveryWatch:
-    """See the module's text. `forget(node, shard)`: of a replica that is to be removed nothing is expected any more."""
+    """See the module's text.
+
+    Args:
+        evidence: what is known to be committed.
+        has: does a node's disk hold a batch of a shard?
+        expected: by replica, what later starts of it are held to.
+    """
 
     def __init__(
-        self, evidence: Evidence, machines: "list[Machine]", forget: Callable[[int, int], None]
+        self, evidence: Evidence, has: "Callable[[int, int, Batch], bool]", expected: tuple[Expected, ...]
     ) -> None:
         self._evidence = evidence
-        self._machines = machines
-        self._forget = forget
+        self._has = has
+        self._expected = expected
         self._numbers: dict[int, int] = {}  # by shard, of the recovery that was seen last
         self._led: dict[int, int] = {}  # the same of those after which the shard was led
         self._alive: set[int] = set()  # nodes, by the metadata before
@@ -61,7 +68,8 @@ class RecoveryWatch:
         for node in known.members:
             if node != known.node:
                 self.old[node, shard.shard_id] = known.term
-                self._forget(node, shard.shard_id)
+                for known_of in self._expected:
+                    known_of.pop((node, shard.shard_id), None)
         self.old.pop((known.node, shard.shard_id), None)
 
     def led(self, shard_id: int) -> int | None:
@@ -88,10 +96,9 @@ class RecoveryWatch:
 
     def _lose(self, shard_id: int, known: "ShardRecovery") -> None:
         """What the disk of the one that was named does not hold is committed no more."""
-        machine, truth = self._machines[known.node], self._evidence.truth(shard_id)
-        held = 0
+        truth, held = self._evidence.truth(shard_id), 0
         for batch in truth.batches:
-            if not self._evidence.holds(machine, shard_id, batch.base_offset, batch.data):
+            if not self._has(known.node, shard_id, batch):
                 break
             held = batch.next_offset
         gone = [batch for batch in truth.batches if batch.next_offset > held]

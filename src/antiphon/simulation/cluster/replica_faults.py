@@ -7,7 +7,8 @@ from antiphon.client.moves import is_on_its_way
 from antiphon.coordination.fences import Fence
 from antiphon.model.metadata import ShardStatus
 from antiphon.replication.quorum import majority
-from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later
+from antiphon.simulation.cluster.drawing import Drawn, seldom
+from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 from antiphon.simulation.cluster.hurt_machines import newest_metadata, shards_on
 from antiphon.simulation.cluster.voter_faults import lose_disk
 
@@ -26,7 +27,7 @@ AGAIN_S: Final = 0.5  # until a command that was not answered, or not carried ou
 @register(
     "most_replicas_gone",
     39,
-    NEVER,
+    Drawn(seldom(0.05), "recoveries", 0),
     then=(
         "an operator has the shard go on from the replica that is left, again and again until that is done. Then the others "
         "come back, with empty disks or as they were"
@@ -35,8 +36,9 @@ AGAIN_S: Final = 0.5  # until a command that was not answered, or not carried ou
     renews=True,
 )
 def _most_replicas_gone(faults: Faults, fault: Fault, draw: Random) -> None:
-    """All replicas but one of a shard of the topic `recovered` lose their disks, or are gone for a while. Any one of them is
-    left; it may have been away before, while the others wrote.
+    """Most replicas of a shard of the topic `recovered` lose their disks, or are gone for a while.
+
+    Any one that is left is named; it may have been away before, while the others wrote.
     """
     cluster = faults.cluster
     found = _victim(cluster, draw)
@@ -45,9 +47,11 @@ def _most_replicas_gone(faults: Faults, fault: Fault, draw: Random) -> None:
     topic, shard = found
     machines = [cluster.machines[node] for node in shard.ensemble]
     draw.shuffle(machines)
-    left, *gone = machines
+    left, *others = machines
+    gone = others[: len(machines) - majority(len(machines)) + 1]
     if not _can_spare(cluster, [one.node_id for one in gone]):
-        cluster.operator.spread()
+        if len(gone) > 1:
+            cluster.operator.spread()
         return
     behind_s = draw.choice((0.0, 0.0, 0.3, 1.0))
     if behind_s:
@@ -73,7 +77,7 @@ def _victim(cluster: "SimulatedCluster", draw: Random) -> "tuple[TopicMeta, Shar
         for topic in (() if meta is None else meta.topics)
         if topic.name.startswith(RECOVERED)
         for shard in topic.shards
-        if len(shard.ensemble) >= 3
+        if len(shard.ensemble) >= 2
         and not is_on_its_way(shard)
         and shard.status is ShardStatus.ONLINE
         and set(shard.live) == set(shard.ensemble)
@@ -106,10 +110,16 @@ def _can_spare(cluster: "SimulatedCluster", gone: list[int]) -> bool:
 def _lose(faults: Faults, fault: Fault, draw: Random, loss: _Loss) -> None:
     cluster = faults.cluster
     if not faults.stopped and _can_spare(cluster, [one.node_id for one in loss.gone]):
+        votes = cluster.options.profile in {"raft", "tarantool"}
+        size = len(loss.shard.ensemble)
+        whole = (
+            majority(size) - 1 if votes else size
+        )  # with the old history: never so many that they could elect
         for machine in loss.gone:
-            if machine.is_up and draw.random() < 0.6:
+            if machine.is_up and (draw.random() < 0.6 or not whole):
                 lose_disk(faults, machine)
             else:
+                whole -= 1
                 machine.kill()
         cluster.tell("replicas-gone", loss.shard.shard_id, loss.left.node_id)
         faults.later(AGAIN_S, _recover, faults, fault, loss)
@@ -124,7 +134,8 @@ def _recover(faults: Faults, fault: Fault, loss: _Loss) -> None:
     now = None if meta is None else next(
         (one for topic in meta.topics for one in topic.shards if one.shard_id == loss.shard.shard_id), None
     )  # fmt: skip
-    if now is None or operator is None:
+    if now is None or operator is None:  # no node is up, or none has heard anything yet
+        faults.later(AGAIN_S, _recover, faults, fault, loss)
         return
     is_done = now.recovery is not None and now.recovery.number >= loss.number and now.recovery.done
     if is_done or (now.status is ShardStatus.ONLINE and _has_enough(cluster, now)):
@@ -132,14 +143,18 @@ def _recover(faults: Faults, fault: Fault, loss: _Loss) -> None:
         for machine in loss.gone:
             restart_later(faults, machine, fault.lasts_ms)
         return
-    if not loss.left.is_up:
-        restart_later(faults, loss.left, 0)
-    operator.recover(now.shard_id, loss.left.node_id, loss.number)
+    # Who led last, as far as is known, is the only one to go on from: the command says so.
+    led_last = now.leader >= 0 and now.leader not in {one.node_id for one in loss.gone}
+    left = cluster.machines[now.leader] if led_last else loss.left
+    if not left.is_up:
+        restart_later(faults, left, 0)
+    operator.recover(now.shard_id, left.node_id, loss.number)
     faults.later(AGAIN_S, _recover, faults, fault, loss)
 
 
 def _has_enough(cluster: "SimulatedCluster", shard: "ShardMeta") -> bool:
-    there = [node for node in shard.ensemble if cluster.machines[node].is_up]
+    hurt = cluster.evidence.hurt
+    there = [node for node in shard.ensemble if cluster.machines[node].is_up and node not in hurt]
     if shard.fence == Fence.LIVE:
         return shard.leader in there  # it needs no other
     return len(there) >= majority(len(shard.ensemble))
@@ -148,7 +163,7 @@ def _has_enough(cluster: "SimulatedCluster", shard: "ShardMeta") -> bool:
 @register(
     "needless_recovery",
     40,
-    NEVER,
+    Drawn(seldom(0.05)),
     then="it is refused",
     told="an operator asked to recover a shard that had enough replicas",
 )

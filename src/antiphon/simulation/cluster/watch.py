@@ -42,7 +42,6 @@ from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.cluster.kept_word import WORDS, KeptWord
 from antiphon.simulation.cluster.marked_logs import check_own_log
 from antiphon.simulation.cluster.mode_watch import ModeWatch
-from antiphon.simulation.cluster.recovery_watch import RecoveryWatch
 from antiphon.simulation.cluster.shell_watch import check_applied, listen_to_host, listen_to_node
 from antiphon.simulation.cluster.table_watch import TableWatch, WatchedTable
 from antiphon.simulation.cluster.watch_multi import SAYS, MultiWatch
@@ -105,8 +104,8 @@ class Watch:
         self.word = KeptWord(may_move=world.options.moves_replicas)
         self._broken: ViolationError | None = None  # seen in the middle of a step
         self.multi = MultiWatch(evidence, world.options, self._judge, self._look_at_failed)
-        self.recoveries = RecoveryWatch(evidence, machines, self._forget_replica)
-        self.modes = ModeWatch(evidence, machines, self.recoveries)
+        self.modes = ModeWatch(evidence, machines, (self._had, self.held))
+        self.recoveries = self.modes.recoveries
         self.tables = TableWatch(evidence)
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
@@ -223,12 +222,8 @@ class Watch:
 
     def disk_is_new(self, machine: "Machine") -> None:
         """An empty disk is in the place of this machine's. That it lost what there was is for its identity to say."""
-        self._had = {key: end for key, end in self._had.items() if key[0] != machine.node_id}
-
-    def _forget_replica(self, node_id: int, shard_id: int) -> None:
-        """It has the old history of a shard that was recovered: what it had, and held, is not asked for again."""
-        self._had.pop((node_id, shard_id), None)
-        self.held.pop((node_id, shard_id), None)
+        for key in [key for key in self._had if key[0] == machine.node_id]:
+            del self._had[key]
 
     # -- after each step --------------------------------------------------------------------------------------------
 
@@ -358,7 +353,7 @@ class Watch:
         def was_cut(to_offset: int) -> "LogOp":
             self._judge(log_checks.check_cut, self._evidence.truth(host.shard_id), host, to_offset, node_id)
             op = cut(to_offset)
-            self._judge(self._check_cut, machine, host)
+            self._judge(log_checks.check_producers, self._evidence.truth(host.shard_id), host, node_id)
             self._judge_own_log(host, node_id)
             self._judge(self.modes.was_cut, machine, host, to_offset)
             return op
@@ -410,17 +405,6 @@ class Watch:
             host.shard_id,
             f"the replica on node {machine.node_id} stopped: {error}",
         )
-
-    def _check_cut(self, machine: "Machine", host: "Partition") -> None:
-        log_end = host.log.log_end
-        for producer_id in self._evidence.truth(host.shard_id).producers:
-            last = host.log.producers.last_batch(producer_id)
-            require(
-                last is None or last.next_offset <= log_end,
-                "producers-known",
-                host.shard_id,
-                f"the log on node {machine.node_id} was cut to {log_end}, and producer {producer_id} is known by {last}",
-            )
 
     def _look_at_commit(
         self, machine: "Machine", host: "SingleWriterPartition", seen: _Seen, settled: int

@@ -3,6 +3,7 @@
 Such a topic is on fewer nodes than all else, so that nothing else is lost with it.
 """
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError
@@ -19,14 +20,20 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
-REPLICAS: Final = 3
+FEW: Final = 5
+READ_S: Final = 5.0
 FOUNDERS: Final = 3  # the first nodes vote in `__cluster`
 
 
-@workload("recovered_writers", 39, Drawn(lambda _draw, _world: 0))
+@workload(
+    "recovered_writers",
+    39,
+    Drawn(lambda _, world: 2 * int(world["most_replicas_gone_weight"] > 0), "recoveries", 1),
+)
 class RecoveredWorkload(Workload):
-    """Append to a topic on three nodes, of which at most one votes in `__cluster`, and read it from its beginning; only
-    worlds that are made for lost replicas have it.
+    """Append to a topic that is on few nodes, and read it from its beginning, where replicas are lost.
+
+    Of three or four nodes it is on two; of more, on all that do not vote in `__cluster`, and one that does.
 
     Checked: what was acknowledged is committed, once, but for what was committed on lost replicas and not on the one from
     which the shard went on; what was read since the last time is what is committed.
@@ -45,7 +52,9 @@ class RecoveredWorkload(Workload):
         options = self.cluster.options
         draw = self.cluster.stream("place of what may be lost")
         others = list(range(FOUNDERS, options.nodes))
-        nodes = (draw.randrange(FOUNDERS), *others)[:REPLICAS]
+        nodes = (draw.randrange(FOUNDERS), *others)
+        if options.nodes < FEW:
+            nodes = tuple(draw.sample(range(options.nodes), 2))
         profile = "oxia" if options.profile == "multi" else options.profile
         request = CreateTopic(self.name, replicas=len(nodes), profile=profile, placement=(nodes,))
         await insist(lambda: db.administer(request))
@@ -82,10 +91,15 @@ class RecoveredWorkload(Workload):
             recoveries = self._recoveries
             found: dict[int, bytes] = {}
             try:
-                async for record in db.topic(self.name).read(shard=0):
-                    found[record.offset] = bytes(record.value or b"")
+                async with asyncio.timeout(
+                    READ_S
+                ):  # the end that it has seen may be lost, and it waits for that
+                    async for record in db.topic(self.name).read(shard=0):
+                        found[record.offset] = bytes(record.value or b"")
             except AntiphonError as error:
                 self.cluster.tell("not-read", error.code)
+            except TimeoutError:
+                self.cluster.tell("not-read", "waits")
             self._reads.append((recoveries, found))
             self.outcomes["read-again"] += 1
             await self.think(process, 10)
