@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequestError, UnavailableError, UnknownShardE
 from antiphon.model.cluster import CommandDone, LiveSet
 from antiphon.model.metadata import ShardMeta, ShardRecovery, ShardStatus
 from antiphon.model.placement import RecoverShard
-from antiphon.model.requests import AlterTopic, CreateTopic, MoveReplica
+from antiphon.model.requests import AlterTopic, CreateTopic, ElectLeader, MoveReplica
 from antiphon.replication.messages import BecomeLeader, GoOnAlone, NewTerm
 from tests.coordination.members_world import MembersWorld
 
@@ -183,6 +183,23 @@ def test_damaged_logs_of_which_none_may_lead_are_no_majority() -> None:
     world.run(3_000)
     assert world.meta(shard).status is ShardStatus.OFFLINE
     assert isinstance(world.ask(request(world, shard, left)), CommandDone)
+    come_to_rest(world, shard)
+
+
+def test_where_leaders_are_appointed_another_one_is_appointed_first() -> None:
+    """The appointed leader's log is damaged, and the others have everything: nothing is to be recovered."""
+    world, shard = started(config={"election": "manual"})
+    leader = world.meta(shard).leader
+    world.crash_node(leader)
+    world.damage(leader)
+    world.start_node(leader)
+    world.run(3_000)
+    assert world.meta(shard).status is ShardStatus.OFFLINE
+    other = next(node for node in world.meta(shard).ensemble if node != leader)
+    answer = world.ask(request(world, shard, other))
+    assert isinstance(answer, InvalidRequestError)
+    assert "antiphon shard elect" in answer.message
+    assert isinstance(world.ask(ElectLeader(shard, other)), CommandDone)
     come_to_rest(world, shard)
 
 

@@ -491,7 +491,8 @@ class Elections:
                 self.begin(election.shard_id, "damaged")
                 return
         self._shards.take_offline(record)
-        self.hopeless.add(election.shard_id)
+        if election.only is None:  # else an operator may appoint another one
+            self.hopeless.add(election.shard_id)
 
     def _backlog_ms(self) -> int:
         """How long the answers of all open elections may take to process: no member counts as late before that."""
