@@ -75,5 +75,5 @@ def test_a_change_of_members_shows_in_the_ensemble() -> None:
     row: list[object] = ["t", 0, "Online", 1, 4, [1, 2, 3], [1, 2, 3], 7, 7, [], 100]
     assert len(row) == len(SHARD_HEADINGS)
     at = SHARD_HEADINGS.index("ENSEMBLE")
-    assert _for_people([[*row, [4], [], None]])[0][at] == [1, 2, 3, "+4"]
-    assert _for_people([[*row, [], [0, 1, 2], None]])[0][at] == [1, 2, "+3", "-0"]
+    assert _for_people([[*row, [4], [], None, None]])[0][at] == [1, 2, 3, "+4"]
+    assert _for_people([[*row, [], [0, 1, 2], None, None]])[0][at] == [1, 2, "+3", "-0"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from antiphon.coordination.actions import Propose
 from antiphon.coordination.coordinator import CoordinatorConfig
+from antiphon.coordination.shard_recovery import is_kept, is_of_the_past
 from antiphon.model.cluster import LiveSet
 from antiphon.model.metadata import ShardMeta, ShardStatus
 from antiphon.replication.actions import ProposeLiveSet
@@ -56,7 +57,13 @@ class MembersWorld(World):
                 self._replica_acts(node, replica, told)
         for shard in set(node.disk.terms) | set(node.replicas):
             record = self.state.shards.get(shard)
-            if record is None or node.node_id not in record.meta.everybody:
+            is_here = record is not None and node.node_id in record.meta.everybody
+            if record is not None and not is_here and is_kept(record.meta, node.node_id):
+                node.replicas.pop(shard, None)  # closed; its files stay
+                continue
+            term = node.disk.terms.get(shard, 0)
+            is_past = record is not None and is_of_the_past(record.meta, node.node_id, term)
+            if not is_here or (is_past and bool(node.disk.logs.get(shard))):
                 node.replicas.pop(shard, None)
                 node.disk.terms.pop(shard, None)
                 node.disk.logs.pop(shard, None)

@@ -1,12 +1,13 @@
 """Deletions of records by offset, in the metadata: who may ask, and who is told of them."""
 
+import msgspec
 import pytest
 
 from antiphon.coordination.deletions import of_new_term
 from antiphon.coordination.election import Election
 from antiphon.errors import InvalidRequestError, StaleTermError, UnknownShardError
 from antiphon.model.cluster import CommandDone, DeleteBefore
-from antiphon.model.metadata import ShardMeta
+from antiphon.model.metadata import ShardMeta, ShardRecovery
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import BecomeLeader, NewTermReply
 from tests.coordination.test_coordinator import create, started
@@ -72,3 +73,12 @@ def test_only_an_unclean_leader_takes_back_what_it_never_had() -> None:
     assert of_new_term(meta, election).deleted_before == 6
     election.replies[1] = NewTermReply(5, 3, EntryId(2, 9), 0)
     assert of_new_term(meta, election) is meta
+
+
+def test_nor_does_the_replica_that_a_recovered_shard_goes_on_from() -> None:
+    pending = ShardRecovery(1_000_000, 1, (0, 1, 2), 6)
+    meta = ShardMeta(5, 0, (1,), deleted_before=9, recovery=pending)
+    election = Election(5, 3, candidate=1, replies={1: NewTermReply(5, 3, EntryId(2, 6), 0)})
+    assert of_new_term(meta, election).deleted_before == 6
+    done = msgspec.structs.replace(meta, recovery=msgspec.structs.replace(pending, done=True))
+    assert of_new_term(done, election) is done

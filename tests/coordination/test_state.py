@@ -102,7 +102,7 @@ def test_records_are_written_as_documented() -> None:
         ),
         (
             "shard/5",
-            f"94c410{ones}dc00120500930001020107a64f6e6c696e6592000100a86d616a6f726974799090009090c00090009102ff",
+            f"94c410{ones}dc00130500930001020107a64f6e6c696e6592000100a86d616a6f726974799090009090c0009000c09102ff",
         ),
         ("counter/shard", "06"),
     ]
@@ -238,7 +238,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        7,  # share groups, of which no record says anything
+        8,  # recoveries of shards
         {
             "cluster",
             "node",

@@ -18,6 +18,7 @@ from antiphon.coordination.actions import (
     MetadataChanged,
     Propose,
     SendTo,
+    ShardRecovered,
     UncleanElection,
 )
 from antiphon.coordination.cluster_records import FORMAT
@@ -45,6 +46,7 @@ from antiphon.replication.messages import (
     BecomeLeaderReply,
     ChangeMembers,
     Entry,
+    GoOnAlone,
     NewTerm,
     NewTermReply,
     TransferLeadership,
@@ -116,6 +118,7 @@ class World:
         self.options = Options(self.state.topics, self.state.names)
         self.voters: dict[int, Voters] = {}  # shards whose replicas vote
         self.unclean: list[UncleanElection] = []
+        self.recovered: list[ShardRecovered] = []
         self.cut: set[frozenset[int]] = set()  # pairs of nodes that do not reach each other
         self.config = CoordinatorConfig("cluster-1", initial_nodes or nodes, assembly_ms=15_000)
         self.coordinator: Coordinator | None = None
@@ -235,6 +238,9 @@ class World:
                     self._push_metadata()
                 case UncleanElection():
                     self.unclean.append(action)
+                case ShardRecovered(shard, _, _, at):
+                    self.recovered.append(action)
+                    self.committed[shard] = [one for one in self.committed.get(shard, []) if one[1] <= at]
 
     def _push_metadata(self) -> None:
         """The committed live sets reach the leaders, sooner or later."""
@@ -256,6 +262,10 @@ class World:
         if isinstance(message, TransferLeadership):
             return
         self_led = is_self_led(self.options.of(record.topic_id))
+        if isinstance(message, GoOnAlone):
+            known_mark = 0 if record.meta.recovery is None else record.meta.recovery.term
+            assert message.term <= known_mark, f"{message} was spoken before its record was committed"
+            return
         if isinstance(message, ChangeMembers):
             known = record.meta.members_version
             assert message.version <= known, f"{message} was spoken before its record was committed"

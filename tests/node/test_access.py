@@ -28,7 +28,7 @@ from antiphon.model.groups import GetGroups
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
-from antiphon.model.placement import PlaceReplicas
+from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import (
     PROTOCOL_VERSION,
@@ -134,6 +134,7 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             ElectLeader(topic),
             MoveReplica(topic, 0, 1),
             PlaceReplicas(topic, (0,)),
+            RecoverShard(topic, 0, 0, 0),
             DrainNode(0),
             RemoveNode(0),
             AlterVoters(add=0),

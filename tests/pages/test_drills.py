@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+import antiphon
 from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.security.authority import Issued, issue
@@ -35,6 +36,7 @@ class Trouble:
         self.known: dict[str, Callable[[int], None]] = {
             "kill": self.kill,
             "wipe": self.wipe,
+            "pair": self.pair,
             "disk-full": lambda node: self._disk(node, "full"),
             "disk-ok": lambda node: self._disk(node, "ok"),
             "expire": lambda _: self.expire(),
@@ -56,6 +58,16 @@ class Trouble:
         self.kill(node)
         shutil.rmtree(self.cluster.nodes[node].dir)
 
+    def pair(self, node: int) -> None:
+        """A topic of two replicas, on this node and the one before, which leads; both have its record."""
+        from antiphon.model.requests import CreateTopic
+
+        with self._connected(20) as db:
+            placement = ((node - 1, node),)
+            db.run(db.aio.administer(CreateTopic("pair", replicas=2, placement=placement)))
+            db.topic("pair").append(b"kept")
+        time.sleep(1)
+
     def _disk(self, node: int, state: str) -> None:
         folder = self.cluster.nodes[node].dir
         self.cluster.nodes[node].pid = running_pid(folder) or 0
@@ -66,7 +78,13 @@ class Trouble:
         time.sleep(3)
 
     def _write(self) -> None:
-        import antiphon
+        with self._connected(3) as db:
+            for number in range(40):
+                db.table("default").put(f"drill-{number}", b"x", timeout_s=1)
+
+    @contextlib.contextmanager
+    def _connected(self, timeout_s: float) -> "Iterator[antiphon.Client]":
+        """As the commands are, with the login of the folder."""
         from antiphon.client.local_folder import load_cluster
         from antiphon.tools.secure_folder import forget_settings, use_settings
 
@@ -74,9 +92,8 @@ class Trouble:
         assert found is not None
         use_settings(self.cluster.dir, found)
         try:
-            with antiphon.connect(self.cluster.native, timeout_s=3) as db:
-                for number in range(40):
-                    db.table("default").put(f"drill-{number}", b"x", timeout_s=1)
+            with antiphon.connect(self.cluster.native, timeout_s=timeout_s) as db:
+                yield db
         finally:
             forget_settings()
 
@@ -128,5 +145,5 @@ def test_the_drills(cluster: LocalCluster, tmp_path: Path) -> None:
 
 
 def test_every_trouble_is_known() -> None:
-    assert {what for what, _, _ in steps()} <= {"kill", "wipe", "disk-full", "disk-ok", "expire"}
+    assert {what for what, _, _ in steps()} <= {"kill", "wipe", "pair", "disk-full", "disk-ok", "expire"}
     assert len(steps()) >= 6

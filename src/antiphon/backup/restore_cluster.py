@@ -169,6 +169,7 @@ def _place_all(topics: list[TopicMeta], nodes: int, saved: dict[int, ShardBackup
                 outgoing=(),
                 learners=(),
                 goal=(),
+                recovery=None,  # nobody of the time before it is in this cluster
             )
     return placed
 

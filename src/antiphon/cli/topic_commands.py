@@ -43,7 +43,7 @@ SHARD_HEADINGS = (
     "FOLLOWERS",
     "SIZE",
 )
-JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING", "VCLOCK")
+JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING", "VCLOCK", "RECOVERED")
 
 
 shard_app = typer.Typer(
@@ -366,7 +366,7 @@ def _for_people(rows: list[list[object]]) -> list[list[object]]:
     """
     at, members = SHARD_HEADINGS.index("FOLLOWERS"), SHARD_HEADINGS.index("ENSEMBLE")
     shown = []
-    for *row, learners, outgoing, vclock in rows:
+    for *row, learners, outgoing, vclock, _recovered in rows:
         row[members] = _with_changes(row[members], learners, outgoing)
         followers = row[at]
         text = "-"
@@ -407,4 +407,11 @@ def _shard_row(topic: TopicMeta, shard: ShardMeta, leader: ReplicaStatus | None)
         list(shard.learners),
         list(shard.outgoing),
         list(leader.vclock) if leader is not None and leader.vclock else None,
+        _recovered(shard),
     ]
+
+
+def _recovered(shard: ShardMeta) -> dict[str, int] | None:
+    """That most of its replicas were lost once: from which node it went on, in which term, and where that log ended."""
+    known = shard.recovery
+    return None if known is None else {"node": known.node, "term": known.term, "at": known.at}

@@ -52,4 +52,14 @@ class UncleanElection:
     leader: NodeId
 
 
-Action = Propose | SendTo | Answer | MetadataChanged | UncleanElection
+@dataclass(frozen=True, slots=True)
+class ShardRecovered:
+    """For whoever counts: a shard goes on from one replica, and what others had from offset `at` on is lost."""
+
+    shard_id: int
+    term: int
+    node: NodeId
+    at: int
+
+
+Action = Propose | SendTo | Answer | MetadataChanged | UncleanElection | ShardRecovered

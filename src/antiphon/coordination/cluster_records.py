@@ -22,7 +22,7 @@ from antiphon.model.quotas import Quota
 from antiphon.records.key_order import is_hierarchical
 
 FORMAT: Final = (
-    7  # of records: new kinds, and fields or values that an older version cannot read, need another
+    8  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
@@ -36,6 +36,9 @@ DELETION_FORMAT: Final = (
 )
 ORDER_FORMAT: Final = 6  # a version that does not read these would write rows without their place in an order
 SHARE_FORMAT: Final = 7  # the same versions know share groups; no record has this format
+RECOVERED_FORMAT: Final = (
+    8  # a version that does not read these would take a recovered shard's old replicas for its own
+)
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -237,7 +240,9 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
         number = COMPACTED_FORMAT if topic.is_compacted else 1
         number = ORDER_FORMAT if is_hierarchical(topic.config) else number
     elif kind == "shard" and value is not None:
-        number = DELETION_FORMAT if _shard.decode(value).meta.deleted_before else 1
+        meta = _shard.decode(value).meta
+        number = DELETION_FORMAT if meta.deleted_before else 1
+        number = RECOVERED_FORMAT if meta.recovery is not None else number
     elif key == CHECKPOINT_KEY:
         number = CHECKPOINT_FORMAT
     elif key in {VOTERS_KEY, RECOVERY_KEY}:

@@ -25,6 +25,7 @@ from antiphon.coordination.ledger import Batch, Ledger
 from antiphon.coordination.membership import Arrival, Membership, Silence, arrived, as_dead, classify
 from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfigurations
 from antiphon.coordination.reconfiguration_commands import MemberCommands
+from antiphon.coordination.shard_recovery import ShardRecoveries
 from antiphon.coordination.splits import Splits
 from antiphon.coordination.state import ClusterState, has_leader
 from antiphon.coordination.voters import VoterChanges
@@ -47,7 +48,7 @@ from antiphon.model.cluster import (
     SplitReport,
 )
 from antiphon.model.metadata import ShardMeta, ShardStatus, TopicMeta
-from antiphon.model.placement import PlaceReplicas
+from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.requests import (
     AdminRequest,
     AlterAcls,
@@ -122,6 +123,7 @@ class Coordinator:
         self._changes = Reconfigurations(
             self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
         )
+        self._recoveries = ShardRecoveries(self._ledger, self._elections, self._changes)
         self.voters = VoterChanges(self._ledger, config.voters)
         self._member_commands = MemberCommands(self._ledger, self._changes, self.voters, config.capacity)
         self._checkpoints = Checkpoints(self._ledger, lambda: self.voters.everybody, config.checkpoints)
@@ -170,6 +172,7 @@ class Coordinator:
             self._mark_dead(node)
         self._elections.resume(now_ms)
         self._changes.resume(now_ms)
+        self._recoveries.resume(now_ms)
         self._ledger.act(MetadataChanged(self._model.version))
         return self._ledger.flush()
 
@@ -189,6 +192,7 @@ class Coordinator:
         self._elections.tick(now_ms)
         self._splits.tick(now_ms)
         self._changes.tick(now_ms)
+        self._recoveries.tick(now_ms)
         self._waiting.tick(now_ms)
         if own is not None:
             self.voters.reported(*own, now_ms)
@@ -216,6 +220,7 @@ class Coordinator:
             self._elections.committed(shard, now_ms)
             self._splits.committed(shard)
             self._changes.committed(shard, now_ms)
+            self._recoveries.committed(shard, now_ms)
             newest = self._model.shards.get(shard.meta.shard_id)
             if newest is None or (newest.meta.term, newest.meta.status) != (
                 shard.meta.term,
@@ -357,10 +362,8 @@ class Coordinator:
                 self._begin_new(token, topic.topic_id, shard_ids)
             case DeleteTopic():
                 self._delete(token, request.name)
-            case ElectLeader():
-                self._elect(token, request)
-            case SplitShard():
-                self._splits.split(token, request)
+            case ElectLeader() | SplitShard() | RecoverShard():
+                self._carry_out_in_shard(token, request)
             case MoveReplica() | PlaceReplicas() | DrainNode() | RemoveNode() | Rebalance() | AlterVoters():
                 self._member_commands.carry_out(request)
                 self._ledger.answer_when_committed(token)
@@ -371,6 +374,16 @@ class Coordinator:
                 self._carry_out_of_node(token, request)
             case _:
                 raise InvalidRequestError(f"{type(request).__name__} is not offered")
+
+    def _carry_out_in_shard(self, token: int, request: ElectLeader | SplitShard | RecoverShard) -> None:
+        if isinstance(request, ElectLeader):
+            self._elect(token, request)
+        elif isinstance(request, SplitShard):
+            self._splits.split(token, request)
+        elif self._recoveries.recover(request):
+            self._waiting.for_election(token, request.shard_id, -1)
+        else:
+            self._ledger.answer_when_committed(token)
 
     def _carry_out_of_node(self, token: int, request: ReserveProducerIds | DeleteBefore) -> None:
         if isinstance(request, ReserveProducerIds):
@@ -422,6 +435,7 @@ class Coordinator:
         for shard_id in self._model.shards_of[topic.topic_id]:
             self._elections.deleted(shard_id)
             self._changes.deleted(shard_id)
+            self._recoveries.deleted(shard_id)
             self._splits.deleted(shard_id, gone)
             self._waiting.deleted(shard_id, gone)
         self._waiting.topic_deleted(topic.topic_id, gone)

@@ -52,8 +52,12 @@ def delete_before(
 
 
 def of_new_term(meta: ShardMeta, election: Election) -> ShardMeta:
-    """What an unclean leader lacks of the log, it will write anew: those are other records, which nobody has deleted."""
-    if not election.unclean or election.candidate is None:
+    """What an unclean leader lacks of the log, it will write anew: those are other records, which nobody has deleted.
+
+    The same holds for the replica from which a shard goes on that lost the others.
+    """
+    is_recovered = meta.recovery is not None and not meta.recovery.done
+    if not (election.unclean or is_recovered) or election.candidate is None:
         return meta
     end = election.replies[election.candidate].head.offset
     return msgspec.structs.replace(meta, deleted_before=end) if end < meta.deleted_before else meta

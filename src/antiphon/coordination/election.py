@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.fences import Fence, electable, voting, voting_sets
 from antiphon.coordination.profiles import Replication
-from antiphon.coordination.state import majority
+from antiphon.coordination.state import has_leader, majority
 from antiphon.model.metadata import ShardMeta
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.messages import BecomeLeader, NewTermReply, NodeId
@@ -158,3 +158,10 @@ def can_commit(meta: ShardMeta, options: Replication, there: Collection[NodeId])
         sum(node in there for node in each) >= min(majority(each), options.commit.copies(len(each)))
         for each in voting_sets(meta)
     )
+
+
+def goes_by_live(meta: ShardMeta, election: Election | None) -> bool:
+    """Does the term that is led, or is about to be, commit by the live replica set?"""
+    if election is None:
+        return meta.fence == Fence.LIVE and has_leader(meta)
+    return election.by_live and election.candidate is not None

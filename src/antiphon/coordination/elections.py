@@ -21,7 +21,14 @@ from antiphon.coordination import deletions, live_sets
 from antiphon.coordination.actions import UncleanElection
 from antiphon.coordination.candidacies import Candidacies
 from antiphon.coordination.cluster_records import ShardRecord
-from antiphon.coordination.election import Election, appointed, can_commit, choose_leader, may_be_unclean
+from antiphon.coordination.election import (
+    Election,
+    appointed,
+    can_commit,
+    choose_leader,
+    goes_by_live,
+    may_be_unclean,
+)
 from antiphon.coordination.fences import Fence, can_be_met, in_order, least_promises, voting
 from antiphon.coordination.followers import Followers
 from antiphon.coordination.ledger import Ledger
@@ -32,7 +39,7 @@ from antiphon.coordination.shard_records import ShardRecords
 from antiphon.coordination.state import has_leader
 from antiphon.coordination.timers import Timers
 from antiphon.model.cluster import LiveSet
-from antiphon.model.metadata import ABSENT_NODE, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE, ShardStatus, TopicMeta
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import BecomeLeaderReply, NewTerm, NewTermReply, NodeId
 
@@ -55,6 +62,9 @@ class Elections:
     def __init__(self, ledger: Ledger) -> None:
         self.followers = Followers(ledger)
         self.begun: Counter[str] = Counter()  # since this coordinator began, by reason
+        self.hopeless: set[int] = (
+            set()
+        )  # shards whose members all answered, and too few of them remember everything
         self._ledger = ledger
         self._model = ledger.model
         self._shards = ShardRecords(ledger)
@@ -125,6 +135,7 @@ class Elections:
 
     def forget(self, shard_id: int) -> None:
         """Drop the shard's open election."""
+        self.hopeless.discard(shard_id)
         election = self._open.pop(shard_id, None)
         if election is not None and election.candidate is not None:
             self._candidacies.ended(election.candidate)
@@ -183,7 +194,7 @@ class Elections:
         election = self._open.get(meta.shard_id)
         leads = meta.leader == node or (election is not None and election.candidate == node)
         undecided = election is not None and election.candidate is None
-        by_live = self._goes_by_live(meta, election)
+        by_live = goes_by_live(meta, election)
         there = [n for n in voting(meta) if self._model.is_alive(n)]
         if undecided and election is not None:
             goes_on = election.unclean or can_be_met(meta, there)
@@ -208,16 +219,16 @@ class Elections:
             record = self._model.shards[shard_id]
             options = self.options_of(record)
             if is_self_led(options):
-                self._self_led.node_returned(record, options, node, restarted=restarted)
+                self._self_led.node_returned(
+                    record, options, node, restarted=restarted, replaced=disk_replaced
+                )
             else:
-                self._member_returned(record, node, restarted=restarted, disk_replaced=disk_replaced)
+                self._member_returned(record, node, restarted=restarted, replaced=disk_replaced)
 
-    def _member_returned(
-        self, record: ShardRecord, node: NodeId, *, restarted: bool, disk_replaced: bool
-    ) -> None:
+    def _member_returned(self, record: ShardRecord, node: NodeId, *, restarted: bool, replaced: bool) -> None:
         shard_id = record.meta.shard_id
         self._candidacies.returned(shard_id, node)
-        if disk_replaced:
+        if replaced:
             record = self._shards.distrust(record, node)
         meta = record.meta
         election = self._open.get(shard_id)
@@ -225,11 +236,10 @@ class Elections:
         if restarted and election is not None and election.candidate is None:
             # A process that is gone has promised. One that has forgotten its promises waits to be asked, or is never fed.
             election.replies.pop(node, None)
-        if meta.status == ShardStatus.OFFLINE or (restarted and leads) or disk_replaced:
+        if meta.status == ShardStatus.OFFLINE or (restarted and leads) or replaced:
             self.begin(shard_id, "member_returned")
         elif restarted and node in meta.live and meta.fence == Fence.MAJORITY:
-            # The leader must see it again before it counts as keeping up. (Where commits go by the live set it stays:
-            # all that it ever acknowledged is on its disk.)
+            # The leader must see it again before it counts as keeping up. (In the live set it stays: all is on its disk.)
             self._shards.set(record, live=tuple(member for member in meta.live if member != node))
 
     # -- what is committed may be spoken -------------------------------------------------------------------------
@@ -287,14 +297,7 @@ class Elections:
             self._ledger.act(UncleanElection(election.shard_id, election.term, candidate))
         message = election.become_leader(record)
         self._ledger.send(candidate, message)
-        told = {node for node, _ in message.heads}
-        for node, reply in election.replies.items():
-            if node not in told:
-                self.followers.promised(node, reply, candidate, now_ms, known=False)
-        for node in record.meta.everybody:
-            if node not in election.replies and self._model.is_alive(node):
-                # The election did without it. The leader will not miss it either: it was never told of it.
-                self.followers.bring_back(election.shard_id, node, candidate, now_ms)
+        self.followers.not_told(election, record.meta, {node for node, _ in message.heads}, now_ms)
         wait_ms = self._candidacies.wait_ms(election.shard_id)
         self._timers.add(now_ms + wait_ms + self._backlog_ms(), ("promote", election))
 
@@ -318,7 +321,7 @@ class Elections:
             return
         if leader == ABSENT_NODE:
             return
-        if reply.damaged and self._goes_by_live(record.meta, election):
+        if reply.damaged and goes_by_live(record.meta, election):
             self._shards.put(record, live_sets.without(record.meta, (sender,)))
         known = sender in (record.meta.live if election is None else election.replies)
         self.followers.promised(sender, reply, leader, now_ms, known=known)
@@ -385,7 +388,7 @@ class Elections:
             leads = True
         if not leads or meta.term != report.term:
             return
-        self._shards.report(record, sender, report, by_live=self._goes_by_live(meta, election))
+        self._shards.report(record, sender, report, by_live=goes_by_live(meta, election))
         fed = {sender, *report.lagging, *live_sets.vouched_for(meta, report)}
         for node in meta.everybody:
             if node in fed:
@@ -488,13 +491,9 @@ class Elections:
                 self.begin(election.shard_id, "damaged")
                 return
         self._shards.take_offline(record)
+        if election.only is None:  # else an operator may appoint another one
+            self.hopeless.add(election.shard_id)
 
     def _backlog_ms(self) -> int:
         """How long the answers of all open elections may take to process: no member counts as late before that."""
         return len(self._open) // OPEN_PER_MS
-
-    def _goes_by_live(self, meta: ShardMeta, election: Election | None) -> bool:
-        """Does the term that is led, or is about to be, commit by the live replica set?"""
-        if election is None:
-            return meta.fence == Fence.LIVE and has_leader(meta)
-        return election.by_live and election.candidate is not None

@@ -5,12 +5,13 @@ leader as `AddFollower`. Either message may be lost, so both are repeated, less 
 reports the member among its followers. There is one object per returning member, and none when all members follow.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from antiphon.coordination.election import known_head
+from antiphon.coordination.election import Election, known_head
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.timers import Timers
-from antiphon.model.metadata import ABSENT_NODE
+from antiphon.model.metadata import ABSENT_NODE, ShardMeta
 from antiphon.records.entry_id import EntryId
 from antiphon.replication.messages import AddFollower, NewTerm, NewTermReply, NodeId
 
@@ -54,6 +55,17 @@ class Followers:
             self._timers.add(now_ms + delay_ms, back)
         else:
             self._repeat(back, now_ms)
+
+    def not_told(self, election: Election, meta: ShardMeta, told: Collection[NodeId], now_ms: int) -> None:
+        """A candidate is about to lead, and was told of these members only."""
+        candidate = ABSENT_NODE if election.candidate is None else election.candidate
+        for node, reply in election.replies.items():
+            if node not in told:
+                self.promised(node, reply, candidate, now_ms, known=False)
+        for node in meta.everybody:
+            if node not in election.replies and self._ledger.model.is_alive(node):
+                # The election did without it. The leader will not miss it either: it was never told of it.
+                self.bring_back(meta.shard_id, node, candidate, now_ms)
 
     def is_returning(self, shard_id: int, node: NodeId) -> bool:
         """Is the member being brought back?"""

@@ -31,8 +31,9 @@ from antiphon.coordination.state import ClusterState
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, Recovery, ShardMeta, ShardStatus
 from antiphon.records.entry_id import EntryId
+from antiphon.replication.lone_voter import HISTORY_TERMS
 
-RECOVERY_TERMS: Final = 1_000_000
+RECOVERY_TERMS: Final = HISTORY_TERMS
 SHARD_TERMS: Final = 1_000
 IDS_ABOVE: Final = 1_000_000
 PRODUCER_IDS_ABOVE: Final = 1_000_000_000

@@ -10,6 +10,8 @@ With `writers=multi` there is nothing to elect. The leader in the metadata is th
 alive. Clients that can use any replica go there.
 """
 
+import msgspec
+
 from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.fences import has_majorities, in_order, voting
 from antiphon.coordination.profiles import Replication
@@ -56,9 +58,15 @@ class SelfLed:
             self._records.set(record, live=tuple(member for member in meta.live if member != node))
 
     def node_returned(
-        self, record: ShardRecord, options: Replication, node: NodeId, *, restarted: bool
+        self, record: ShardRecord, options: Replication, node: NodeId, *, restarted: bool, replaced: bool
     ) -> None:
-        """A member was just marked as alive, or has a new process."""
+        """A member was just marked as alive, or has a new process.
+
+        That its disk was replaced is for the replicas to know, which vote. It is recorded for an operator's sake: whether
+        those that remember are still a majority says if the shard can come back by itself.
+        """
+        if replaced and not options.is_multi:
+            record = self._records.distrust(record, node)
         if options.is_multi:
             self._choose_home(record)
         elif record.meta.leader == node:
@@ -77,10 +85,16 @@ class SelfLed:
         ):
             return  # on its way down, and does not know it yet
         live = in_order(meta, (sender, *(node for node in report.live if self._is_alive(node))))
-        self._records.set(record, term=report.term, status=ShardStatus.ONLINE, leader=sender, live=live)
+        untrusted = tuple(node for node in record.untrusted if node not in live)
+        changed = msgspec.structs.replace(
+            meta, term=report.term, status=ShardStatus.ONLINE, leader=sender, live=live
+        )
+        self._records.put(record, changed, untrusted=untrusted)
 
     def _may_vote(self, record: ShardRecord) -> bool:
-        return has_majorities(record.meta, [n for n in voting(record.meta) if self._is_alive(n)])
+        """Are enough alive that remember what they promised? Others vote only when these have a leader."""
+        there = [n for n in voting(record.meta) if self._is_alive(n) and n not in record.untrusted]
+        return has_majorities(record.meta, there)
 
     def _leaderless(self, record: ShardRecord) -> None:
         status = ShardStatus.ELECTION if self._may_vote(record) else ShardStatus.OFFLINE

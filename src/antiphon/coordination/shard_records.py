@@ -23,7 +23,13 @@ class ShardRecords:
         return self.put(record, msgspec.structs.replace(record.meta, **changes))
 
     def put(self, record: ShardRecord, meta: ShardMeta, **changes: object) -> ShardRecord:
-        """Put `meta` in the place of the shard's metadata, and change fields of the record beside it."""
+        """Put `meta` in the place of the shard's metadata, and change fields of the record beside it.
+
+        A recovery of the shard is over when it is led again.
+        """
+        if meta.recovery is not None and not meta.recovery.done and meta.status == ShardStatus.ONLINE:
+            done = msgspec.structs.replace(meta.recovery, done=True)
+            meta = msgspec.structs.replace(meta, recovery=done)
         changed = msgspec.structs.replace(record, meta=meta, **changes)
         if changed != record:
             self._ledger.put_shard(changed)

@@ -20,7 +20,7 @@ from antiphon.model.groups import GetGroups
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
-from antiphon.model.placement import PlaceReplicas
+from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.requests import (
     AlterAcls,
     AlterQuota,
@@ -329,6 +329,7 @@ ACCESS: Final[dict[type, Check]] = {
     ElectLeader: _cluster(Operation.ALTER),
     MoveReplica: _cluster(Operation.ALTER),
     PlaceReplicas: _cluster(Operation.ALTER),
+    RecoverShard: _cluster(Operation.ALTER),
     DrainNode: _cluster(Operation.ALTER),
     RemoveNode: _cluster(Operation.ALTER),
     AlterVoters: _cluster(Operation.ALTER),

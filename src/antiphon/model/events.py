@@ -16,6 +16,7 @@ class EventKind(StrEnum):
     COORDINATOR = "coordinator"
     LEADER = "leader"
     NO_LEADER = "no leader"
+    RECOVERED = "recovered"
     MEMBERS = "members"
     TOPIC_MADE = "created"
     TOPIC_CHANGED = "altered"

@@ -74,6 +74,22 @@ class Split(msgspec.Struct, frozen=True, array_like=True):
     start: int = -1
 
 
+class ShardRecovery(msgspec.Struct, frozen=True, array_like=True):
+    """A shard that lost most replicas went on from one of them, by an operator's command.
+
+    `term` is the first term after it: replicas that promised less, but for the one on `node`, have the old history.
+    `members` held a replica before; what they have is kept until the shard is led again (`done`). `at` is where the log of
+    `node` ended, as the operator saw it: what others had behind it is lost. `number` counts recoveries of the shard from 1.
+    """
+
+    term: int
+    node: int
+    members: tuple[int, ...]
+    at: int
+    number: int = 1
+    done: bool = False
+
+
 class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     """One shard. `leader` is ABSENT_NODE while there is none; `term` is its latest fenced term.
 
@@ -84,7 +100,8 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     index. `goal`: the wanted voters, the preferred leader first, until the change to them is finished. `split`: the
     shard is being split off another one and not part of its table yet. `own_start`: the log before this offset repeats
     the log of the parent. `origins`, with `writers=multi`: (node, its disk id) by origin id from 1; this only grows
-    (S4.22). `deleted_before`: records before this offset were deleted on request; nobody is shown one.
+    (S4.22). `deleted_before`: records before this offset were deleted on request; nobody is shown one. `recovery`: the
+    last one, if ever most replicas were lost for good.
     """
 
     shard_id: int  # unique in the cluster, never reused
@@ -105,6 +122,7 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     own_start: int = 0
     origins: tuple[tuple[int, str], ...] = ()
     deleted_before: int = 0
+    recovery: ShardRecovery | None = None
 
     @property
     def aim(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Replicas that an operator places by hand."""
+"""Replicas that an operator places by hand, and the one from which a shard goes on when most are lost."""
 
 from typing import Annotated, Final
 
@@ -19,3 +19,17 @@ class PlaceReplicas(Body, frozen=True, array_like=True, tag=True):
 
     shard_id: int
     nodes: Nodes = ()
+
+
+class RecoverShard(Body, frozen=True, array_like=True, tag=True):
+    """Most replicas of a shard are lost for good: go on from the one on `node`, and lose what it lacks.
+
+    `term` is the highest term that any replica that is left has promised, `at` where the log on `node` ends, as whoever asks
+    has seen them. `number` is that of the recovery, so that a repeated request is recognised: 1 for the shard's first.
+    """
+
+    shard_id: int
+    node: int
+    term: int
+    at: int
+    number: int = 1

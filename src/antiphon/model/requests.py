@@ -17,7 +17,7 @@ from antiphon.model.counters import Counters
 from antiphon.model.findings import Finding, ScrubStatus
 from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
-from antiphon.model.placement import Placement, PlaceReplicas
+from antiphon.model.placement import Placement, PlaceReplicas, RecoverShard
 from antiphon.model.quotas import Quota
 from antiphon.model.rows import Row, Version
 from antiphon.model.sessions import HASHES_MAX, PutEphemeral
@@ -253,6 +253,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, array_like=True):
     state: str = "ok"  # ok, joining (an older shard, not caught up yet), damaged, failed, disk_full
     applied: int = -1  # tables only
     vclock: tuple[int, ...] = ()  # with `writers=multi`: the last LSN of each origin; the first is local
+    last_term: int = -1  # of the last entry; -1: it is not open, or from a version that does not tell
 
 
 class StatusReply(Body, frozen=True, array_like=True, tag=True):
@@ -481,6 +482,6 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
 
 AdminRequest = (
     CreateTopic | DeleteTopic | AlterTopic | ElectLeader | MoveReplica | DrainNode | RemoveNode | Rebalance | SplitShard
-    | AlterUser | AlterAcls | AlterQuota | PlaceReplicas | AlterVoters
+    | AlterUser | AlterAcls | AlterQuota | PlaceReplicas | AlterVoters | RecoverShard
 )  # fmt: skip
 """What the coordinator carries out for a client."""

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
 from antiphon.model.internal import NODES_ONLY
-from antiphon.model.placement import PlaceReplicas
+from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.requests import (
     AdminRequest,
     AlterAcls,
@@ -182,6 +183,19 @@ def administer(exchange: Exchange, request_id: int, body: AdminRequest, _payload
     exchange.later(request_id, run())
 
 
+def recover_shard(exchange: Exchange, request_id: int, body: RecoverShard, payload: memoryview) -> None:
+    """The same. This node's log keeps who asked for it; what becomes of it is in the log of the node that coordinates."""
+    rights = exchange.session.rights
+    structlog.get_logger().warning(
+        "shard_recovery_asked",
+        shard=body.shard_id,
+        node=body.node,
+        by=str(rights.principal),
+        host=rights.host,
+    )
+    administer(exchange, request_id, body, payload)
+
+
 def new_producer_id(exchange: Exchange, request_id: int, _body: NewProducerId, _payload: memoryview) -> None:
     """Answer with a producer id that nobody else has."""
 
@@ -212,6 +226,7 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     ElectLeader: administer,
     MoveReplica: administer,
     PlaceReplicas: administer,
+    RecoverShard: recover_shard,
     DrainNode: administer,
     RemoveNode: administer,
     AlterVoters: administer,

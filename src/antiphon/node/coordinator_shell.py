@@ -20,7 +20,6 @@ from antiphon.coordination.actions import (
     Propose,
     Record,
     SendTo,
-    UncleanElection,
 )
 from antiphon.coordination.cluster_records import headers_of
 from antiphon.coordination.coordinator import Coordinator
@@ -50,6 +49,7 @@ from antiphon.model.cluster import (
     ReserveProducerIds,
     SplitReport,
 )
+from antiphon.node.announced_losses import announce_loss
 from antiphon.node.context import NodeContext
 from antiphon.node.coordinator_config import coordinator_config
 from antiphon.node.metadata_fold import MetadataFold
@@ -421,14 +421,13 @@ class CoordinatorShell:
                 self._push()
             case Propose(token, records):
                 self._propose(token, records)
-            case UncleanElection(shard_id, term, leader):
-                self._log.warning("unclean_election", shard=shard_id, term=term, leader=leader)
-                self._node.metrics.unclean_elections += 1
             case Answer(token, result):
                 waiting = self._waiting.pop(token, None)
                 if waiting is not None:
                     is_error = isinstance(result, AntiphonError)
                     waiting.answered(result if is_error else waiting.reply(result))
+            case _:
+                announce_loss(self._node.metrics, action)
 
     def _propose(self, token: int, records: Sequence[Record]) -> None:
         host = self._host

@@ -84,6 +84,10 @@ class Events:
             return  # it was just made
         topic, before = found
         name, now = f"{topic.name}/{before.index}", change.shard
+        known = now.recovery
+        if known is not None and (before.recovery is None or before.recovery.number != known.number):
+            what = f"goes on from node {known.node} alone: what others had from offset {known.at} on is lost"
+            self._note(EventKind.RECOVERED, name, what)
         if now.leader != before.leader or (now.term != before.term and now.leader != ABSENT_NODE):
             self._led(name, before, now)
         if now.everybody != before.everybody:

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 MENDED_MAX: Final = 50
 OTHERS: Final = 16  # replicas that nobody has told of anything, which a look asks nevertheless
-WAITS: Final = "nothing: it is fetched again from the other replicas, which have to be in reach"
+WAITS: Final = (
+    "nothing: it is fetched again from the other replicas, which have to be in reach; if most of them are lost for good: "
+    "`antiphon shard recover`"
+)
 FULL: Final = "make room on the disk: writes are taken again by themselves"
 
 

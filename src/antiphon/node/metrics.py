@@ -59,6 +59,7 @@ class NodeMetrics:
         self.forwarded = 0
         self.lost_tail_records = 0
         self.unclean_elections = 0
+        self.shards_recovered = 0
         self.commit_markers = 0
         self.relayed = 0
         self.relay_duplicates = 0
@@ -139,6 +140,7 @@ _COUNTERS: Final = {
     "metadata_unreadable": "Entries of the cluster's own log that nobody can read and that were passed over",
     "lost_tail_records": "Offsets that were acknowledged here as leader and are cut, as the topic's commit rule allows",
     "unclean_elections": "Elections, decided here, of replicas that may lack committed records",
+    "shards_recovered": "Recoveries, decided here, of shards from a replica that may lack committed records",
     "commit_markers": "Records of commits that leaders here wrote into their logs",
     "forwarded": "Requests that were passed on to the leader of their shard",
     "relayed": "Batches of other writers taken into multi-writer shards",

@@ -17,6 +17,7 @@ from antiphon.log.disk import Disk, make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
 from antiphon.node.context import NodeContext
+from antiphon.node.old_history import is_old_log
 from antiphon.node.own_voter import is_of_the_past
 from antiphon.node.raft_shards import (
     election_config,
@@ -31,6 +32,7 @@ from antiphon.partition.restored_log import acknowledged_by_leader, restored_sta
 from antiphon.partition.services import PartitionServices
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
+    destroy_state,
     open_or_rebuild,
     recover_install,
     store_path,
@@ -118,6 +120,10 @@ class PartitionOpener:
             self._recover_install(shard_id, store)
         config = settings.log._replace(flush="always") if is_multi else settings.log
         log = self._open_log(shard_id, config, promises=not is_multi)
+        if is_old_log(log, shard, self._node.node_id):
+            self._directory.remove_shard(shard_id)
+            destroy_state(self._disk, store)
+            log = self._open_log(shard_id, config, promises=not is_multi)
         stores = self._node.stores
         if is_multi:
             found = recover_multi_writer(self._disk, log, topic, settings.conflict, store, stores)

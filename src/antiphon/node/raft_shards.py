@@ -64,6 +64,9 @@ def open_raft_replica(
 ) -> RaftReplica:
     """The replica of a shard that elects for itself, from its log."""
     _judge_fresh(node.node_id, directory, shard, log)
+    if shard.recovery is not None and not log.log_end:
+        # Nothing of the history before is for it: a lost leader that is back, and has not heard, would fill it with that.
+        log.hard_state.forget(shard.recovery.term)
     low, high = timeout_ticks(node.config.timings)
     restored = restored_state(
         log, high_watermark, acknowledged=acknowledged_by_leader(log), members=log.members.copy()

@@ -10,19 +10,36 @@ was trimmed, `mending` sees to it. With the replica of `__cluster` goes the coor
 meanwhile.
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from antiphon.errors import AntiphonError, DamagedLogError, DamagedStoreError, ResourceExhaustedError
+from antiphon.errors import (
+    AntiphonError,
+    DamagedLogError,
+    DamagedStoreError,
+    ResourceExhaustedError,
+    TimedOutError,
+    UnavailableError,
+)
+from antiphon.model.requests import ElectLeader
+from antiphon.node.context import NodeContext
 
 if TYPE_CHECKING:
-    from antiphon.node.context import NodeContext
+    import asyncio
+
+    from antiphon.node.agent import ClusterAgent
     from antiphon.partition.partition import Partition
 
 REOPEN_EVERY_S: Final = 60.0  # a disk that damages files again and again is not given more work than that
 RETRY_EVERY_S: Final = 5.0  # where room or descriptors were missing
+MEND_TIMEOUT_S: Final = 30.0
+
+
+class MendingNode(NodeContext, Protocol):
+    """What it takes to ask for a new term."""
+
+    agent: "ClusterAgent"
 
 
 class Reopened(Protocol):
@@ -46,11 +63,12 @@ class Reopened(Protocol):
 class Reopening:
     """See the module's text."""
 
-    def __init__(self, node: "NodeContext", shards: Reopened) -> None:
+    def __init__(self, node: "MendingNode", shards: Reopened) -> None:
         self._node = node
         self._shards = shards
         self._not_before_s: dict[int, float] = {}
         self._to_mend: set[int] = set()
+        self._mending: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
 
     def look(self) -> list[int]:
@@ -68,9 +86,24 @@ class Reopening:
         hosts = [host for one in self._node.suspects if (host := self._node.hosts.get(one)) is not None]
         return sorted({*opened, *(host.shard_id for host in hosts if host.mode.needs_new_term)})
 
-    def still_to_mend(self, shard_ids: Iterable[int]) -> None:
-        """No term was begun for these."""
-        self._to_mend.update(shard_ids)
+    def mend(self) -> None:
+        """Look, and ask for the terms that are needed, in the background."""
+        if self._mending is not None and not self._mending.done():
+            return
+        if shard_ids := self.look():
+            self._mending = self._node.spawn(self._ask_for_terms(shard_ids))
+
+    async def _ask_for_terms(self, shard_ids: list[int]) -> None:
+        """One after the other, and all that there are: a disk may have lost a thousand."""
+        for number, shard_id in enumerate(shard_ids, 1):
+            self._log.info("mending_damaged_log", shard=shard_id)
+            try:
+                await self._node.agent.command(ElectLeader(shard_id), MEND_TIMEOUT_S)
+            except AntiphonError as error:
+                self._log.warning("damaged_log_not_mended", shard=shard_id, error=error.message)
+                if isinstance(error, TimedOutError | UnavailableError):
+                    self._to_mend.update(shard_ids[number:])
+                    return
 
     def _is_time(self, shard_id: int, error: Exception | None) -> bool:
         if not isinstance(error, DamagedLogError | DamagedStoreError | ResourceExhaustedError):

@@ -23,16 +23,14 @@ from antiphon.errors import (
     InvalidRequestError,
     NewerFormatError,
     StorageFailedError,
-    TimedOutError,
-    UnavailableError,
 )
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
 from antiphon.log.recovery import empty_log
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta, TopicMeta
-from antiphon.model.requests import ElectLeader
 from antiphon.node.long_openings import LongOpenings
+from antiphon.node.old_history import is_old, may_be_needed
 from antiphon.node.partition_opener import OpeningNode, PartitionOpener, Recovered
 from antiphon.node.raft_shards import (
     Placement,
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
 
 OPEN_SLICE_S = 0.01
 EARLY_MESSAGES_MAX = 64  # per shard that is not open yet
-MEND_TIMEOUT_S = 30.0
 
 
 class ShardsNode(OpeningNode, Protocol):
@@ -105,7 +102,6 @@ class Shards:
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
         self._remembered: dict[int, Placement] = {}
         self._placements: dict[int, Placement] = {}  # as they stand on the disk
-        self._mending: asyncio.Task[None] | None = None
         self._checkpoints = Round(node, lambda host: host.upkeep.checkpoint(), self._checkpoints_made)
         self._retention = Round(node, _apply_retention)
 
@@ -120,7 +116,7 @@ class Shards:
                 wanted[shard.shard_id] = (topic, shard)
         for shard_id in list(node.hosts):
             if shard_id != CLUSTER_SHARD_ID and shard_id not in wanted and not self._is_early(shard_id):
-                self.remove(shard_id)
+                self._leave(shard_id)
         for shard_id in [known for known in self.broken if known not in wanted and known != CLUSTER_SHARD_ID]:
             del self.broken[shard_id]
             if not self._long.has(shard_id):  # else the thread sees to them
@@ -128,7 +124,9 @@ class Shards:
         for shard_id, (topic, shard) in wanted.items():
             host = node.hosts.get(shard_id)
             self._remembered.pop(shard_id, None)
-            if host is not None:
+            if host is not None and is_old(host, shard, own):
+                self.remove(shard_id)  # and it begins anew, empty
+            elif host is not None:
                 self._configure(host, topic)
                 self._note_placement(host, topic, shard)
                 host.recorded(shard, view.nodes)
@@ -192,7 +190,9 @@ class Shards:
         for shard_id in self._found:
             if shard_id == CLUSTER_SHARD_ID or shard_id in wanted:
                 continue
-            if is_new if shard_id in alive else shard_id < known[-1]:
+            if may_be_needed(self._node.view, self._node.node_id, shard_id):
+                keep.append(shard_id)
+            elif is_new if shard_id in alive else shard_id < known[-1]:
                 self._log.info("orphan_removed", shard=shard_id)
                 self._remove_files(shard_id)
             else:
@@ -354,22 +354,7 @@ class Shards:
 
     def mend_damaged(self) -> None:
         """Logs that were damaged and are fed again count only from a term that began since: ask for these elections."""
-        if self._mending is not None and not self._mending.done():
-            return
-        if shard_ids := self._reopening.look():
-            self._mending = self._node.spawn(self._mend(shard_ids))
-
-    async def _mend(self, shard_ids: list[int]) -> None:
-        """One after the other, and all that there are: a disk may have lost a thousand."""
-        for number, shard_id in enumerate(shard_ids, 1):
-            self._log.info("mending_damaged_log", shard=shard_id)
-            try:
-                await self._node.agent.command(ElectLeader(shard_id), MEND_TIMEOUT_S)
-            except AntiphonError as error:
-                self._log.warning("damaged_log_not_mended", shard=shard_id, error=error.message)
-                if isinstance(error, TimedOutError | UnavailableError):
-                    self._reopening.still_to_mend(shard_ids[number:])
-                    return
+        self._reopening.mend()
 
     def apply_retention(self) -> None:
         """Trim what the topics' settings no longer keep."""
@@ -385,6 +370,16 @@ class Shards:
         if host is not None:
             self._log.info("replica_removed", shard=shard_id)
             self._end(shard_id, host, self._remove_files)
+
+    def _leave(self, shard_id: int) -> None:
+        """The metadata places the shard elsewhere. What it may still have to go on from is closed, and stays."""
+        if not may_be_needed(self._node.view, self._node.node_id, shard_id):
+            self.remove(shard_id)
+            return
+        self._log.warning("replica_set_aside", shard=shard_id)
+        self._placements.pop(shard_id, None)
+        self._found.append(shard_id)
+        self._end(shard_id, self._node.hosts[shard_id], self._removed)
 
     def open_again(self, shard_id: int) -> None:
         """Try once more to open a replica that could not be opened."""

@@ -23,6 +23,7 @@ def status_of(state: PartitionState) -> ReplicaStatus:
         followers=followers,
         state=_condition(state),
         applied=-1 if table is None else table.state.applied_offset,
+        last_term=log.end.term,
     )
 
 

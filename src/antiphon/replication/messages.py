@@ -104,6 +104,13 @@ class TransferLeadership(Message, frozen=True, array_like=True, tag=True):
     to: NodeId
 
 
+class GoOnAlone(Message, frozen=True, array_like=True, tag=True):
+    """Coordinator to a replica that votes: the others are lost for good, by an operator's word; be the only member.
+
+    `term` is the mark of the recovery: a term beyond all that can have begun.
+    """
+
+
 class TimeoutNow(Message, frozen=True, array_like=True, tag=True):
     """Leader to the follower that is to succeed it: you have my whole log, stand for election at once."""
 
@@ -218,6 +225,7 @@ AnyMessage = (
     | ChangeMembers
     | MembersSettled
     | TransferLeadership
+    | GoOnAlone
     | TimeoutNow
     | Truncate
     | TruncateReply

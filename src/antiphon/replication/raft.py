@@ -10,6 +10,7 @@ It is driven as `Replica` is, so that the same caller drives both. Besides, it w
 | `Membership` | members entries, and a leader's change of members; only where the log may change the members |
 | `LeadershipTransfer` | handing leadership over |
 | `VoterFollowing` | what a leader sends |
+| `LoneVoter` | going on alone, when most others are lost for good |
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from antiphon.replication.actions import Action
 from antiphon.replication.config import ElectionConfig, ReplicaConfig
 from antiphon.replication.entry_factory import EntryFactory
 from antiphon.replication.following import Following
+from antiphon.replication.lone_voter import LoneVoter, is_of_later_history
 from antiphon.replication.members import Members
 from antiphon.replication.membership import Membership
 from antiphon.replication.messages import (
@@ -27,6 +29,7 @@ from antiphon.replication.messages import (
     Append,
     AskTerm,
     ChangeMembers,
+    GoOnAlone,
     NodeId,
     RequestVote,
     ShardId,
@@ -102,6 +105,9 @@ class RaftReplica(ReplicaBase):
         )
         if self.membership is not None:
             self._handlers[ChangeMembers] = self.membership.on_change_members
+            if entries.members is not None:
+                alone = LoneVoter(state, self.election, self.membership, entries.members)
+                self._handlers[GoOnAlone] = alone.on_go_on_alone
 
     @property
     def is_candidate(self) -> bool:
@@ -131,7 +137,13 @@ class RaftReplica(ReplicaBase):
     # -- events ----------------------------------------------------------------------------------------------------
 
     def receive(self, sender: NodeId, message: AnyMessage) -> list[Action]:
-        """As for every replica; besides, members entries that came, went or were committed take effect."""
+        """As for every replica; besides, members entries that came, went or were committed take effect.
+
+        What comes from a history that this replica is no part of is ignored, but for the word to begin one.
+        """
+        is_later = is_of_later_history(message, self._state.term, self.log.terms.log_end)
+        if is_later and not isinstance(message, GoOnAlone):
+            return []
         out = super().receive(sender, message)
         self._follow_members(out)
         return out

@@ -48,10 +48,10 @@ def _count_the_wanted(self: LiveSet) -> tuple[NodeId, ...]:
 
 
 def _grow_when_back(
-    self: Elections, record: "ShardRecord", node: NodeId, *, restarted: bool, disk_replaced: bool
+    self: Elections, record: "ShardRecord", node: NodeId, *, restarted: bool, replaced: bool
 ) -> None:
     """Whoever is back is live again."""
-    _member_returned(self, record, node, restarted=restarted, disk_replaced=disk_replaced)
+    _member_returned(self, record, node, restarted=restarted, replaced=replaced)
     newest = self._model.shards[record.meta.shard_id]
     meta = newest.meta
     if meta.fence == Fence.LIVE and node not in meta.live and node in meta.ensemble:

@@ -258,7 +258,10 @@ def _cluster(servers: str) -> list[Finding]:
                 "wrong", f"the cluster does not answer: {error.message}", "see node.log in the nodes' folders"
             ),
         ]
-    hint = "start the missing nodes; shards without a majority stay Offline until then"
+    hint = (
+        "start the missing nodes; shards without a majority stay Offline until then; if the disks of most of a shard's "
+        "replicas are lost for good: `antiphon shard recover TOPIC SHARD`"
+    )
     told = {line_of(one) for one in found["findings"]}
     findings += [_finding("wrong", problem, hint) for problem in found["problems"] if problem not in told]
     findings += [_of_node(one) for one in found["findings"]]

@@ -46,7 +46,10 @@ def problems(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[Proble
             found.append(Problem("warn", f"Node {node.node_id} does not answer", do))
     lost = [(topic, shard) for topic, shard in every_shard(meta) if shard.status is not ShardStatus.ONLINE]
     for topic, shard in lost[:PROBLEMS_SHOWN]:
-        do = f"it needs a majority of nodes {', '.join(map(str, shard.ensemble))}: start those that are down"
+        do = (
+            f"it needs a majority of nodes {', '.join(map(str, shard.ensemble))}: start those that are down; if most of "
+            f"their disks are lost for good: antiphon shard recover {topic.name} {shard.index}"
+        )
         found.append(Problem("bad", f"{topic.name}/{shard.index} has no leader ({shard.status})", do))
     if len(lost) > PROBLEMS_SHOWN:
         found.append(Problem("bad", f"{len(lost) - PROBLEMS_SHOWN} more shards have no leader", ""))

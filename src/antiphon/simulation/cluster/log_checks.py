@@ -104,3 +104,16 @@ def check_repaired(host: "Partition", held: int, node_id: int) -> None:
         f"node {node_id} takes its log up to {host.log.durable_end} for whole; before its disk was hurt it held what is "
         f"committed up to {held}",
     )
+
+
+def check_producers(truth: ShardTruth, host: "Partition", node_id: int) -> None:
+    """A log was cut: no producer's last batch is known that is behind the end."""
+    log_end = host.log.log_end
+    for producer_id in truth.producers:
+        last = host.log.producers.last_batch(producer_id)
+        require(
+            last is None or last.next_offset <= log_end,
+            "producers-known",
+            host.shard_id,
+            f"the log on node {node_id} was cut to {log_end}, and producer {producer_id} is known by {last}",
+        )

@@ -22,6 +22,7 @@ from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
 from antiphon.simulation.cluster.disk_view import shard_path
 from antiphon.simulation.cluster.evidence import Evidence
+from antiphon.simulation.cluster.recovery_watch import Expected, RecoveryWatch
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def _majorities_meet(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 class ModeWatch:
     """See the module's text. `Watch` asks it at the moments that it looks at itself."""
 
-    def __init__(self, evidence: Evidence, machines: "list[Machine]") -> None:
+    def __init__(
+        self, evidence: Evidence, machines: "list[Machine]", expected: "tuple[Expected, Expected]"
+    ) -> None:
+        self.recoveries = RecoveryWatch(evidence, self._has, expected)
         self._evidence = evidence
         self._machines = machines
         self.version = -1  # of the newest metadata that any node had
@@ -76,15 +80,21 @@ class ModeWatch:
             state = shell.state
             self.version = state.version
             self._look_at_records(
-                (state.topics[state.names[one.topic_id]], one.meta) for one in state.shards.values()
+                ((state.topics[state.names[one.topic_id]], one.meta) for one in state.shards.values()),
+                {one.node_id for one in state.nodes.values() if one.alive},
             )
         elif node.view.version > self.version:
             self.version = node.view.version
-            self._look_at_records(node.view.all_shards())
+            alive = {one.node_id for one in node.view.nodes.values() if one.alive}
+            self._look_at_records(node.view.all_shards(), alive)
 
-    def _look_at_records(self, records: "Iterable[tuple[TopicMeta, ShardMeta]]") -> None:
+    def _look_at_records(self, records: "Iterable[tuple[TopicMeta, ShardMeta]]", alive: set[int]) -> None:
         for topic, shard in records:
             record = (shard.ensemble, shard.outgoing, shard.live, shard.fence)
+            if shard.recovery is not None:
+                before = self._records.get(shard.shard_id, ((), (), (), ""))
+                sets = tuple(each for each in before[:2] if each) if before[3] == Fence.MAJORITY else ()
+                self.recoveries.look(shard, sets, alive.__contains__)
             if self._records.get(shard.shard_id) == record:
                 continue
             self._records[shard.shard_id] = record
@@ -92,6 +102,7 @@ class ModeWatch:
             if replication.is_multi or replication.election == "raft" or replication.unclean or shard.split:
                 continue
             self._check_record(shard)
+        self.recoveries.note_alive(alive)
 
     def _check_record(self, shard: "ShardMeta") -> None:
         """Is what is committed where the elections of this record look for it?"""
@@ -201,6 +212,8 @@ class ModeWatch:
             return
         committed = self._evidence.truth(host.shard_id).end
         ends = [committed, *(end for end, _ in host.log.members.items() if end > committed)]
+        begins = self.recoveries.begins.get(host.shard_id, -1)
+        ends = [end for end in ends if end > begins]  # who decided before a recovery decides no more
         known = [replica.members_at(end) for end in ends]
         found = [members for members in known if members is not None]
         for one in found:

@@ -32,6 +32,7 @@ from antiphon.simulation.cluster.protocol_mutants import PROTOCOL_MUTANTS, SCRIP
 from antiphon.simulation.cluster.read_mutants import READ_MUTANTS
 from antiphon.simulation.cluster.reader_mutants import READER_MUTANTS
 from antiphon.simulation.cluster.recipe_mutants import RECIPE_MUTANTS
+from antiphon.simulation.cluster.recovery_mutants import RECOVERY_MUTANTS
 from antiphon.simulation.cluster.retention_mutants import RETENTION_MUTANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_mutants import SCRUB_MUTANTS
@@ -90,6 +91,7 @@ _ALL: Final = (
     *BACKUP_MUTANTS,
     *AUDIT_MUTANTS,
     *VOTER_MUTANTS,
+    *RECOVERY_MUTANTS,
     *RETENTION_MUTANTS,
 )
 

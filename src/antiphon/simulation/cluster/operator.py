@@ -14,7 +14,8 @@ from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.invariants import invariant
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
-from antiphon.model.requests import AlterVoters
+from antiphon.model.placement import RecoverShard
+from antiphon.model.requests import AlterVoters, GetStatus
 from antiphon.simulation.cluster.world import World
 
 PATIENCE_S: Final = 10.0
@@ -62,6 +63,30 @@ class Operator:
         """Have every node hold every shard, in the background."""
         self.process.run(self._carry_out("spread", Random(0)))
 
+    def recover(self, shard_id: int, node: int, number: int) -> None:
+        """Let a shard go on from one node's replica, in the background."""
+        self.process.run(self._recover(shard_id, node, number))
+
+    async def _recover(self, shard_id: int, node: int, number: int) -> None:
+        """As `antiphon shard recover` does: look first, and say what was seen."""
+        try:
+            db = await self._connected()
+            status = await db.node_status(node, GetStatus((shard_id,)))
+            for one in status.replicas:
+                request = RecoverShard(shard_id, node, one.term, one.log_end, number)
+                await db.administer(request)
+        except AntiphonError as error:
+            self._world.tell("refused", "recover", error.code)
+        else:
+            self._world.tell("carried-out", "recover")
+
+    async def _connected(self) -> AsyncClient:
+        if self._client is None:
+            client = AsyncClient(self._world.servers, timeout_s=PATIENCE_S)
+            await client.connect()
+            self._client = client
+        return self._client
+
     def add_voter(self, new: int) -> None:
         """Have another node vote too, in the background."""
         self.process.run(self._carry_out("voters", Random(0), AlterVoters(new)))
@@ -78,10 +103,7 @@ class Operator:
     async def _carry_out(self, name: str, draw: Random, wanted: AlterVoters | None = None) -> None:
         self._under_way[name] += 1
         try:
-            if self._client is None:
-                client = AsyncClient(self._world.servers, timeout_s=PATIENCE_S)
-                await client.connect()
-                self._client = client
+            await self._connected()
             meta = await self.db.metadata()
             if name == "voters":
                 await self.db.administer(wanted or _some_voters(meta, draw))
@@ -192,7 +214,7 @@ async def _replicas(operator: Operator, meta: ClusterMeta, draw: Random) -> None
 
 async def _spread(operator: Operator, meta: ClusterMeta, _draw: Random) -> None:
     for topic in meta.topics:
-        if topic.replicas < len(meta.nodes):
+        if topic.replicas < len(meta.nodes) and not topic.name.startswith("recovered"):
             await operator.db.alter_topic(topic.name, replicas=len(meta.nodes))
 
 

@@ -103,7 +103,8 @@ class Watch:
         self.word = KeptWord(may_move=world.options.moves_replicas)
         self._broken: ViolationError | None = None  # seen in the middle of a step
         self.multi = MultiWatch(evidence, world.options, self._judge, self._look_at_failed)
-        self.modes = ModeWatch(evidence, machines)
+        self.modes = ModeWatch(evidence, machines, (self._had, self.held))
+        self.recoveries = self.modes.recoveries
         self.tables = TableWatch(evidence)
 
     # -- nodes come and go ------------------------------------------------------------------------------------------
@@ -130,6 +131,8 @@ class Watch:
             self._check_ack(machine, node, message)
         if kind in SAYS:
             self.multi.check_said(machine, node, message)
+        if self.recoveries.old:
+            self.recoveries.check_spoken(machine.node_id, message)
 
     def node_gone(self, machine: "Machine", node: "Node") -> None:
         """A process ended: the next one begins with what its disk says."""
@@ -219,7 +222,8 @@ class Watch:
 
     def disk_is_new(self, machine: "Machine") -> None:
         """An empty disk is in the place of this machine's. That it lost what there was is for its identity to say."""
-        self._had = {key: end for key, end in self._had.items() if key[0] != machine.node_id}
+        for key in [key for key in self._had if key[0] == machine.node_id]:
+            del self._had[key]
 
     # -- after each step --------------------------------------------------------------------------------------------
 
@@ -264,6 +268,9 @@ class Watch:
         if host.state.failed is not None:
             self._look_at_failed(machine, host)
             return
+        if self.recoveries.is_old(machine.node_id, host.shard_id):
+            seen.settled = replica.settled  # what it takes for committed is so no more
+            return
         settled = replica.settled
         if settled != seen.settled:
             self._look_at_commit(machine, host, seen, settled)
@@ -294,6 +301,9 @@ class Watch:
 
     def _meet(self, machine: "Machine", host: "SingleWriterPartition") -> _Seen:
         """A replica was opened: was there cause to take its log for damaged? From now on, listen to what clients hear."""
+        self.recoveries.opened(machine, host)
+        if self.recoveries.is_old(machine.node_id, host.shard_id):
+            return _Seen(machine.node_id, host)
         damaged = host.log.damaged
         require(
             damaged is None
@@ -343,7 +353,7 @@ class Watch:
         def was_cut(to_offset: int) -> "LogOp":
             self._judge(log_checks.check_cut, self._evidence.truth(host.shard_id), host, to_offset, node_id)
             op = cut(to_offset)
-            self._judge(self._check_cut, machine, host)
+            self._judge(log_checks.check_producers, self._evidence.truth(host.shard_id), host, node_id)
             self._judge_own_log(host, node_id)
             self._judge(self.modes.was_cut, machine, host, to_offset)
             return op
@@ -395,17 +405,6 @@ class Watch:
             host.shard_id,
             f"the replica on node {machine.node_id} stopped: {error}",
         )
-
-    def _check_cut(self, machine: "Machine", host: "Partition") -> None:
-        log_end = host.log.log_end
-        for producer_id in self._evidence.truth(host.shard_id).producers:
-            last = host.log.producers.last_batch(producer_id)
-            require(
-                last is None or last.next_offset <= log_end,
-                "producers-known",
-                host.shard_id,
-                f"the log on node {machine.node_id} was cut to {log_end}, and producer {producer_id} is known by {last}",
-            )
 
     def _look_at_commit(
         self, machine: "Machine", host: "SingleWriterPartition", seen: _Seen, settled: int
