@@ -154,9 +154,8 @@ def _handlers(
 class KafkaListener:
     """Serves Kafka's protocol on `host:port` (port 0: any free one) from `start()` to `stop()`.
 
-    Clients are told the addresses in the cluster's metadata (`NodeMeta.kafka`), not this one: the node decides what it
-    advertises. `address` is where this listens. `pool` is the listener's part of the node's memory for clients.
-    `transactions` is the node's part in them, which somebody else starts and stops.
+    Clients are told the addresses in the cluster's metadata (`NodeMeta.kafka`), not this one. `pool` is the listener's part
+    of the node's memory for clients, `transactions` the node's part in them, which somebody else starts and stops.
     """
 
     def __init__(
