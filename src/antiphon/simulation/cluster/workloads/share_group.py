@@ -56,6 +56,7 @@ class ShareGroupWorkload(KafkaWorkload):
         self.history = ShareHistory(cluster, GROUP)
         self.outcomes = self.history.outcomes
         self._lives = 0
+        self._members: dict[Process, ShareMember] = {}  # the last one of each client
         self._records = 0
 
     async def set_up(self, db: AsyncClient) -> None:
@@ -94,7 +95,14 @@ class ShareGroupWorkload(KafkaWorkload):
 
     def _member(self, process: "Process") -> ShareMember:
         self._lives += 1
-        return ShareMember(self, self.history, process, self.client(process), self._lives)
+        made = ShareMember(self, self.history, process, self.client(process), self._lives)
+        self._members[process] = made
+        return made
+
+    def died(self, number: int) -> None:  # noqa: ARG002 - whose process does not live
+        """See `Workload`: the connections of its member are gone."""
+        for process in [process for process in self._members if not process.alive]:
+            self._members.pop(process).died()
 
     async def _come_and_go(self, process: "Process", _number: int) -> None:
         while not self.stopped:

@@ -360,6 +360,12 @@ class ShareMember:
             held.is_over = True
         session.held.clear()
 
+    def died(self) -> None:
+        """Its process was killed, and its connections with it."""
+        for session in self._sessions.values():
+            self._history.closed_s.setdefault(session.connection, self._workload.now)
+            self._end(session)
+
     def _look_at_connections(self) -> None:
         for address, session in list(self._sessions.items()):
             if session.connection.closed:
