@@ -39,7 +39,10 @@ class GroupLag:
 
     def read(self) -> dict[str, float]:
         """By group, as of the last look; the next one begins where that is some seconds ago."""
-        age_s = asyncio.get_running_loop().time() - self._looked_s
+        try:
+            age_s = asyncio.get_running_loop().time() - self._looked_s
+        except RuntimeError:
+            return self._found  # somebody reads beside the node's loop, who cannot begin anything
         if age_s >= AGE_S and not self._looking:
             self._looking = True
             self._spawn(self._look())

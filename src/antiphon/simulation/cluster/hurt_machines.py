@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 from antiphon.client.moves import is_on_its_way
 from antiphon.errors import DamagedStoreError
 from antiphon.log.directory import SHARDS_NAME
-from antiphon.log.segment import INDEX_SUFFIX, SNAPSHOT_SUFFIX
+from antiphon.log.segment import DATA_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX
 from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.node.mending import NEEDED
 from antiphon.partition.multi_writer import MultiWriterPartition
+from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, read_header
 from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
 from antiphon.simulation.cluster.faults import Faults
 from antiphon.simulation.cluster.rotten_files import bytes_around, is_rotten
@@ -133,6 +134,8 @@ def is_sound(cluster: "SimulatedCluster", machine: "Machine", needed: dict[int, 
     paths += machine.rotten.keys()
     if any(shard_of(path) in mended and is_rotten(machine.disk, path) for path in paths):
         return False
+    if any(shard_of(path) in mended and _is_unlike(cluster, machine, path) for path in machine.rotten):
+        return False
     return all(host.log.damaged is None for host in node.hosts.values())
 
 
@@ -191,7 +194,28 @@ def _take_back_flips(cluster: "SimulatedCluster", machine: "Machine", needed: di
 def _is_hurt(cluster: "SimulatedCluster", machine: "Machine", host: "Partition", path: str, end: int) -> bool:
     if path.endswith(BESIDE_THE_LOG):
         return is_rotten(machine.disk, path)
-    return not _is_whole(cluster, machine, host, end)
+    return not _is_whole(cluster, machine, host, end) or _is_unlike(cluster, machine, path)
+
+
+def _is_unlike(cluster: "SimulatedCluster", machine: "Machine", path: str) -> bool:
+    """Has this segment a batch that is not as it was committed? Also before the log's start, for a start reads that, too.
+
+    A flip in what no CRC of a batch covers shows here only. What compaction made smaller is compared elsewhere.
+    """
+    truth = cluster.evidence.truth(shard_of(path))
+    if not path.endswith(DATA_SUFFIX) or truth.compaction is not None:
+        return False
+    data, at = bytes(machine.disk.durable(path) or b""), 0
+    while len(data) - at >= HEADER_BYTES:
+        header = read_header(data, at)
+        size = header.batch_length + LENGTH_PREFIX_BYTES
+        if header.magic != 2 or size < HEADER_BYTES:
+            return False  # room for what comes next, or what `is_rotten` sees
+        known = truth.at(header.base_offset)
+        if known is not None and known.data != data[at : at + size]:
+            return True
+        at += size
+    return False
 
 
 def _take_back_what_waits_for_people(machine: "Machine") -> None:
