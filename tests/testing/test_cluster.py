@@ -172,7 +172,8 @@ def test_heal_brings_all_back_also_where_no_majority_is_left(cluster: Cluster) -
     killed.kill()
     paused.pause()
     cluster.heal()
-    assert not cluster.is_hurt
+    assert [node.id for node in cluster.nodes if not node.is_running] == []
+    assert not cluster.is_hurt, vars(cluster)
     assert (broken.directory / "node.pid").read_text() != before  # what it could not sync it does not trust
     assert written(cluster, "healed") == [None]
 

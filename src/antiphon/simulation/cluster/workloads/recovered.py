@@ -94,7 +94,7 @@ class RecoveredWorkload(Workload):
                 async with asyncio.timeout(
                     READ_S
                 ):  # the end that it has seen may be lost, and it waits for that
-                    async for record in db.topic(self.name).read(shard=0):
+                    async for record in db.topic(self.name).read(shard=0, isolation="committed"):
                         found[record.offset] = bytes(record.value or b"")
             except AntiphonError as error:
                 self.cluster.tell("not-read", error.code)
