@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import socket
+import threading
 import time
 import urllib.request
 import warnings
@@ -176,6 +177,20 @@ def test_heal_brings_all_back_also_where_no_majority_is_left(cluster: Cluster) -
     assert not cluster.is_hurt, vars(cluster)
     assert (broken.directory / "node.pid").read_text() != before  # what it could not sync it does not trust
     assert written(cluster, "healed") == [None]
+
+
+def test_a_node_waits_for_its_port_where_somebody_has_it_for_a_moment(cluster: Cluster) -> None:
+    node = cluster.nodes[1]
+    node.kill()
+    host, _, port = node.bootstrap_server.rpartition(":")
+    taken = socket.create_server((host, int(port)))
+    release = threading.Timer(1.5, taken.close)
+    release.start()
+    began = time.monotonic()
+    node.start()
+    assert time.monotonic() - began > 1
+    assert node.is_running
+    release.join()
 
 
 def test_it_is_started_once_and_has_no_addresses_before(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ It drives the same `antiphon up` and `antiphon node start` that a person types, 
         cluster.start_node(1)    # back again, with its data
 """
 
+import errno
 import json
 import os
 import select
@@ -184,8 +185,9 @@ class LocalCluster:
             )
             if done.returncode == 0:
                 break
-            # The kernel may still hold the killed process or its ports for a moment.
-            if time.monotonic() > deadline or "running already" not in done.stderr:
+            # The kernel may still hold the killed process or its ports for a moment; or somebody else has got them.
+            may_pass = "running already" in done.stderr or os.strerror(errno.EADDRINUSE) in done.stderr
+            if time.monotonic() > deadline or not may_pass:
                 raise UnavailableError(f"node {node_id} did not start: {done.stderr.strip()}")
             time.sleep(0.05)
         self.nodes[node_id].pid = json.loads(done.stdout.splitlines()[-1])["pid"]
