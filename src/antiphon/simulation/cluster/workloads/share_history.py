@@ -90,6 +90,7 @@ class ShareHistory:
     _owners: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     _looked: int = 0  # batches of the group's shard that were looked at
     groups_shard: int = -1
+    _done: bool = False
 
     @property
     def now(self) -> float:
@@ -213,16 +214,19 @@ class ShareHistory:
     # -- in the end -------------------------------------------------------------------------------------------------
 
     def is_done(self) -> bool:
-        """Is every record of the topic done, as it is stored? Notes how far it goes.
+        """Is every record of the topic done, as it is stored? Notes how far it goes; nothing new is appended any more.
 
         An append whose outcome nobody knows may be committed after that, when no member is left to be given the record.
         """
+        if self._done:
+            return True
         self.look()
         truths = {
             partition: self.cluster.evidence.truth(shard) for partition, shard in self.shard_ids.items()
         }
         self.ends = {partition: truth.end for partition, truth in truths.items() if truth.batches}
-        return all(
+        self._done = all(
             (row := self._rows.get(partition)) is not None and row.start >= end
             for partition, end in self.ends.items()
         )
+        return self._done
