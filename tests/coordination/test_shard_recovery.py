@@ -42,6 +42,22 @@ def lose(world: MembersWorld, shard: int, but: int | None = None) -> tuple[int, 
     return left, gone
 
 
+def left_behind(nodes: int = 6) -> tuple[MembersWorld, int, int, list[int]]:
+    """A shard of which one replica is left, that was away while the others wrote; and these, which are down."""
+    world, shard = started(nodes)
+    leader = world.meta(shard).leader
+    left = next(node for node in world.meta(shard).ensemble if node != leader)
+    world.crash_node(left)
+    world.run(500)
+    for _ in range(7):
+        world.write(shard, "only there")
+        world.run(50)
+    _, gone = lose(world, shard, left)
+    world.start_node(left)
+    world.run(1_000)
+    return world, shard, left, gone
+
+
 def request(world: MembersWorld, shard: int, node: int, number: int = 1) -> RecoverShard:
     """As the command makes it: with what it has seen."""
     disk = world.nodes[node].disk
@@ -87,17 +103,7 @@ def test_a_shard_goes_on_from_the_replica_that_is_left() -> None:
 
 def test_what_only_the_lost_replicas_had_is_lost_and_never_comes_back() -> None:
     """The replica that is left was away while the others wrote. These come back with their disks when all is over."""
-    world, shard = started()
-    leader = world.meta(shard).leader
-    left = next(node for node in world.meta(shard).ensemble if node != leader)
-    world.crash_node(left)
-    world.run(500)
-    for _ in range(7):
-        world.write(shard, "only there")
-        world.run(50)
-    _, gone = lose(world, shard, left)
-    world.start_node(left)
-    world.run(1_000)
+    world, shard, left, gone = left_behind()
     assert world.meta(shard).status is ShardStatus.OFFLINE
     world.ask(request(world, shard, left))
     come_to_rest(world, shard)
@@ -120,17 +126,7 @@ def test_what_only_the_lost_replicas_had_is_lost_and_never_comes_back() -> None:
 
 def test_an_old_replica_that_is_wanted_again_at_once_begins_empty() -> None:
     """Its node comes back when the shard is to grow back to it: it must not be taken for one that has the new log."""
-    world, shard = started(3)
-    leader = world.meta(shard).leader
-    left = next(node for node in world.meta(shard).ensemble if node != leader)
-    world.crash_node(left)
-    world.run(500)
-    for _ in range(7):
-        world.write(shard, "only there")
-        world.run(50)
-    _, gone = lose(world, shard, left)
-    world.start_node(left)
-    world.run(1_000)
+    world, shard, left, gone = left_behind(3)
     world.ask(request(world, shard, left))
     assert world.meta(shard).ensemble == (left,)
     for node in gone:

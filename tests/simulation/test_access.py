@@ -7,8 +7,7 @@ from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.access_history import Known, allowed
-from antiphon.simulation.runtime.escapes import no_escapes
-from tests.simulation.told import caught, words
+from tests.simulation.told import caught, same_twice, words
 
 WORLD = {
     **dict.fromkeys(NEEDS_NO_LOGIN, 0),
@@ -33,14 +32,7 @@ def test_rights_are_kept_while_they_change(profile: str) -> None:
 
 
 def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
-    digests = []
-    for _ in range(2):
-        with no_escapes() as escaped:
-            result = run_cluster(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
-        assert not escaped
-        assert result.failure is None, words(result)
-        digests.append(result.digest)
-    assert digests[0] == digests[1]
+    same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
 @pytest.mark.parametrize("name", QUICK)

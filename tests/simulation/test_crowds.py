@@ -8,13 +8,11 @@ from antiphon.server.file_limits import connection_shares
 from antiphon.simulation.cluster.machine import DESCRIPTORS
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
-from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.cluster_log import TopicHistory
-from antiphon.simulation.runtime.escapes import no_escapes
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
-from tests.simulation.told import sound_after_caught, sound_until, words
+from tests.simulation.told import same_twice, sound_after_caught, sound_until
 
 WORLD = {
     "principals": 0,
@@ -40,14 +38,7 @@ def test_crowds_leave_room_for_others(profile: str) -> None:
 
 
 def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
-    digests = []
-    for _ in range(2):
-        with no_escapes() as escaped:
-            result = run_cluster(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
-        assert not escaped
-        assert result.failure is None, words(result)
-        digests.append(result.digest)
-    assert digests[0] == digests[1]
+    same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith(("crowd-", "demand-"))])

@@ -8,12 +8,10 @@ import pytest
 from antiphon import system
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
-from antiphon.simulation.cluster.run import run_cluster
-from antiphon.simulation.runtime.escapes import no_escapes
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import LOOK_S, Process
-from tests.simulation.told import sound_after_caught, sound_until, words
+from tests.simulation.told import same_twice, sound_after_caught, sound_until
 
 WORLD = {
     **dict.fromkeys(NEEDS_NO_LOGIN, 0),
@@ -39,14 +37,7 @@ def test_users_are_bounded_each_for_himself(profile: str) -> None:
 
 
 def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
-    digests = []
-    for _ in range(2):
-        with no_escapes() as escaped:
-            result = run_cluster(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
-        assert not escaped
-        assert result.failure is None, words(result)
-        digests.append(result.digest)
-    assert digests[0] == digests[1]
+    same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("tenant-")])

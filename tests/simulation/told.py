@@ -4,8 +4,9 @@ from collections import Counter
 from typing import Any
 
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
-from antiphon.simulation.cluster.options import draw_options
+from antiphon.simulation.cluster.options import ClusterOptions, draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
+from antiphon.simulation.runtime.escapes import no_escapes
 
 
 def words(result: ClusterResult) -> str:
@@ -33,6 +34,18 @@ def sound_until(
             return done
     missing = [name for name in reached if not done[name]]
     raise AssertionError(f"{seeds} seeds from {seed} on never reached {missing}: {dict(done)}")
+
+
+def same_twice(options: ClusterOptions) -> None:
+    """Fails unless this world keeps all promises, is the same run twice, and nothing of it is real."""
+    digests = []
+    for _ in range(2):
+        with no_escapes() as escaped:
+            result = run_cluster(options)
+        assert not escaped
+        assert result.failure is None, words(result)
+        digests.append(result.digest)
+    assert digests[0] == digests[1]
 
 
 def seeds_from(first: int, count: int) -> list[int]:

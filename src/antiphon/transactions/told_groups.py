@@ -134,16 +134,8 @@ class GroupTeller:
         some = positions[asked.start : asked.start + asked.limit]
         ends = await self._ends_of({(one.topic, one.shard) for one in some})
         state = found or GroupState(asked.group, GroupKind.CLASSIC, EMPTY, 0)
-        return GroupState(
-            state.group,
-            state.kind,
-            state.state,
-            state.member_count,
-            state.epoch,
-            state.members,
-            tuple(_at(one, ends) for one in some),
-            len(positions),
-        )
+        told = tuple(_at(one, ends) for one in some)
+        return msgspec.structs.replace(state, positions=told, position_count=len(positions))
 
     async def _positions(self, group: str, shard_id: int, *, is_share: bool) -> list[GroupPosition]:
         """Where a group is, by topic and shard, without the ends of those."""
