@@ -4,6 +4,7 @@
 
 import ast
 import datetime
+import importlib
 import os
 import random
 import re
@@ -11,6 +12,7 @@ import resource
 import secrets
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -121,6 +123,18 @@ def test_what_asks_nobody_is_no_escape() -> None:
         found = run(work)
     assert found[1:] == [True, 1970, 1970, 2026]
     assert not escaped
+
+
+def test_what_is_first_imported_meanwhile_is_no_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation that has run nothing yet has no bytecode: the module is read, and none is written."""
+    (tmp_path / "never_imported.py").write_text("ANSWER = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    with no_escapes() as escaped:
+        assert run(lambda: importlib.import_module("never_imported").ANSWER) == 42
+    assert not escaped
+    assert [path.name for path in tmp_path.iterdir()] == ["never_imported.py"]
+    del sys.modules["never_imported"]
 
 
 def test_outside_of_simulated_processes_everything_is_as_always() -> None:

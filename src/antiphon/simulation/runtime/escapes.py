@@ -84,11 +84,14 @@ def no_escapes() -> Iterator[list[str]]:
     for where, name, refuses in places:
         setattr(where, name, refuses)
     _names.append(found)
+    no_bytecode = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a module first imported meanwhile would write its own, a file like any other
     _active = True
     try:
         yield found
     finally:
         _active = False
+        sys.dont_write_bytecode = no_bytecode
         _names.pop()
         for where, name, original in originals:
             setattr(where, name, original)
