@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.errors import AntiphonError, PortInUseError, TimedOutError, UnavailableError
 from antiphon.model.requests import PROTOCOL_VERSION, Done, Hello, HelloReply, NewProducerId
+from antiphon.node import peers
 from antiphon.node.peers import PeerLink
 from antiphon.node.turn import Turn
 from antiphon.replication.multi_messages import ReplicaMessage
@@ -197,6 +198,25 @@ async def test_whoever_is_not_the_peer_is_not_used(turn: Turn, reply: Any) -> No
     link.start()
     await owner.second.wait()  # it hung up and tries again
     assert not link.up
+    await link.close()
+    server.close()
+
+
+@with_a_turn
+async def test_who_takes_the_connection_and_says_nothing_is_dialled_again(
+    turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a machine that lost its power meanwhile, of which the kernel tells only after half a minute."""
+    monkeypatch.setattr(peers, "GREETED_WITHIN_S", 0.02)
+    owner = Answers(lambda body: polite(body) if len(owner.open) > 1 else None)
+    server, address = await serve(turn, owner)
+    events = Events()
+    link = PeerLink(1, address, HELLO, turn, events, 1 << 20)
+    link.start()
+    await events.up.wait()
+    assert len(owner.open) == 2
+    assert not events.refused.is_set()
+    assert await link.ask(NewProducerId(), 5) == Done()
     await link.close()
     server.close()
 

@@ -125,7 +125,9 @@ def test_what_asks_nobody_is_no_escape() -> None:
     assert not escaped
 
 
-def test_what_is_first_imported_meanwhile_is_no_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_first_imported_meanwhile_is_no_escape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An installation that has run nothing yet has no bytecode: the module is read, and none is written."""
     (tmp_path / "never_imported.py").write_text("ANSWER = 42\n")
     monkeypatch.syspath_prepend(tmp_path)

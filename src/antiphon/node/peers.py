@@ -45,7 +45,7 @@ from antiphon.transport.connection import Connection
 from antiphon.wire.frames import Buffer, Frame, encode_message, trace_of
 
 RECONNECT_FIRST_S = 0.02
-CONNECT_TIMEOUT_S = 2.0
+GREETED_WITHIN_S: Final = 2.0  # of dialling: the other says that it is who was meant
 REQUESTS_MAX = 10_000
 DROP_ABOVE = 4  # times the limit at which a connection counts as congested
 ON_ACCEPTED: Final[dict[str, frozenset[type]]] = {
@@ -110,6 +110,7 @@ class PeerLink:
         self._forwarded: dict[int, AnsweredWithBulk] = {}
         self._next_id = 1
         self._kick = asyncio.Event()
+        self._greeted = asyncio.Event()  # or it will not happen any more
         self._gone = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._log = structlog.get_logger().bind(peer=node_id)
@@ -258,17 +259,19 @@ class PeerLink:
         """Connect to where the node may be. Only when nobody listens at any of those places is its process gone."""
         refused = True
         for _ in range(2 if self._other_address else 1):
+            self._greeted.clear()
             self._gone.clear()
             if self._closed:
                 return False
             try:
                 host, port = split_address(self.address)
-                await asyncio.wait_for(self._connect(host, port), CONNECT_TIMEOUT_S)
+                await asyncio.wait_for(self._connect(host, port), GREETED_WITHIN_S)
             except ConnectionRefusedError:
                 self._swap()
             except (OSError, TimeoutError, AntiphonError) as error:
                 refused = False
                 self._tell_of_tls(error)
+                await self._hang_up()
                 self._swap()
             else:
                 return True
@@ -282,6 +285,13 @@ class PeerLink:
         await asyncio.get_running_loop().create_connection(
             lambda: Connection(self, self._turn, self._limit), host, port, **options
         )
+        await self._greeted.wait()
+
+    async def _hang_up(self) -> None:
+        """A machine that lost its power after it took the connection, or a process that hangs, never answers."""
+        if self._connection is not None:
+            self._connection.abort()
+            await self._gone.wait()
 
     def _tell_of_tls(self, error: Exception) -> None:
         """A node whose certificate is not taken, or that takes not ours, is not just away."""
@@ -358,6 +368,7 @@ class PeerLink:
             )
         else:
             self.up = self._welcomed = True
+            self._greeted.set()
             self._log.info("peer_up", address=self.address)
             self._events.peer_up(self.node_id)
 
@@ -369,6 +380,7 @@ class PeerLink:
         """See ConnectionOwner."""
         was_up, self.up = self.up, False
         self._connection = self._dialer = None
+        self._greeted.set()
         self._gone.set()
         pending, self._pending = self._pending, {}
         lost = UnavailableError(f"the connection to node {self.node_id} broke")

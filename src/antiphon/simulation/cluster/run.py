@@ -15,13 +15,14 @@ from antiphon.simulation.cluster.cluster import SimulatedCluster
 from antiphon.simulation.cluster.faults import Fault, Faults
 from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
-from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open
+from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open, who_is_cut_off
 from antiphon.simulation.cluster.workloads.drawn import workloads_of
 from antiphon.simulation.cluster.world import Event
 from antiphon.simulation.runtime.loop import StalledError, collect_what_ended, current_process
 from antiphon.simulation.violation import ViolationError
 
 FOUND_S: Final = 60.0  # until a cluster without faults has been founded
+REACHED_S: Final = 5.0  # until every node reaches every other, once nothing is in the way
 LOOK_S: Final = 0.1  # between two looks at whether everything is settled
 TRACE_EVENTS: Final = 60
 PLAIN: Final = (str, bytes, int, float, type(None))
@@ -230,6 +231,7 @@ class _Run:
 
     def _settle(self) -> None:
         seconds = self.options.settle_ms / 1000
+        self._until(lambda: not who_is_cut_off(self.cluster), REACHED_S, lambda: who_is_cut_off(self.cluster))
         self._until(lambda: all(one.done for one in self.workloads), seconds, self._still_working)
         self._until(lambda: is_settled(self.cluster), seconds, lambda: what_is_open(self.cluster))
 

@@ -25,6 +25,16 @@ def is_settled(cluster: "SimulatedCluster") -> bool:
     return not what_is_open(cluster)
 
 
+def who_is_cut_off(cluster: "SimulatedCluster") -> str:
+    """A node that dials another in vain, though both run and nothing is in the way; empty where there is none."""
+    running = {machine.node_id: machine.node for machine in cluster.machines if machine.node is not None}
+    for node_id, node in running.items():
+        for other, link in node.network.links.items():
+            if other in running and not link.up:
+                return f"node {node_id} does not reach node {other}"
+    return ""
+
+
 def what_is_open(cluster: "SimulatedCluster") -> str:
     """The first thing that keeps the cluster from being settled; empty where there is none."""
     replicas: dict[int, list[tuple[Machine, Partition]]] = {}

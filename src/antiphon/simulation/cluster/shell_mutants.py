@@ -9,12 +9,13 @@ from antiphon.model.cluster import MetadataView
 from antiphon.native.session import NativeSession
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.node_gateway import NodeGateway
+from antiphon.node.peers import PeerLink
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.waiting_readers import WaitingReaders
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, MOVES, TROUBLE
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, MOVES, TROUBLE
 
 _INTRUDED: Final[dict[str, Any]] = {
     **CALM,
@@ -193,4 +194,13 @@ _FORWARDED: Final = (
     ),
 )
 
-SHELL_MUTANTS: Final = (*_INTERNAL, *_METADATA, *_GROUPS, *_READERS, *_FORWARDED)
+_DIALLED: Final = (
+    ClusterMutant(
+        "node-waits-long-to-be-greeted",
+        "a node waits for the greeting of one that it dialled until the kernel gives the connection up",
+        (Edit(PeerLink, "_connect", "await self._greeted.wait()", "pass"),),
+        options={**CRASHES, "fault_lasts_ms": 600, "power_weight": 20, "delay_us": (20_000, 60_000)},
+    ),
+)
+
+SHELL_MUTANTS: Final = (*_INTERNAL, *_METADATA, *_GROUPS, *_READERS, *_FORWARDED, *_DIALLED)

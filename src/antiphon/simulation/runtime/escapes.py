@@ -85,7 +85,9 @@ def no_escapes() -> Iterator[list[str]]:
         setattr(where, name, refuses)
     _names.append(found)
     no_bytecode = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # a module first imported meanwhile would write its own, a file like any other
+    sys.dont_write_bytecode = (
+        True  # a module first imported meanwhile would write its own, a file like any other
+    )
     _active = True
     try:
         yield found
