@@ -44,7 +44,6 @@ RECORDS_MAX: Final = 3
 END: Final = -1
 EARLIEST: Final = -2
 NEVER: Final = 1 << 60  # no term is above it
-UNTOUCHED: Final = frozenset({code.NOT_LEADER_OR_FOLLOWER, code.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class Floor(NamedTuple):
@@ -78,7 +77,7 @@ class RecordDeletes(KafkaWorkload):
         }
         self._keeps = not any(getattr(cluster.options, one.option) for one in KINDS.values() if one.renews)
         self._asked: dict[int, int] = {}  # by partition: the highest offset before which records were to go
-        self._open_ended: dict[int, int] = {}  # by partition: requests for all whose outcome is not known
+        self._open_ended: dict[int, int] = {}  # by partition: requests for all that nobody has answered
         self._under_way: dict[int, int] = {}  # by partition: deletions that were begun, ever
         self._floors: dict[int, list[Floor]] = {}  # by partition: what was answered
 
@@ -164,9 +163,11 @@ class RecordDeletes(KafkaWorkload):
         self.cluster.tell(
             "deleted-before", machine.node_id, partition, asked, done.low_watermark, done.error_code
         )
-        if asked == END and (not done.error_code or done.error_code in UNTOUCHED):
+        if asked == END:
+            # Which end that was, the leader had found out before it answered, also where it may yet be recorded.
+            meant = self._end(partition) if done.error_code else done.low_watermark
             self._open_ended[partition] -= 1
-            self._asked[partition] = max(self._asked[partition], done.low_watermark)
+            self._asked[partition] = max(self._asked[partition], meant)
         if done.error_code:
             self.outcomes["deletes-refused"] += 1
             client.forget(TOPIC, partition)
