@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.errors import BatchTooLargeError, InvalidRequestError, OffsetMismatchError
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.schema import encode
 from antiphon.log.producer_state import JOB_ID_MIN
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import AlterTopic, AppendBatch
@@ -15,7 +16,9 @@ from antiphon.partition.state import PartitionState
 from antiphon.records.batch import CODEC_NAMES, iter_batches, validate_batch
 from antiphon.records.builder import recompress
 from antiphon.records.decode import decode_records
+from antiphon.simulation.cluster import kafka_messages as m
 from tests.kafka.kafka_nodes import KafkaNodes
+from tests.kafka.oracles import kio_class
 from tests.kafka.raw import RawClient, batch, fetch, listening, produce
 from tests.kafka.test_record_validation import BOMB, GARBAGE, landed, send
 from tests.kafka.transactional import Transactional, begun
@@ -51,6 +54,30 @@ async def test_whatever_codec_a_batch_comes_with_it_is_stored_with_the_topics(
         number = CODEC_NAMES.index(wanted) if wanted in CODEC_NAMES else 0
         assert await stored(client) == [(number, [b"a", b"b"]), (number, LONG)] * 5
         assert served.end("t") == 60
+
+
+@in_virtual_time
+async def test_who_cannot_read_zstd_is_told_so() -> None:
+    from kio.serial import entity_reader
+
+    async with listening() as (served, connect):
+        client = await connect()
+        for wanted in ("zstd", "lz4", "producer"):
+            await served.create(wanted, config={SETTING: wanted})
+            await produce(client, wanted, batch(b"a", compression="zstd"))
+            for version in (9, 10):
+                fetched = await client.receive(client.send(1, version, _fetch_body(version, wanted)))
+                answer, _ = entity_reader(kio_class("Fetch", version, "response"))(fetched, 0)
+                (found,) = answer.responses[0].partitions
+                refused = wanted == "zstd" and version == 9
+                assert found.error_code == (code.UNSUPPORTED_COMPRESSION_TYPE if refused else code.NONE)
+                assert bool(found.records) != refused
+
+
+def _fetch_body(version: int, topic: str) -> bytearray:
+    wanted = m.FetchTopic(name=topic, partitions=[m.FetchPartition(index=0, offset=0, max_bytes=1 << 20)])
+    request = m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[wanted])
+    return bytearray(encode(request, version, flexible=False))
 
 
 def _intake_codec(state: PartitionState, wanted: int) -> bool:

@@ -23,6 +23,7 @@ from antiphon.records.batch import Buffer
 _FIRST_LOG_START: Final = 5
 _FIRST_SESSIONS: Final = 7
 _FIRST_EPOCHS: Final = 9
+_FIRST_ZSTD: Final = 10
 _FIRST_RACK: Final = 11
 _FIRST_FLEXIBLE: Final = 12
 FIRST_TOPIC_IDS: Final = 13
@@ -65,7 +66,7 @@ class FetchRequest(NamedTuple):
     """`isolation` 0: read uncommitted, to the high watermark; 1: read committed, to the last stable offset.
 
     `forgotten`: partitions that leave the session, by the topic's name or id. `rack`: where the client stands; empty: it
-    does not say, and reads from leaders.
+    does not say, and reads from leaders. `reads_zstd`: clients of before Kafka 2.1 do not (KIP-110).
     """
 
     max_wait_ms: int
@@ -77,6 +78,7 @@ class FetchRequest(NamedTuple):
     topics: list[TopicWanted]
     forgotten: Sequence[tuple[str | bytes, Sequence[int]]] = ()
     rack: str = ""
+    reads_zstd: bool = True
 
 
 class PartitionFetched(NamedTuple):
@@ -126,7 +128,18 @@ def decode_fetch(reader: Reader, version: int) -> FetchRequest:
     if reader.remaining:
         raise ProtocolViolationError(f"{reader.remaining} bytes follow a Fetch request of version {version}")
     return FetchRequest(
-        max_wait_ms, min_bytes, max_bytes, isolation, session[0], session[1], topics, forgotten, rack or ""
+        *(
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            isolation,
+            session[0],
+            session[1],
+            topics,
+            forgotten,
+            rack or "",
+        ),
+        reads_zstd=version >= _FIRST_ZSTD,
     )
 
 

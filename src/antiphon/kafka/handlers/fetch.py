@@ -235,7 +235,10 @@ class _Sweep:
                 name = gateway.topic_by_id(wanted.topic_id or bytes(16)).name
             if not may(gateway, self._rights, Operation.READ, name):
                 return None, code.TOPIC_AUTHORIZATION_FAILED
-            return gateway.topic(name), 0
+            topic = gateway.topic(name)
+            if not self._request.reads_zstd and topic.config.get("compression.type") == "zstd":
+                return None, code.UNSUPPORTED_COMPRESSION_TYPE
+            return topic, 0
         except UnknownTopicError:
             by_name = wanted.name is not None
             return None, code.UNKNOWN_TOPIC_OR_PARTITION if by_name else code.UNKNOWN_TOPIC_ID
