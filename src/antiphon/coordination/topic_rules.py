@@ -233,7 +233,7 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
         ("always", "interval", "os"),
         "an append is synced before it is acknowledged, by timer, or by the system",
     ),
-    "flush.ms": _integer(1, 3_600_000, "milliseconds between syncs with flush=interval"),
+    "flush.ms": _integer(1, 2**63 - 1, "milliseconds between syncs with flush=interval"),
     "cleanup.policy": _policy,
     "min.compaction.lag.ms": _integer(0, INT64_MAX, "milliseconds that a record is not compacted"),
     "max.compaction.lag.ms": _integer(1, INT64_MAX, "milliseconds after which a closed segment is compacted"),
