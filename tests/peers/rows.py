@@ -106,6 +106,21 @@ def _consumes() -> Iterator[Row]:
         )
 
 
+def _transactions() -> Iterator[Row]:
+    for records in (1, 100):
+        for clients in (1, 10):
+            job = _produce("1KB", "16KB", 3, work="transact", records=records, linger_ms=0)
+            usual = clients == 1
+            yield Row(
+                f"transact/{records}x1KB/{clients}",
+                KAFKA,
+                job,
+                clients=clients,
+                unit="transactions",
+                usual=usual,
+            )
+
+
 def _tables() -> Iterator[Row]:
     base: dict[str, Any] = {"value_bytes": PUT_BYTES, "keys": KEYS, "scanned": SCANNED}
     for work in ("put", "get", "mixed"):
@@ -122,6 +137,7 @@ def _tables() -> Iterator[Row]:
 def _all() -> Iterator[Row]:
     yield from _produces()
     yield from _consumes()
+    yield from _transactions()
     yield from _tables()
 
 

@@ -43,8 +43,15 @@ class Produce:
                 // 1024,
                 "max.in.flight": job.get("in_flight", 5),
                 "on_delivery": self._delivered,
+                **self._own(job),
             }
         )
+        self._first()
+
+    def _own(self, job: Job) -> dict[str, Any]:
+        return {}
+
+    def _first(self) -> None:
         self.producer.produce(self.topic, next(self.values))
         self.producer.flush(FLUSH_S)
 
@@ -105,6 +112,35 @@ class OneInFlight(Produce):
             producer.flush(FLUSH_S)
             took_us.append((time.perf_counter() - at) * 1e6)
         self.took_us = took_us
+
+
+class Transact(Produce):
+    """Transactions one after the other: so many records, spread over the partitions, and the commit."""
+
+    def __init__(self, job: Job) -> None:
+        self._records: int = job["records"]
+        super().__init__(job)
+
+    def _own(self, job: Job) -> dict[str, Any]:
+        return {"transactional.id": f"transact-{job['topic']}-{job['number']}"}
+
+    def _first(self) -> None:
+        self.producer.init_transactions(FLUSH_S)
+        self._transaction()
+
+    def _transaction(self) -> None:
+        self.producer.begin_transaction()
+        for value in islice(self.values, self._records):
+            self.producer.produce(self.topic, value)
+        self.producer.commit_transaction(FLUSH_S)
+
+    def run(self, seconds: float) -> Result:
+        took_us = []
+        began = time.perf_counter()
+        while (at := time.perf_counter()) < began + seconds:
+            self._transaction()
+            took_us.append((time.perf_counter() - at) * 1e6)
+        return result(len(took_us), time.perf_counter() - began, took_us, self.failed)
 
 
 class OpenLoop(Produce):
@@ -222,5 +258,6 @@ if __name__ == "__main__":
             "open": OpenLoop,
             "consume": Consume,
             "commit": CommitOffsets,
+            "transact": Transact,
         }
     )
