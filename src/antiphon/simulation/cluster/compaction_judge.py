@@ -27,15 +27,23 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.truth import Batch, ShardTruth
 
 SLOWEST_CLOCK: Final = 0.85  # a node's own time may pass so much faster than the world's
+SET_ANEW_S: Final = 2.0  # how far apart the clocks of a machine may be before and after it was started again
 
 
 class CompactionJudge:
-    """Of one shard. `clock` tells the world's time."""
+    """Of one shard. `clock` tells the world's time, `started` when a node was started last."""
 
-    def __init__(self, truth: "ShardTruth", delete_retention_ms: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        truth: "ShardTruth",
+        delete_retention_ms: int,
+        clock: Callable[[], float],
+        started: Callable[[], float],
+    ) -> None:
         self._truth = truth
         self._retention_s = delete_retention_ms / 1000 * SLOWEST_CLOCK
         self._clock = clock
+        self._started = started
         self._learned = 0
         self._open: dict[int, list[Record]] = {}  # by producer: of its transaction
         self._known_s: dict[int, float] = {}  # since when a record is known to be committed
@@ -160,10 +168,12 @@ class CompactionJudge:
         if offset in self.aborted:
             return
         counted = [] if key is None else self.committed.get(key, [])
-        age_s = self._clock() - self._known_s.get(offset, self._clock())
+        known_s = self._known_s.get(offset, self._clock())
+        age_s = self._clock() - known_s
+        set_anew_s = SET_ANEW_S if self._started() > known_s else 0.0
+        is_old = age_s + set_anew_s >= self._retention_s
         require(
-            offset in counted
-            and (counted[-1] > offset or (record.value is None and age_s >= self._retention_s)),
+            offset in counted and (counted[-1] > offset or (record.value is None and is_old)),
             "compaction-loses",
             self._truth.shard_id,
             f"{place} without the record {record}, {age_s:.3f} s old, and the committed ones of its key are {counted}",

@@ -66,7 +66,7 @@ class Process:
         self.descriptors = DESCRIPTORS
         self.spent_s = 0.0  # by the step that runs now
         self._work: Random | None = None
-        self._began_s = loop.now
+        self.began_s = loop.now
         self._wall_skew_ns = int(wall_skew_s * 1e9)
         self._put_aside: list[Handle] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -88,11 +88,11 @@ class Process:
 
     def local_s(self, world_s: float) -> float:
         """The world's time on this process's monotonic clock."""
-        return self._began_s + (world_s - self._began_s) * self.rate
+        return self.began_s + (world_s - self.began_s) * self.rate
 
     def world_s(self, local_s: float) -> float:
         """The other way round."""
-        return self._began_s + (local_s - self._began_s) / self.rate
+        return self.began_s + (local_s - self.began_s) / self.rate
 
     def wall_ns(self) -> int:
         """See `system.System`."""

@@ -99,8 +99,12 @@ class CompactedWorkload(KafkaWorkload):
         for shard_id in self.shard_ids.values():
             truth = self.cluster.evidence.truth(shard_id)
             truth.compaction = self._judges[shard_id] = CompactionJudge(
-                truth, retention_ms, lambda: self.cluster.loop.now
+                truth, retention_ms, lambda: self.cluster.loop.now, self._last_started_s
             )
+
+    def _last_started_s(self) -> float:
+        processes = [machine.process for machine in self.cluster.machines]
+        return max(process.began_s for process in processes if process is not None)
 
     def begin(self) -> None:
         """See `Workload`."""
