@@ -13,6 +13,8 @@ from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Transactions
 from antiphon.records.batch import read_header
+from antiphon.transactions.coordinator import END_WAIT_S
+from antiphon.transactions.endings import Endings
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.raw import listening, run
 from tests.kafka.transactional import ADD_PARTITIONS, DESCRIBE, LIST, Transactional, begun, offset_of
@@ -185,8 +187,10 @@ def test_a_zombie_is_fenced_and_its_transaction_aborted() -> None:
             await old.add((TOPIC, 0))
             assert await old.write(TOPIC, b"zombie's") == code.NONE
             new = Transactional(await connect())
-            assert await new.init() == code.CONCURRENT_TRANSACTIONS
-            await begun(new)
+            await new.find()
+            assert (
+                await new.init() == code.NONE
+            )  # the coordinator waits until the zombie's is aborted everywhere
             assert (new.producer_id, new.epoch) == (old.producer_id, old.epoch + 2)
             assert markers(nodes) == [False, True]
             assert await old.write(TOPIC, b"late") in {code.INVALID_PRODUCER_EPOCH, code.PRODUCER_FENCED}
@@ -199,6 +203,40 @@ def test_a_zombie_is_fenced_and_its_transaction_aborted() -> None:
             assert new.epoch == old.epoch + 3
             old.producer_id += 1
             assert await old.end(commit=True) == code.INVALID_PRODUCER_ID_MAPPING
+
+    run(scenario)
+
+
+def test_the_next_transaction_begins_once_the_last_ones_markers_are_written() -> None:
+    async def scenario() -> None:
+        async with listening() as (nodes, connect):
+            await nodes.create(TOPIC)
+            tx = await begun(Transactional(await connect()))
+            for number in range(3):
+                assert await tx.add((TOPIC, 0)) == [code.NONE]  # at once, and not by asking again
+                assert markers(nodes) == [False, True] * number
+                assert await tx.write(TOPIC, b"x") == code.NONE
+                assert await tx.end(commit=True) == code.NONE
+
+    run(scenario)
+
+
+def test_who_begins_while_a_marker_cannot_be_written_is_told_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with listening() as (nodes, connect):
+            await nodes.create(TOPIC)
+            tx = await begun(Transactional(await connect()))
+            assert await tx.add((TOPIC, 0)) == [code.NONE]
+            monkeypatch.setattr(Endings, "carry_out", never)
+            assert await tx.end(commit=True) == code.NONE
+            began_s = asyncio.get_running_loop().time()
+            assert await tx.add((TOPIC, 0)) == [code.CONCURRENT_TRANSACTIONS]
+            assert END_WAIT_S <= asyncio.get_running_loop().time() - began_s < 2 * END_WAIT_S
 
     run(scenario)
 

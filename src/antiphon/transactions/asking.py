@@ -22,8 +22,6 @@ from antiphon.transactions.internal_table import shard_of_name
 TRY_S: Final = 3.0
 TRIES: Final = 3
 PAUSE_S: Final = 0.1
-JOIN_TRIES: Final = 10
-JOIN_PAUSE_S: Final = 0.02  # the transaction before is ending: its markers take about so long
 ASKED_MAX: Final = 10_000  # questions that are open on this node
 
 
@@ -87,15 +85,6 @@ class TransactionAsker:
         """
         known_at = self._gateway.metadata_version if joins else -1
         asked = AskTransaction(name, producer.producer_id, producer.epoch, shard_id, group, joins, known_at)
-        found = await self._answer(asked)
-        for _ in range(JOIN_TRIES if joins else 0):
-            if found.refused is not Refused.CONCURRENT:
-                break
-            await asyncio.sleep(JOIN_PAUSE_S)
-            found = await self._answer(asked)
-        return found
-
-    async def _answer(self, asked: AskTransaction) -> Numbered:
         for left in reversed(range(TRIES)):
             try:
                 return await self._ask(asked)

@@ -28,6 +28,7 @@ from antiphon.transactions.rows import ABSENT, Kept, RowChangedError, Transactio
 IDS_MAX: Final = 20_000  # transactional ids of one node
 PARTICIPANTS_MAX: Final = 500_000  # partitions and groups in all transactions of one node
 WAITING_MAX: Final = 64  # requests of one id that wait for each other
+END_WAIT_S: Final = 0.5  # for the end of the transaction before, whose markers take milliseconds
 SWEEP_S: Final = 60.0  # between two looks for ids that expire
 SHARDS: Final = 4
 
@@ -108,10 +109,16 @@ class TransactionCoordinator:
         self, name: str, timeout_ms: int, expected: Producer | None
     ) -> tuple[Refused | None, Row | None]:
         """InitProducerId. Returns why it is refused, or the row as it stands then."""
-        return await self._take_with_id(
-            name,
-            lambda row, fresh_id: t.init(row, timeout_ms, expected, fresh_id, system.wall_ms(), self.bounds),
-        )
+        deadline_s = self._end_deadline_s()
+        while True:
+            refused, row = await self._take_with_id(
+                name,
+                lambda row, fresh_id: t.init(
+                    row, timeout_ms, expected, fresh_id, system.wall_ms(), self.bounds
+                ),
+            )
+            if refused is not Refused.CONCURRENT or not await self._is_over(name, deadline_s):
+                return refused, row
 
     async def _take_with_id(
         self, name: str, step: Callable[[Row | None, int], Step]
@@ -134,11 +141,14 @@ class TransactionCoordinator:
                 f"{PARTICIPANTS_MAX} partitions and groups take part in transactions here already"
             )
         known_at = max(known_at, self._gateway.metadata_version)
-        refused, _, _ = await self._take(
-            name,
-            lambda row: t.join(row, producer, shards, groups, known_at, system.wall_ms(), self.bounds),
-        )
-        return refused
+        deadline_s = self._end_deadline_s()
+        while True:
+            refused, _, _ = await self._take(
+                name,
+                lambda row: t.join(row, producer, shards, groups, known_at, system.wall_ms(), self.bounds),
+            )
+            if refused is not Refused.CONCURRENT or not await self._is_over(name, deadline_s):
+                return refused
 
     async def end(self, name: str, producer: Producer, *, commit: bool) -> Refused | None:
         """EndTxn: the decision stands when this returns; participants are told afterwards."""
@@ -301,6 +311,25 @@ class TransactionCoordinator:
         if kept.row is not None and held.ending is None and t.due(kept.row) is not None:
             work = self._end_all(led, name, held)
             held.ending = asyncio.get_running_loop().create_task(work, name="end of a transaction")
+
+    def _end_deadline_s(self) -> float:
+        return asyncio.get_running_loop().time() + END_WAIT_S
+
+    async def _is_over(self, name: str, deadline_s: float) -> bool:
+        """Wait until all have been told of the id's last transaction: clients who are to ask again wait much longer.
+
+        False where that takes too long, or nothing is under way, or too many wait.
+        """
+        held = (await self._ready(name)).held.get(name)
+        if held is None or held.ending is None or held.waiting >= WAITING_MAX:
+            return False
+        held.waiting += 1
+        try:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait({held.ending}, timeout=max(0.0, left_s))
+        finally:
+            held.waiting -= 1
+        return bool(done)
 
     # -- decided transactions -------------------------------------------------------------------------------------
 
