@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "simulation.md"
 MADE, END_MADE = "<!-- made: simulated plants -->", "<!-- end: simulated plants -->"
 BEGIN, END = "<!-- mutants: begin -->\n", "<!-- mutants: end -->\n"
+BY_SCRIPT: Final = "its script"  # in the place of a number of seeds
 SEEDS: Final = 1_000  # of each mutant at most
 
 
@@ -68,23 +69,27 @@ def table(run: list[dict[str, Any]]) -> str:
     missed = [name for name, one in found.items() if one["seeds"] is None]
     if absent or missed:
         raise ValueError(f"this run left out {absent} and did not find {missed}")
-    took = sorted(one["seeds"] for one in found.values())
-    first, soon = took.count(1), sum(count <= 25 for count in took)
+    took = [one["seeds"] for one in found.values()]
     minutes, jobs = max(1, round(sum(one["elapsed_s"] for one in run) / 60)), max(one["jobs"] for one in run)
     where = f"{jobs} process" + ("es" if jobs > 1 else "")
     lines = [
-        f"In one run of all {len(took)} every one was caught: {first} by the first seed, {soon} within 25, the last by seed",
-        f"number {took[-1]}. It took {minutes} minutes in {where}.",
-        "",
-        MADE,
-        table_of_mutants({name: _cells(one) for name, one in found.items()}),
-        END_MADE,
+        _summary(took, f"In one run of all {len(took)} every one was caught"),
+        f"It took {minutes} minutes in {where}.",
     ]
-    return "\n".join(lines) + "\n"
+    return _made(lines, {name: _cells(one) for name, one in found.items()})
+
+
+def _summary(took: list[int], said: str) -> str:
+    first, soon = took.count(1), sum(count <= 25 for count in took)
+    return f"{said}: {first} by the first seed, {soon} within 25, the last by seed number {max(took)}."
+
+
+def _made(lines: list[str], cells: dict[str, tuple[str, str]]) -> str:
+    return "\n".join([*lines, "", MADE, table_of_mutants(cells), END_MADE]) + "\n"
 
 
 def with_missing(page: str, jobs: int) -> str:
-    """The page with figures of those that it has none of, and a sentence more. Raises ValueError where one is missed."""
+    """The page with figures of those that it has none of; the others keep theirs. Raises ValueError where one is missed."""
     before = measured_in(page)
     names = [name for name in ALL_MUTANTS if before.get(name, NOT_MEASURED) == NOT_MEASURED]
     found = {}
@@ -92,23 +97,19 @@ def with_missing(page: str, jobs: int) -> str:
         found[one["plant"]] = one
         print(f"{len(found)} of {len(names)}: {one['plant']} {one['seeds']}", flush=True)
     missed = [name for name, one in found.items() if one["seeds"] is None]
-    if missed or not names:
-        raise ValueError(f"this run did not find {missed}" if missed else "every mutant has a figure")
-    took = sorted(one["seeds"] for one in found.values())
-    said = (
-        f"The {len(took)} that came after that run were run by themselves: every one was caught, {took.count(1)} by the "
-        f"first seed,\nthe last by seed number {took[-1]}."
-    )
+    if missed:
+        raise ValueError(f"this run did not find {missed}")
     cells = {name: _cells(found[name]) if name in found else before[name] for name in ALL_MUTANTS}
-    first, rest = page.split(BEGIN)
-    old, after = rest.split(END)
-    sentence = old.partition(MADE)[0].rstrip()
-    made = "\n".join((sentence, said, "", MADE, table_of_mutants(cells), END_MADE)) + "\n"
-    return first + BEGIN + made + END + after
+    took = [int(seeds) for seeds, _ in cells.values() if seeds != BY_SCRIPT]
+    lines = [
+        _summary(took, f"Every one of the {len(cells)} was caught"),
+        "Those that came after the last run of all of them were run by themselves.",
+    ]
+    return put(page, _made(lines, cells))
 
 
 def _cells(one: dict[str, Any]) -> tuple[str, str]:
-    return "its script" if one.get("script") else str(one["seeds"]), f"`{one['invariant']}`"
+    return BY_SCRIPT if one.get("script") else str(one["seeds"]), f"`{one['invariant']}`"
 
 
 def put(page: str, made: str) -> str:

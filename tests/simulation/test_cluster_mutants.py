@@ -61,7 +61,7 @@ def test_the_table_of_mutants_is_made_of_one_whole_run() -> None:
     found[1]["seeds"] = 51
     made = table(found)
     assert f"all {len(found)} every one was caught: {len(found) - 1} by the first seed" in made
-    assert "the last by seed\nnumber 51. It took 10 minutes in 2 processes." in made
+    assert "the last by seed number 51.\nIt took 10 minutes in 2 processes." in made
     assert put(f"a\n{BEGIN}old\n{END}b\n", made) == f"a\n{BEGIN}{made}{END}b\n"
     with pytest.raises(ValueError, match=str(found[-1]["plant"])):
         table(found[:-1])
