@@ -238,7 +238,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        8,  # recoveries of shards
+        9,  # settings of nodes
         {
             "cluster",
             "node",
@@ -251,6 +251,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
             "checkpoint",
             "voters",
             "recovery",
+            "settings",
         },
         {
             "Kind": ["topic", "table"],
