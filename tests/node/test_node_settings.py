@@ -97,10 +97,10 @@ async def test_it_holds_over_restarts_and_for_nodes_that_come_later() -> None:
     async with cluster_of(3) as nodes:
         await change(nodes, limits__topics=77, cleaner__backoff_ms=50)
         await change(nodes, node=2, limits__topics=88)
-        for node in range(3):
-            nodes.kill(node)
-        for node in range(3):
-            await nodes.start(node)
+        for number in range(3):
+            nodes.kill(number)
+        for number in range(3):
+            await nodes.start(number)
         for node in nodes.nodes.values():
             assert await node.joined(20)
         await eventually(lambda: [one.config.limits.topics for one in nodes.nodes.values()] == [77, 77, 88])
@@ -117,14 +117,15 @@ async def test_it_holds_over_restarts_and_for_nodes_that_come_later() -> None:
 async def test_what_cannot_be_changed_is_refused_with_the_reason() -> None:
     async with cluster_of(1) as nodes:
         gateway = nodes.nodes[0].gateway
-        for config, node, words in (
+        cases: tuple[tuple[dict[str, str | None], int, str], ...] = (
             ({"timings.tick": "10"}, ALL_NODES, "stands in its node.toml, and takes a restart"),
             ({"num_partitions": "0"}, ALL_NODES, "num_partitions is a whole number from 1 to"),
             ({"auto_create_topics": "yes"}, ALL_NODES, "auto_create_topics is true or false, not 'yes'"),
             ({"num_partitions": "2", "nonsense": None}, ALL_NODES, "'nonsense' cannot be changed"),
             ({"num_partitions": "2"}, 7, "there is no node 7; there are 0 (`antiphon node list`)"),
             ({"num_partitions": "2"}, -2, "there is no node -2"),
-        ):
+        )
+        for config, node, words in cases:
             for dry in (False, True):
                 with pytest.raises(InvalidRequestError) as refused:
                     await gateway.administer(AlterNodeSettings(node, config, dry))
@@ -247,7 +248,12 @@ async def test_the_cleaner_and_the_scrub_do_not_sit_out_a_pause_of_before() -> N
         cleaner, scrub, loop = node.care.cleaner, node.care.scrub, asyncio.get_running_loop()
         looks: list[float] = []
         before = cleaner._most_due
-        cleaner._most_due = lambda: (looks.append(loop.time()), before())[1]  # type: ignore[method-assign]
+
+        def look() -> Any:
+            looks.append(loop.time())
+            return before()
+
+        cleaner._most_due = look  # type: ignore[method-assign]
         await asyncio.sleep(5.0)
         assert looks == []
         await change(nodes, cleaner__backoff_ms=1_000)
