@@ -300,7 +300,7 @@ async def test_listeners_and_coordinators_go_by_the_new_values() -> None:
         )
         kafka = server.kafka
         assert kafka is not None
-        topics = kafka._topics
+        topics = kafka.topics
         assert (topics.auto_create, topics.shards, topics.topics_max) == (False, 4, 9)
         bounds = server.transactions.coordinator.bounds
         assert (bounds.timeout_ms_max, bounds.expire_ms) == (1_234, 61_000)

@@ -172,11 +172,9 @@ class KafkaListener:
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
         self._aside = OneThread()
         self._shares = SharePartitions(gateway, transactions.share_asker, config.groups.share)
-        self._topics = TopicDefaults(
-            config.auto_create_topics, config.shards_default, config.topics_on_demand
-        )
+        self.topics = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
         self._handlers = _handlers(
-            gateway, config, self._coordinator, transactions, self._aside, self._shares, self._topics
+            gateway, config, self._coordinator, transactions, self._aside, self._shares, self.topics
         )
         self.hosted = transactions.told_groups.host = HostedGroups(gateway, self._coordinator, self._shares)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
@@ -217,7 +215,7 @@ class KafkaListener:
 
     def settings_changed(self, topics: TopicDefaults, groups: GroupConfig) -> None:
         """The node's settings are these from now on."""
-        self._topics.become(topics)
+        self.topics.become(topics)
         self._coordinator.take(groups)
         self._shares.take(groups.share)
 

@@ -40,20 +40,28 @@ def transaction_config(config: "NodeConfig") -> TransactionConfig:
     return TransactionConfig.bounded(chosen.timeout_max_ms, chosen.id_expiration_s * 1000)
 
 
-def follow_settings(
-    node: "Node",
-    native: "NativeListener",
-    transactions: "TransactionCoordinator",
-    kafka: "Callable[[], KafkaListener | None]",
-) -> None:
-    """Have the listeners and the coordinator of transactions go by changed settings; `kafka`: once there is one."""
-    config = node.config
+class KeptSettings:
+    """Has the native listener, the coordinator of transactions and Kafka's listener go by changed settings; `kafka`: once
+    there is one.
+    """
 
-    def changed() -> None:
-        transactions.bounds = transaction_config(config).bounds
-        bound_connections(native, config)
-        listener = kafka()
+    def __init__(
+        self,
+        node: "Node",
+        native: "NativeListener",
+        transactions: "TransactionCoordinator",
+        kafka: "Callable[[], KafkaListener | None]",
+    ) -> None:
+        self._config = node.config
+        self._native = native
+        self._transactions = transactions
+        self._kafka = kafka
+        node.settings.follow(self.changed)
+
+    def changed(self) -> None:
+        """The node's settings have changed."""
+        config, listener = self._config, self._kafka()
+        self._transactions.bounds = transaction_config(config).bounds
+        bound_connections(self._native, config)
         if listener is not None:
             listener.settings_changed(topic_defaults(config), group_config(config, listener.groups))
-
-    node.settings.follow(changed)

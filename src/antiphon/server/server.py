@@ -22,7 +22,7 @@ from antiphon.server.client_memory import (
 )
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
-from antiphon.server.followed_settings import follow_settings, transaction_config
+from antiphon.server.followed_settings import KeptSettings, transaction_config
 from antiphon.server.group_lag import add_group_lag
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
@@ -106,7 +106,7 @@ class Server:
         self._sockets = dict(sockets or {})
         self._finishes_epochs = finishes_epochs
         self._stop_finisher: Callable[[], None] | None = None
-        follow_settings(node, self.native, self.transactions.coordinator, lambda: self.kafka)
+        KeptSettings(node, self.native, self.transactions.coordinator, lambda: self.kafka)
 
     async def start(self) -> None:
         """Bind, recover, join. Returns when the node serves, which may be before it is part of the cluster.
