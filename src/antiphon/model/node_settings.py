@@ -174,7 +174,7 @@ _TABLE: Final = (
         "cleaner.bytes_per_s",
         "log.cleaner.io.max.bytes.per.second",
         str(32 << 20),
-        "with the next piece of a pass; 0: as fast as it goes",
+        "at once; 0: as fast as it goes",
         0,
         _TEBIBYTE,
     ),
@@ -190,7 +190,7 @@ _TABLE: Final = (
         "cleaner.backoff_ms", "log.cleaner.backoff.ms", "15000", "at once; a pause begins anew", 1, 86_400_000
     ),
     NodeSetting(
-        "scrub.bytes_per_s", "", str(8 << 20), "with the next piece; 0: only on request", 0, _TEBIBYTE
+        "scrub.bytes_per_s", "", str(8 << 20), "at once; 0: only on request", 0, _TEBIBYTE
     ),
     NodeSetting("scrub.interval_s", "", str(7 * 86_400), "at once", 1, _TEN_YEARS_S),
     NodeSetting(
@@ -244,7 +244,7 @@ _TABLE: Final = (
         "limits.node_replicas", "", "20000", "with the next request; the node that coordinates decides", 1, _MANY
     ),
     NodeSetting(
-        "limits.request_partitions", "", "10000", "with the next request, at the node that is asked", 1, _MANY
+        "limits.request_partitions", "", "10000", "with the next request, at the node that is asked and at the one that coordinates", 1, _MANY
     ),
 )  # fmt: skip
 
