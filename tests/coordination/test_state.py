@@ -222,6 +222,10 @@ def test_settings_of_nodes_are_written_as_documented() -> None:
     assert 2 not in view.node_settings
     assert view.apply(delta(state.clone(), -1))
     assert view.node_settings == state.node_settings
+    other = ClusterState()
+    other.apply([settings_record(own)], 9)
+    assert view.apply(delta(other, -1))
+    assert view.node_settings == {2: own}, "what is not named is not there"
     for bad in (
         (b"settings/2", written[0][1]),
         (b"settings/x", written[1][1]),

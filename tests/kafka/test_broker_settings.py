@@ -7,10 +7,15 @@ import pytest
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import admin as m
 from antiphon.model.access import CLUSTER_NAME, Operation, Resource
-from antiphon.model.node_settings import ALL_NODES, BY_KAFKA_NAME, NODE_SETTINGS
+from antiphon.model.node_settings import ALL_NODES, BY_KAFKA_NAME, NODE_SETTINGS, AlterNodeSettings
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.raw import RawClient, listening
 from tests.kafka.test_access import as_user, eves, give, secured
+from tests.kafka.test_consumer_groups import Member
+from tests.kafka.test_consumer_groups import a_group as consumer_group
+from tests.kafka.test_share_groups import RELEASE
+from tests.kafka.test_share_groups import Member as ShareMember
+from tests.kafka.test_share_groups import a_group as share_group
 from tests.node.in_process import eventually, in_virtual_time
 
 BROKER = 4
@@ -188,3 +193,38 @@ async def test_it_takes_the_right_to_alter_the_clusters_configs() -> None:
         await give(served, eves(Resource.CLUSTER, CLUSTER_NAME, Operation.ALTER_CONFIGS))
         assert (await alter(eve, "0", change))[0] == code.NONE
         assert set_for(served, 0) == {"num_partitions": "3"}
+
+
+async def set_for_all(served: KafkaNodes, **config: str) -> None:
+    wanted: dict[str, str | None] = {name.replace("__", "."): value for name, value in config.items()}
+    await served.first.gateway.administer(AlterNodeSettings(config=wanted))
+
+
+@in_virtual_time
+async def test_groups_that_have_members_follow() -> None:
+    async with consumer_group() as (served, connect):
+        client = await connect(0)
+        for name in "123":
+            await Member(client, name).heartbeat()
+        assert (await Member(client, "4").ask()).error_code == code.GROUP_MAX_SIZE_REACHED
+        await set_for_all(served, consumer_groups__max_size="4", consumer_groups__heartbeat_interval_ms="77")
+        told = await Member(client, "4").heartbeat()
+        assert told.heartbeat_interval_ms == 77
+
+
+@in_virtual_time
+async def test_share_partitions_in_use_follow_unless_their_group_says_otherwise() -> None:
+    async with share_group() as scene:
+        await scene.append(1)
+        one = await scene.member()
+        assert await one.take() == [(0, 0, 1)]
+        await set_for_all(scene.served, share_groups__delivery_count_limit="2", share_groups__max_size="1")
+        two = ShareMember(one.client, scene.topic_id, "2")
+        assert (await two.heartbeat()).error_code == code.GROUP_MAX_SIZE_REACHED
+        assert await one.accept(0, 0, RELEASE) == code.NONE
+        assert await one.take() == [(0, 0, 2)]
+        assert await one.accept(0, 0, RELEASE) == code.NONE
+        assert await one.take() == [], "three was the limit before"
+        await set_for_all(scene.served, share_groups__record_lock_duration_ms="5000")
+        shares = scene.served.listener._shares
+        assert [share.settings.bounds.record_lock_duration_ms for share in shares] == [5_000]
