@@ -13,6 +13,7 @@ import pytest
 
 import antiphon
 from antiphon.model.access import Acl, Operation, Resource
+from antiphon.model.node_settings import ALL_NODES, AlterNodeSettings, GetNodeSettings
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser, GetAccess, TrimShard
 from antiphon.records.batch import iter_batches, read_header
@@ -70,6 +71,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             db.run(db.aio.administer(AlterUser("alice", credentials("a password"))))
             db.run(db.aio.administer(AlterAcls((Acl("User:alice", Resource.TOPIC, TOPIC, Operation.READ),))))
             db.run(db.aio.administer(AlterQuota(Quota("alice", producer_byte_rate=1e6))))
+            db.run(db.aio.administer(AlterNodeSettings(config={"limits.topics": "5000"})))
+            own = db.metadata().nodes[0].node_id
+            db.run(db.aio.administer(AlterNodeSettings(own, {"limits.topics": "6000"})))
             db.create_table("presence", shards=1)
         load = Load(cluster.native).start()
         story = Story(cluster, place, load, [], [], {})
@@ -114,6 +118,7 @@ def trim(db: antiphon.Client, name: str) -> None:
 def all_of(db: antiphon.Client) -> dict[str, Any]:
     """Everything that is to be the same after a restore."""
     access = db.run(db.aio._ask_node(db.metadata().nodes[0].node_id, GetAccess(), None))
+    told = db.run(db.aio._ask_node(db.metadata().nodes[0].node_id, GetNodeSettings(), None))
     return {
         "rows": {name: rows_of(db, name) for name in (TABLE, "trimmed", "presence")},
         "logs": {
@@ -122,6 +127,7 @@ def all_of(db: antiphon.Client) -> dict[str, Any]:
         },
         "offsets": db.group_offsets("readers", [(TOPIC, 0)]),
         "access": (access.users, access.acls, access.quotas),
+        "settings of all nodes": [entry for entry in told.entries if entry.node == ALL_NODES],
         "config": {topic.name: dict(topic.config) for topic in db.metadata().topics},
         "ids": {topic.name: topic.topic_id for topic in db.metadata().topics},
     }

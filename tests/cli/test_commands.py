@@ -258,6 +258,69 @@ def test_a_shell_completes_commands(shell: Shell) -> None:
     assert done.stdout.split() == ["top", "topic"], done.stderr
 
 
+def test_settings_of_nodes(shell: Shell) -> None:
+    def rows(*words: str) -> dict[str, Any]:
+        found = json.loads(shell.ok("node", "settings", *words, "--json"))
+        return {one["setting"]: (one["value"], one["from"], one["nodes"]) for one in found}
+
+    nodes = [one["node"] for one in json.loads(shell.ok("node", "list", "--json"))]
+    first = nodes[0]
+    assert rows()["num_partitions"] == (1, "default", nodes)
+    said = shell.ok(
+        "node", "settings", "--all", "--set", "num_partitions=5", "--set", "cleaner.backoff_ms=7000"
+    )
+    assert said == "num_partitions is 5 for all nodes\ncleaner.backoff_ms is 7000 for all nodes\n"
+    assert rows()["num_partitions"] == (5, "all", nodes)
+    assert shell.ok("node", "settings", "--node", str(first), "--set", "num.partitions=6").startswith(
+        "num_partitions is 6"
+    )
+    assert rows("--node", str(first))["num_partitions"] == (6, "node", [first])
+    own = shell.run("node", "settings", "--all", "--set", "num_partitions=4")
+    assert f"`antiphon node settings --node {first} --reset num_partitions` takes it away" in own.stderr
+    assert json.loads(shell.ok("node", "settings", "--all", "--json")) == {
+        "cleaner.backoff_ms": 7000,
+        "num_partitions": 4,
+    }
+    assert "set for all nodes" in shell.ok("node", "settings")
+    shell.ok("node", "settings", "--node", str(first), "--reset", "num_partitions")
+    said = json.loads(
+        shell.ok(
+            "node",
+            "settings",
+            "--all",
+            "--reset",
+            "num_partitions",
+            "--reset",
+            "cleaner.backoff_ms",
+            "--json",
+        )
+    )
+    reset = ["num_partitions", "cleaner.backoff_ms"]
+    assert said == {"node": None, "set": {}, "reset": reset, "nodes_with_own": []}
+    assert json.loads(shell.ok("node", "settings", "--all", "--json")) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "said"),
+    [
+        (("--set", "num_partitions=5"), 2, "say whose settings these are: --node NODE, or --all"),
+        (("--all", "--node", "1"), 2, "give one of --node and --all"),
+        (("--all", "--set", "num_partitions"), 2, "--set takes NAME=VALUE"),
+        (
+            ("--all", "--set", "num_partitions=1", "--reset", "num.partitions"),
+            2,
+            "num_partitions is named twice",
+        ),
+        (("--all", "--set", "ports.kafka=1"), 1, "'ports.kafka' cannot be changed while a node runs"),
+        (("--all", "--set", "num_partitions=0"), 1, "num_partitions is a whole number from 1 to"),
+        (("--node", "77", "--set", "num_partitions=2"), 1, "there is no node 77; there are"),
+        (("--node", "77"), 1, "there is no node 77; there are"),
+    ],
+)
+def test_settings_that_cannot_be(shell: Shell, words: tuple[str, ...], exit_code: int, said: str) -> None:
+    assert said in shell.refused("node", "settings", *words, code=exit_code)
+
+
 def test_quotas(shell: Shell) -> None:
     entity = ("--user", "*", "--client-id", "reports")
     said = shell.ok("quota", "set", *entity, "--consumer-byte-rate", "500000", "--request-percentage", "12.5")

@@ -19,7 +19,7 @@ ROOMY = Capacity(topics=100, partitions=100, node_replicas=100, request_partitio
 def started(nodes: int = 3, **bounds: int) -> World:
     """A cluster with these bounds, in which table `default` has 4 shards."""
     world = World(nodes)
-    world.config = replace(world.config, capacity=ROOMY._replace(**bounds))
+    world.config = replace(world.config, capacity=replace(ROOMY, **bounds))
     world.start_coordinator()
     world.start_all()
     assert world.run(5_000, world.all_online)
@@ -38,7 +38,7 @@ def refused(world: World, request: Any, limit: str, words: str) -> None:
     assert isinstance(answer, LimitReachedError), answer
     assert answer.details["limit"] == limit
     assert words in answer.message
-    assert f"(`{limit}` under [limits]" in answer.message
+    assert f"antiphon node settings --all --set limits.{limit}=" in answer.message
     assert world.state.version == before
 
 

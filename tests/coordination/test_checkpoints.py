@@ -32,6 +32,7 @@ from antiphon.invariants import InvariantError
 from antiphon.model.access import User
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.node_settings import NodeSettings
 from antiphon.simulation.cluster.metadata_watch import objects_of
 
 OFTEN = CheckpointRule(records=1, per_object=1, batch=2)
@@ -310,6 +311,10 @@ CHANGES: dict[str, Callable[[World, str], None]] = {
     "take": lambda world, name: _take(world.ledger, name),
     "user": lambda world, name: world.ledger.put_access("user", name, User(name)),
     "user gone": lambda world, name: world.ledger.put_access("user", name, None),
+    "settings": lambda world, name: world.ledger.put_settings(
+        NodeSettings(ord(name), {"num_partitions": "2"})
+    ),
+    "settings gone": lambda world, name: world.ledger.put_settings(NodeSettings(ord(name), {})),
     "tick": lambda world, _: world.checkpoints.tick(),
     "commit": lambda world, _: world.commit(),
     "flush": lambda world, _: world.flush(),

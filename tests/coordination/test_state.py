@@ -17,6 +17,7 @@ from antiphon.coordination.cluster_records import (
     counter_record,
     headers_of,
     node_record,
+    settings_record,
     shard_gone,
     shard_record,
     topic_gone,
@@ -27,6 +28,7 @@ from antiphon.invariants import InvariantError
 from antiphon.model.access import Acl, Credential, Operation, Pattern, Permission, Resource, User
 from antiphon.model.cluster import MetadataDelta, MetadataView
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, SplitPhase, TopicMeta
+from antiphon.model.node_settings import ALL_NODES, NodeSettings
 from antiphon.model.quotas import Quota
 
 if TYPE_CHECKING:
@@ -192,6 +194,47 @@ def test_access_reaches_nodes_and_never_clients() -> None:
     assert list(other.access.users) == ["bob"]
 
 
+def test_settings_of_nodes_are_written_as_documented() -> None:
+    """Golden bytes, and the format that keeps versions out which go by their files alone."""
+    everybody = NodeSettings(ALL_NODES, {"log_level": "debug", "num_partitions": "3"})
+    own = NodeSettings(2, {"num_partitions": "5"})
+    written = [settings_record(everybody), settings_record(own)]
+    assert [(key.decode(), value.hex() if value else None) for key, value in written] == [
+        (
+            "settings/-1",
+            "92ff82a96c6f675f6c6576656ca56465627567ae6e756d5f706172746974696f6e73a133",
+        ),
+        ("settings/2", "920281ae6e756d5f706172746974696f6e73a135"),
+    ]
+    gone = settings_record(NodeSettings(2, {}))
+    assert gone == (b"settings/2", None)
+    assert {headers_of(key, value) for key, value in (*written, gone)} == {(("antiphon.format", b"9"),)}
+    state, view = ClusterState(), MetadataView("c")
+    state.apply(written, 1)
+    assert view.apply(delta(state, -1))
+    assert view.node_settings == state.node_settings == {ALL_NODES: everybody, 2: own}
+    assert state.object_count == 2
+    state.apply([settings_record(own)], 2)  # a checkpoint repeats it
+    assert delta(state, 1).node_settings == ()
+    state.apply([gone, settings_record(NodeSettings(3, {"log_level": "error"}))], 3)
+    assert view.apply(delta(state, 1))
+    assert view.node_settings == state.node_settings
+    assert 2 not in view.node_settings
+    assert view.apply(delta(state.clone(), -1))
+    assert view.node_settings == state.node_settings
+    other = ClusterState()
+    other.apply([settings_record(own)], 9)
+    assert view.apply(delta(other, -1))
+    assert view.node_settings == {2: own}, "what is not named is not there"
+    for bad in (
+        (b"settings/2", written[0][1]),
+        (b"settings/x", written[1][1]),
+        (b"settings/02", written[1][1]),
+    ):
+        with pytest.raises(InvariantError):
+            ClusterState().apply([bad], 1)
+
+
 def test_unknown_records_are_refused() -> None:
     with pytest.raises(InvariantError):
         ClusterState().apply([(b"what/1", b"")], 1)
@@ -238,7 +281,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        8,  # recoveries of shards
+        9,  # settings of nodes
         {
             "cluster",
             "node",
@@ -251,6 +294,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
             "checkpoint",
             "voters",
             "recovery",
+            "settings",
         },
         {
             "Kind": ["topic", "table"],

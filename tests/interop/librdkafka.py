@@ -31,7 +31,7 @@ NEEDED: Final = ("make", "gcc", "g++", "java")
 # As their own clusters are set up: four partitions, a rack for each broker.
 SETTINGS: Final = {"num_partitions": "4", "rack": '"RACK{id}"'}
 WITHOUT_AUTO_CREATION: Final = SETTINGS | {"auto_create_topics": "false"}
-ALTERED: Final = "it sets `flush.ms` to three hours, where one is the most, and settings of a broker"
+ALTERED: Final = "it sets `sasl.kerberos.min.time.before.relogin` of a broker, which is no setting here"
 ANONYMOUS: Final = (
     "it denies `User:*` a topic on listeners without logins; access control lists count where clients log in"
 )

@@ -119,6 +119,47 @@ def test_a_rehearsal_of_altering_is_refused_as_the_deed_is(served: Served, admin
     assert setting(admin, "altered", "retention.ms") == "-1"
 
 
+def test_settings_of_brokers_by_both_clients(served: Served, admin: AdminClient, client: Any) -> None:
+    """Of one broker; neither takes the empty name that all of them have."""
+    one = str(served.node.node_id)
+
+    def asked(name: str) -> dict[str, tuple[str, int]]:
+        resource = ConfigResource(ResourceType.BROKER, name)
+        found = admin.describe_configs([resource])[resource].result(10)
+        return {entry.name: (entry.value, entry.source) for entry in found.values()}
+
+    def alter(name: str, setting: str, value: str | None) -> Any:
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        entry = ConfigEntry(setting, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.BROKER, name, incremental_configs=[entry])
+        return admin.incremental_alter_configs([resource])[resource]
+
+    assert alter(one, "log.cleaner.backoff.ms", "7000").result(10) is None
+    assert asked(one)["log.cleaner.backoff.ms"] == ("7000", 2)
+    assert served.node.config.cleaner.backoff_ms == 7_000
+    assert refusal(alter(one, "listeners", "x")) == KafkaError.INVALID_REQUEST
+    assert refusal(alter(one, "log.cleaner.backoff.ms", "soon")) == KafkaError.INVALID_CONFIG
+    assert alter(one, "log.cleaner.backoff.ms", None).result(10) is None
+    assert asked(one)["log.cleaner.backoff.ms"] == ("15000", 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from kafka.admin import ConfigResource as PythonResource
+        from kafka.admin import ConfigResourceType
+    for number in ("3", "4"):
+        wanted = {"num.partitions": number, "auto.create.topics.enable": "true"}
+        resource = PythonResource(ConfigResourceType.BROKER, one, wanted)
+        client.alter_configs([resource], incremental=number == "3")
+        assert served.node.config.num_partitions == int(number)
+        assert asked(one)["num.partitions"] == (number, 2)
+    resource = PythonResource(ConfigResourceType.BROKER, one, {"num.partitions": "5"})
+    client.alter_configs([resource], incremental=False)
+    assert asked(one)["num.partitions"] == ("5", 2)
+    assert asked(one)["auto.create.topics.enable"] == ("true", 2), "this client names what it finds set"
+    for name in ("num.partitions", "auto.create.topics.enable"):
+        assert alter(one, name, None).result(10) is None
+    assert served.node.settings.entries == {}
+
+
 def test_lists_are_appended_to_and_taken_from(served: Served, admin: AdminClient) -> None:
     served.create("listed")
     policy, append, subtract = "cleanup.policy", AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT

@@ -10,6 +10,7 @@ from antiphon.kafka.handlers.telemetry import METRICS_BYTES_MAX, PUSH_INTERVAL_M
 from antiphon.kafka.messages import admin, cluster, telemetry
 from antiphon.kafka.messages import described as m
 from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
+from antiphon.model.node_settings import BY_KAFKA_NAME
 from antiphon.node.config import ConsumerGroups
 from tests.kafka.raw import RawClient, listening
 from tests.node.in_process import eventually, in_virtual_time
@@ -238,7 +239,7 @@ async def test_settings_of_brokers_say_where_they_come_from() -> None:
                 resource_type=4, resource_name=str(node), configuration_keys=None
             )
             answer = await client.ask(admin.DescribeConfigsRequest(resources=[resource]), 32, 4)
-            assert all(one.read_only for one in answer.results[0].configs)
+            assert all(one.read_only != (one.name in BY_KAFKA_NAME) for one in answer.results[0].configs)
             return {one.name: (one.value, one.config_source) for one in answer.results[0].configs}
 
         own, other = await described(0), await described(1)

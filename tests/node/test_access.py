@@ -28,6 +28,7 @@ from antiphon.model.groups import GetGroups
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
+from antiphon.model.node_settings import AlterNodeSettings, GetNodeSettings
 from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import (
@@ -128,6 +129,8 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
         for one in (
             GetStatus(),
             GetAccess(),
+            GetNodeSettings(),
+            AlterNodeSettings(config={"num_partitions": "1"}),
             CreateTopic("n"),
             DeleteTopic("t"),
             AlterTopic("t", {"retention.ms": "1000"}),

@@ -27,6 +27,7 @@ from antiphon.coordination.cluster_records import (
     counter_record,
     headers_of,
     node_record,
+    settings_record,
     shard_record,
     topic_record,
 )
@@ -38,6 +39,7 @@ from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import RealDisk
 from antiphon.model.access import User
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.node_settings import ALL_NODES
 from antiphon.records.builder import build_batch
 from antiphon.records.members import Members
 
@@ -215,6 +217,8 @@ def _found_cluster(
         ("quota", state.access.quotas),
     ):
         records += [access_record(kind, name, value) for name, value in objects.items()]
+    if ALL_NODES in state.node_settings:  # those of single nodes were of other machines
+        records.append(settings_record(state.node_settings[ALL_NODES]))
     term, now_ms, batches, at = backup.cluster.term + TERMS_ABOVE, system.wall_ms(), [], 0
     for start in range(0, len(records), BATCH_RECORDS):
         some = [

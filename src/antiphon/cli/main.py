@@ -22,6 +22,7 @@ from antiphon.cli import (
     restart_command,
     scrub_command,
     secrets_command,
+    settings_command,
     shard_recover_command,
     simulate,
     spark_support,
@@ -68,6 +69,7 @@ top_command.mount(app)
 topic_commands.mount(app)
 membership_commands.mount(app)
 voters_command.mount(app)
+settings_command.mount(app)
 recover_command.mount(app)
 shard_recover_command.mount(app)
 restart_command.mount(app)

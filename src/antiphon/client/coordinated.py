@@ -15,6 +15,7 @@ from antiphon.errors import (
     UnavailableError,
 )
 from antiphon.model.groups import GetGroups, GroupsReply, GroupState
+from antiphon.model.node_settings import GetNodeSettings, NodeSettingsReply
 from antiphon.model.transactions import (
     AbortTransaction,
     CoordinatedBy,
@@ -45,7 +46,9 @@ async def all_transactions(
 
 
 class Coordinators:
-    """Finds the coordinators of transactional ids and groups, and asks them until they answer or the time is over."""
+    """Finds the coordinators of transactional ids and groups, and asks them until they answer or the time is over; asks
+    single nodes what only they know.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -113,14 +116,27 @@ class Coordinators:
         return await self._groups(node_id, GetGroups(group, start=start), timeout_s)
 
     async def _groups(self, node_id: int, asked: GetGroups, timeout_s: float) -> GroupsReply:
+        reply = await self._of_node(node_id, asked, timeout_s)
+        if not isinstance(reply, GroupsReply):
+            raise ProtocolViolationError(f"asked for groups, got {type(reply).__name__}")
+        return reply
+
+    async def _of_node(self, node_id: int, asked: Any, timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._cluster.connection(self._cluster.address_of(node_id))
                 reply, _ = await connection.request(asked)
         except TimeoutError:
             raise TimedOutError(f"node {node_id} did not answer in time") from None
-        if not isinstance(reply, GroupsReply):
-            raise ProtocolViolationError(f"asked for groups, got {type(reply).__name__}")
+        return reply
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    async def node_settings(self, node_id: int, *, timeout_s: float) -> NodeSettingsReply:
+        """A node's settings that can be changed while it runs, and what is set for others. Raises UnavailableError."""
+        reply = await self._of_node(node_id, GetNodeSettings(), timeout_s)
+        if not isinstance(reply, NodeSettingsReply):
+            raise ProtocolViolationError(f"asked for settings, got {type(reply).__name__}")
         return reply
 
 

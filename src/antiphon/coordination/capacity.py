@@ -6,16 +6,18 @@ and moves and drains go on: they need room for a while. What belongs to the clus
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import LimitReachedError
 
-TOLD: Final = "(`{}` under [limits] in the node.toml of the nodes that coordinate)"
+TOLD: Final = "(`antiphon node settings --all --set limits.{}=NUMBER`)"
 
 
-class Capacity(NamedTuple):
-    """Bounds of a cluster. The node that coordinates goes by its own.
+@dataclass(slots=True)
+class Capacity:
+    """Bounds of a cluster. The node that coordinates goes by its own, which may change: `become`.
 
     Attributes:
         topics: topics and tables of the cluster.
@@ -28,6 +30,11 @@ class Capacity(NamedTuple):
     partitions: int = 100_000
     node_replicas: int = 20_000
     request_partitions: int = 10_000
+
+    def become(self, other: "Capacity") -> None:
+        """Bounds are others from now on, for whoever was given these."""
+        self.topics, self.partitions = other.topics, other.partitions
+        self.node_replicas, self.request_partitions = other.node_replicas, other.request_partitions
 
     def check_topic(self, state: ClusterState) -> None:
         """Raise LimitReachedError where there is no room for one more topic."""

@@ -27,6 +27,7 @@ from antiphon.coordination.cluster_records import (
     counter_record,
     node_record,
     recovery_record,
+    settings_record,
     shard_record,
     topic_record,
     voters_record,
@@ -136,6 +137,7 @@ def names(state: ClusterState) -> Iterator[Name]:
         ("user", list(access.users)),
         ("acl", list(access.acls)),
         ("quota", list(access.quotas)),
+        ("settings", list(state.node_settings)),
     )
     return chain.from_iterable(zip(repeat(kind), found, strict=False) for kind, found in kinds)
 
@@ -160,6 +162,9 @@ def image(state: ClusterState, kind: str, name: Any) -> Record | None:
         case "shard":
             shard = state.shards.get(name)
             return None if shard is None else shard_record(shard)
+        case "settings":
+            entry = state.node_settings.get(name)
+            return None if entry is None else settings_record(entry)
         case _:
             value = state.access.get(kind, name)
             return None if value is None else access_record(kind, name, value)

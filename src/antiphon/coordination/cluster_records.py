@@ -1,9 +1,9 @@
 """Records of `__cluster`: how the objects of the cluster's metadata are written there, and read.
 
 Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
-`user/<name>`, `acl/<key>`, `quota/<key>`; or `voters`, who holds `__cluster` itself (`antiphon.coordination.voters`), or
-`recovery`, the last one (`antiphon.coordination.recovery`). Its value is a msgpack array that only ever gains fields at the
-end. The record `checkpoint` is of no object (`antiphon.coordination.checkpoints`).
+`user/<name>`, `acl/<key>`, `quota/<key>`, `settings/<node>` (-1: all nodes); or `voters`, who holds `__cluster` itself
+(`antiphon.coordination.voters`), or `recovery`, the last one (`antiphon.coordination.recovery`). Its value is a msgpack
+array that only ever gains fields at the end. The record `checkpoint` is of no object (`antiphon.coordination.checkpoints`).
 
 A version whose records an older version could misread must raise `FORMAT` and say so in each of them (`FORMAT_HEADER`): an
 older version must not skip those.
@@ -18,11 +18,12 @@ from antiphon.errors import UNDECODABLE
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Recovery, ShardMeta, TopicMeta
+from antiphon.model.node_settings import NodeSettings
 from antiphon.model.quotas import Quota
 from antiphon.records.key_order import is_hierarchical
 
 FORMAT: Final = (
-    8  # of records: new kinds, and fields or values that an older version cannot read, need another
+    9  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
@@ -39,6 +40,7 @@ SHARE_FORMAT: Final = 7  # the same versions know share groups; no record has th
 RECOVERED_FORMAT: Final = (
     8  # a version that does not read these would take a recovered shard's old replicas for its own
 )
+SETTINGS_FORMAT: Final = 9  # a version that does not read these would go on with what nodes' files say
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -93,10 +95,11 @@ _DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     "user": msgspec.msgpack.Decoder(User),
     "acl": msgspec.msgpack.Decoder(Acl),
     "quota": msgspec.msgpack.Decoder(Quota),
+    "settings": msgspec.msgpack.Decoder(NodeSettings),
     "voters": msgspec.msgpack.Decoder(ShardMeta),
     "recovery": msgspec.msgpack.Decoder(Recovery),
 }
-_REMOVABLE: Final = {"node", "topic", "shard", *ACCESS_KINDS}
+_REMOVABLE: Final = {"node", "topic", "shard", "settings", *ACCESS_KINDS}
 
 
 class Unreadable(NamedTuple):
@@ -127,7 +130,7 @@ def read_record(record: Record, version: int) -> Change:
     try:
         kind, _, text = key.decode().partition("/")
         name: str | int = text
-        if kind in {"shard", "node"}:
+        if kind in {"shard", "node", "settings"}:
             name = int(text)
             _expect(str(name) == text, "its number is not written as one")
         found = None if value is None else _decoded(kind, value)
@@ -149,18 +152,22 @@ def read_record(record: Record, version: int) -> Change:
         )
     elif isinstance(found, Recovery):
         _expect(not name and found.term > 0, "it is no recovery")
-    elif isinstance(found, User):
-        _expect(found.name == name, f"it is not user {name!r}")
-    elif isinstance(found, Acl):
-        _expect(found.key == name, f"it is not list {name!r}")
-    elif isinstance(found, Quota):
-        _expect(found.key == name, f"it is not quota {name!r}")
+    elif isinstance(found, User | Acl | Quota | NodeSettings):
+        _expect_own(kind, name, found)
     return Change(kind, name, found)
 
 
 def _decoded(kind: str, value: bytes) -> Any:
     decoder = _DECODERS.get(kind)
     return None if decoder is None else decoder.decode(value)
+
+
+def _expect_own(kind: str, name: str | int, found: User | Acl | Quota | NodeSettings) -> None:
+    if isinstance(found, NodeSettings):
+        _expect(found.node == name and bool(found.values), f"it is not what is set for node {name}")
+    else:
+        own = found.name if isinstance(found, User) else found.key
+        _expect(own == name, f"it is not {kind} {name!r}")
 
 
 def _expect(condition: bool, otherwise: str) -> None:
@@ -230,6 +237,11 @@ def access_record(kind: str, name: str, value: User | Acl | Quota | None) -> Rec
     return f"{kind}/{name}".encode(), None if value is None else _encode(value)
 
 
+def settings_record(entry: NodeSettings) -> Record:
+    """The after-image of what is set for a node, or for all; without values: its tombstone."""
+    return b"settings/%d" % entry.node, _encode(entry) if entry.values else None
+
+
 def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]:
     """The headers that a record is written with: its format, where that is above 1."""
     kind, number = key.partition(b"/")[0].decode(), 1
@@ -247,4 +259,6 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
         number = CHECKPOINT_FORMAT
     elif key in {VOTERS_KEY, RECOVERY_KEY}:
         number = VOTERS_FORMAT
+    elif kind == "settings":
+        number = SETTINGS_FORMAT
     return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()

@@ -24,7 +24,7 @@ from antiphon.coordination.fences import Fence
 from antiphon.coordination.ledger import Batch, Ledger
 from antiphon.coordination.membership import Arrival, Membership, Silence, arrived, as_dead, classify
 from antiphon.coordination.reconfiguration import MOVES_PER_NODE, Reconfigurations
-from antiphon.coordination.reconfiguration_commands import MemberCommands
+from antiphon.coordination.reconfiguration_commands import MemberCommands, MemberRequest
 from antiphon.coordination.shard_recovery import ShardRecoveries
 from antiphon.coordination.splits import Splits
 from antiphon.coordination.state import ClusterState, has_leader
@@ -48,21 +48,16 @@ from antiphon.model.cluster import (
     SplitReport,
 )
 from antiphon.model.metadata import ShardMeta, ShardStatus, TopicMeta
-from antiphon.model.placement import PlaceReplicas, RecoverShard
+from antiphon.model.placement import RecoverShard
 from antiphon.model.requests import (
     AdminRequest,
     AlterAcls,
     AlterQuota,
     AlterTopic,
     AlterUser,
-    AlterVoters,
     CreateTopic,
     DeleteTopic,
-    DrainNode,
     ElectLeader,
-    MoveReplica,
-    Rebalance,
-    RemoveNode,
     SplitShard,
 )
 from antiphon.replication.messages import (
@@ -101,7 +96,7 @@ class CoordinatorConfig:
     voters: tuple[NodeId, ...] = ()
     moves_per_node: int = MOVES_PER_NODE
     default_profile: str = "oxia"
-    capacity: Capacity = DEFAULT
+    capacity: Capacity = field(default_factory=Capacity)
     checkpoints: CheckpointRule = DEFAULT_RULE
 
 
@@ -364,7 +359,7 @@ class Coordinator:
                 self._delete(token, request.name)
             case ElectLeader() | SplitShard() | RecoverShard():
                 self._carry_out_in_shard(token, request)
-            case MoveReplica() | PlaceReplicas() | DrainNode() | RemoveNode() | Rebalance() | AlterVoters():
+            case _ if isinstance(request, MemberRequest):
                 self._member_commands.carry_out(request)
                 self._ledger.answer_when_committed(token)
             case AlterUser() | AlterAcls() | AlterQuota():

@@ -20,6 +20,7 @@ from antiphon.coordination.cluster_records import (
     counter_record,
     node_gone,
     node_record,
+    settings_record,
     shard_gone,
     shard_record,
     topic_gone,
@@ -33,6 +34,7 @@ from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
 from antiphon.model.cluster import CommandDone, ProducerIdBlock
 from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.node_settings import NodeSettings, put_entry
 from antiphon.model.quotas import Quota
 from antiphon.replication.messages import AnyMessage, NodeId
 
@@ -91,7 +93,9 @@ class Ledger:
                 self.put_shard(record)
 
     def drop_node(self, node: NodeId) -> None:
-        """Forget a node."""
+        """Forget a node, and what is set for it."""
+        if node in self.model.node_settings:
+            self.put_settings(NodeSettings(node, {}))
         del self.model.nodes[node]
         self._write(node_gone(node))
         self._gathering.nodes.pop(node, None)
@@ -127,6 +131,11 @@ class Ledger:
         """Set a `user`, an `acl` or a `quota`; None removes it."""
         self.model.access.put(kind, name, value)
         self._write(access_record(kind, name, value))
+
+    def put_settings(self, entry: NodeSettings) -> None:
+        """Set what holds for a node, or for all of them; without values: nothing does."""
+        put_entry(self.model.node_settings, entry)
+        self._write(settings_record(entry))
 
     def repeat(self, images: Iterable[Record]) -> None:
         """Write objects again as they are, for a checkpoint; what is about to be written anyway says the same."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from antiphon.coordination import topic_rules
+from antiphon.coordination import node_settings, topic_rules
 from antiphon.coordination.balance import (
     Goal,
     even_leaders,
@@ -28,11 +28,14 @@ from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.coordination.voters import VoterChanges
 from antiphon.errors import InvalidRequestError, UnknownShardError
 from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
+from antiphon.model.node_settings import AlterNodeSettings
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.requests import AlterVoters, DrainNode, MoveReplica, Rebalance, RemoveNode
 from antiphon.replication.messages import NodeId
 
-MemberRequest = AlterVoters | MoveReplica | PlaceReplicas | DrainNode | RemoveNode | Rebalance
+MemberRequest = (
+    AlterVoters | MoveReplica | PlaceReplicas | DrainNode | RemoveNode | Rebalance | AlterNodeSettings
+)
 
 
 class MemberCommands:
@@ -62,6 +65,8 @@ class MemberCommands:
                 self._voters.alter(request)
             case Rebalance():
                 self._rebalance(leaders_only=request.leaders_only)
+            case AlterNodeSettings():
+                node_settings.alter(self._ledger, request)
 
     def plan_replicas(self, topic: TopicMeta, replicas: int) -> dict[int, Goal]:
         """Goals that give every shard of a topic this many replicas. Raises InvalidRequestError; changes nothing."""

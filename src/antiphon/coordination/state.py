@@ -17,7 +17,7 @@ v" in time proportional to the changes.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,7 @@ from antiphon.invariants import InvariantError
 from antiphon.model.access import AccessBook
 from antiphon.model.cluster import MetadataDelta, ShardChange
 from antiphon.model.metadata import ABSENT_NODE, NodeMeta, Recovery, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.node_settings import NodeSettings, put_entry
 
 JOURNAL_ENTRIES_MAX = 250_000
 
@@ -75,6 +76,7 @@ class ClusterState:
         self.aimed_at: dict[int, int] = {}  # node -> shards that are meant to have it in their ensemble
         self.preferred_on: dict[int, int] = {}  # node -> shards that are meant to name it first
         self.access = AccessBook()
+        self.node_settings: dict[int, NodeSettings] = {}  # by node, `ALL_NODES` among them
         self._journal: deque[tuple[int, str, int | str | bytes]] = deque()
         self._journal_from = begins_at  # the journal has every change after this version
 
@@ -138,8 +140,14 @@ class ClusterState:
             case "checkpoint":
                 self._close_checkpoint(value.begin, version)
             case _:
-                if self.access.put(kind, name, value):
+                if self._put_small(kind, name, value):
                     self._journal.append((version, kind, name))
+
+    def _put_small(self, kind: str, name: int | str, value: Any) -> bool:
+        """What is of no shard, topic or node; False: it was so already."""
+        if kind == "settings":
+            return put_entry(self.node_settings, value or NodeSettings(int(name), {}))
+        return self.access.put(kind, str(name), value)
 
     def _apply_shard(self, shard_id: int, value: ShardRecord | None, version: int) -> None:
         if value is None:
@@ -178,7 +186,7 @@ class ClusterState:
         return (
             bool(self.cluster) + bool(self.voters) + bool(self.recovery)
             + len(self.nodes) + len(self.topics) + len(self.shards) + len(self.counters)
-            + len(access.users) + len(access.acls) + len(access.quotas)
+            + len(access.users) + len(access.acls) + len(access.quotas) + len(self.node_settings)
         )  # fmt: skip
 
     def put_topic(self, topic: TopicMeta) -> None:
@@ -256,7 +264,7 @@ class ClusterState:
         other.preferred_on, other.aimed_at = dict(self.preferred_on), dict(self.aimed_at)
         other.shards_of = {topic: dict(shards) for topic, shards in self.shards_of.items()}
         other.shards_on = {node: dict(shards) for node, shards in self.shards_on.items()}
-        other.access = self.access.copy()
+        other.access, other.node_settings = self.access.copy(), dict(self.node_settings)
         other._journal_from = self.version
         return other
 
@@ -275,6 +283,7 @@ class ClusterState:
         node_ids = [int(name) for kind, name in keys if kind == "node"]
         topic_ids = [name for kind, name in keys if kind == "topic" and isinstance(name, bytes)]
         shard_ids = [int(name) for kind, name in keys if kind == "shard"]
+        settings = [int(name) for kind, name in keys if kind == "settings"]
         access = {kind: [str(name) for k, name in keys if k == kind] for kind in ACCESS_KINDS}
         return MetadataDelta(
             cluster_id=cluster_id,
@@ -295,6 +304,7 @@ class ClusterState:
             access=self.access.changes(access),
             voters=self.voters,
             recovery=self.recovery,
+            node_settings=tuple(self.node_settings.get(n, NodeSettings(n, {})) for n in settings),
         )
 
     def _full(self, cluster_id: str, controller: int, coordinator_term: int) -> MetadataDelta:
@@ -310,6 +320,7 @@ class ClusterState:
             access=self.access.whole(),
             voters=self.voters,
             recovery=self.recovery,
+            node_settings=tuple(self.node_settings.values()),
         )
 
     def _place(self, meta: ShardMeta) -> None:

@@ -20,6 +20,7 @@ from antiphon.model.groups import GetGroups
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
+from antiphon.model.node_settings import AlterNodeSettings, GetNodeSettings
 from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.requests import (
     AlterAcls,
@@ -338,6 +339,8 @@ ACCESS: Final[dict[type, Check]] = {
     AlterUser: _cluster(Operation.ALTER),
     AlterAcls: _cluster(Operation.ALTER),
     AlterQuota: _cluster(Operation.ALTER),
+    GetNodeSettings: _cluster(Operation.DESCRIBE_CONFIGS),
+    AlterNodeSettings: _cluster(Operation.ALTER_CONFIGS),
     NewProducerId: _producer_id,
     AppendBatch: _append,
     Fetch: _fetch,

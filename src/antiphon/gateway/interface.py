@@ -11,7 +11,7 @@ Shards are named by their cluster-wide id. A call for a shard that this node doe
 lead raises `NotLeaderError` with the leader's node id (or None) in its details.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from antiphon.errors import NotLeaderError
@@ -24,6 +24,7 @@ from antiphon.model.events import Event
 from antiphon.model.findings import AuditNote
 from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
+from antiphon.model.node_settings import NodeSettings, Told
 from antiphon.model.plans import Plan
 from antiphon.model.requests import (
     AdminRequest,
@@ -89,12 +90,27 @@ class NodeQuestions(Protocol):
         ...
 
 
+class NodeValues(Protocol):
+    """The settings of this node that are changed while it runs.
+
+    Attributes:
+        entries: what the metadata says for each node, and for all (`ALL_NODES`).
+    """
+
+    entries: Mapping[int, NodeSettings]
+
+    def values(self, name: str) -> list[Told]:
+        """Every value that there is of a setting here, the one that counts first. Raises InvalidRequestError."""
+        ...
+
+
 class Gateway(Protocol):
     """The node, as its listeners see it. All methods run on the node's event loop.
 
     Attributes:
         events: what happened to nodes, topics and shards lately, as this node heard of it; the oldest first.
         questions: what nodes ask each other.
+        settings: of this node, which are changed while it runs.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         rehearse: given metadata and a request, what the coordinator would decide on it; raises what it would refuse it with.
             Takes as long as there are shards, and may be called from any thread.
@@ -113,6 +129,7 @@ class Gateway(Protocol):
     node_id: int
     cluster_id: str
     check_request: Callable[[int], None]
+    settings: NodeValues
     rehearse: Rehearse
     rehearse_access: RehearseAccess
     transactions: ShardTransactions

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from antiphon import system
-from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationError, UnauthenticatedError
+from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationError
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
@@ -21,7 +21,7 @@ from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
 from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.connection import Answer, Connection, Inbox
 from antiphon.kafka.fetch_sessions import SESSIONS_MAX
-from antiphon.kafka.framing import LENGTH_BYTES, RequestHeader, read_header
+from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.groups.told import HostedGroups
@@ -36,7 +36,7 @@ from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
 from antiphon.kafka.handlers.group_settings import GroupSettings
 from antiphon.kafka.handlers.groups import GroupHandler
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
-from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler
+from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler, bare_login
 from antiphon.kafka.handlers.markers import MarkersHandler
 from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
 from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
@@ -58,7 +58,7 @@ from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import ELEMENTS_MAX, Reader, TooManyElementsError
 from antiphon.kafka.schema import Message
 from antiphon.kafka.topic_config import TOPICS_ON_DEMAND, TopicDefaults
-from antiphon.security.authenticator import FAILED_DELAY_S, Authenticator
+from antiphon.security.authenticator import Authenticator
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
 from antiphon.transactions.service import GROUP_SHARDS, TransactionService
@@ -114,12 +114,12 @@ def _handlers(
     service: TransactionService,
     aside: OneThread,
     shares: SharePartitions,
+    defaults: TopicDefaults,
 ) -> Handlers:
     groups = config.groups
     cache = MetadataCache(gateway)
     offsets, pending, asker = service.offsets, service.pending, service.asker
     group_offsets = GroupOffsetsHandler(gateway, coordinator, offsets, pending)
-    defaults = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
     return Handlers(
         produce=ProduceHandler(gateway, cache, config.quotas, asker),
         fetch=FetchHandler(gateway, cache, config.quotas, config.fetch_sessions_max),
@@ -134,12 +134,10 @@ def _handlers(
         group_admin=GroupAdminHandler(coordinator, offsets, pending),
         consumer_groups=ConsumerGroupHandler(gateway, coordinator, groups.metadata_bytes_max),
         share_groups=ShareGroupHandler(gateway, coordinator, groups.metadata_bytes_max),
-        share_fetch=ShareFetchHandler(gateway, cache, config.quotas, shares, groups.share),
+        share_fetch=ShareFetchHandler(gateway, cache, config.quotas, shares),
         share_offsets=ShareOffsetsHandler(gateway, coordinator, service.share_states),
         topics=TopicHandler(gateway, cache, defaults, config.quotas),
-        configs=ConfigHandler(
-            gateway, cache, defaults, GroupSettings(config.groups, coordinator, service.share_asker)
-        ),
+        configs=ConfigHandler(gateway, cache, GroupSettings(gateway, coordinator, service.share_asker)),
         elections=ElectionHandler(gateway, cache),
         reassignments=ReassignmentHandler(gateway, cache),
         topic_partitions=TopicPartitionsHandler(gateway, cache),
@@ -174,8 +172,9 @@ class KafkaListener:
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
         self._aside = OneThread()
         self._shares = SharePartitions(gateway, transactions.share_asker, config.groups.share)
+        self.topics = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
         self._handlers = _handlers(
-            gateway, config, self._coordinator, transactions, self._aside, self._shares
+            gateway, config, self._coordinator, transactions, self._aside, self._shares, self.topics
         )
         self.hosted = transactions.told_groups.host = HostedGroups(gateway, self._coordinator, self._shares)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
@@ -208,6 +207,17 @@ class KafkaListener:
     def connections(self) -> int:
         """Open connections."""
         return len(self._connections)
+
+    @property
+    def groups(self) -> GroupConfig:
+        """Bounds and delays of groups, as they are now."""
+        return self._coordinator.config
+
+    def settings_changed(self, topics: TopicDefaults, groups: GroupConfig) -> None:
+        """The node's settings are these from now on."""
+        self.topics.become(topics)
+        self._coordinator.take(groups)
+        self._shares.take(groups.share)
 
     async def start(self, sock: socket.socket | None = None, tls: ServerTls | None = None) -> None:
         """Listen, on an already bound socket where one is given; with `tls` to TLS only. Raises PortInUseError."""
@@ -291,7 +301,7 @@ class KafkaListener:
         self.requests += 1
         session = answer.connection.session
         if session.takes_bare_messages and session.has_begun:
-            answer.connection.start_task(_bare(frame, answer), "kafka login")
+            answer.connection.start_task(bare_login(frame, answer), "kafka login")
             return
         header, reader = read_header(frame, self._apis)
         answer.times = self.request_times[header.api.name]
@@ -481,20 +491,3 @@ async def _carried_out(
         answer.next_turn,
     )
     return await handler(request, context)
-
-
-async def _bare(frame: memoryview, answer: Answer) -> None:
-    """A message of a login without Kafka's header. What is wrong can only be told by closing the connection."""
-    try:
-        told = answer.connection.session.step(bytes(frame))
-    except UnauthenticatedError:
-        await asyncio.sleep(FAILED_DELAY_S)
-        answer.connection.abort()
-        return
-    except NotReadyError as error:
-        answer.connection.fail(error.message)
-        return
-    if not answer.connection.has_place():
-        answer.connection.abort()
-        return
-    answer.send(len(told).to_bytes(LENGTH_BYTES, "big") + told)

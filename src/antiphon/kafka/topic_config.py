@@ -5,7 +5,8 @@ its proper code, and Kafka's rules for a topic's name, so that a client is told 
 """
 
 import re
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from antiphon.model import internal
 
@@ -14,14 +15,18 @@ TRANSACTIONS_TABLE: Final = internal.TRANSACTIONS_TABLE
 NAME_LENGTH_MAX: Final = 249
 TOPICS_ON_DEMAND: Final = 2_000
 SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_ALL: Final = 3
 SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class TopicDefaults(NamedTuple):
-    """Are topics made that a client asks for the metadata of, and with how many partitions where nobody says?
+@dataclass(slots=True)
+class TopicDefaults:
+    """Are topics made that a client asks for the metadata of, and with how many partitions where nobody says? That may
+    change while the listener runs.
 
     `topics_max`: that there may be before none is made any more because somebody asked for it.
     """
@@ -29,6 +34,10 @@ class TopicDefaults(NamedTuple):
     auto_create: bool = True
     shards: int = 1
     topics_max: int = TOPICS_ON_DEMAND
+
+    def become(self, other: "TopicDefaults") -> None:
+        """What is so from now on, for whoever was given these."""
+        self.auto_create, self.shards, self.topics_max = other.auto_create, other.shards, other.topics_max
 
 
 # What a broker says of a setting that its topics may have, by the broker's name for it: the default, which is no node's.

@@ -370,7 +370,7 @@ def _too_many_jobs(header: BatchHeader, count: int) -> OverloadedError:
 def _too_many_producers(header: BatchHeader, count: int) -> OverloadedError:
     return OverloadedError(
         f"producer {header.producer_id} is new, the shard remembers {count} producers already, and the node more than "
-        "`producers` under [limits]: write with fewer producers, or raise that"
+        "`limits.producers`: write with fewer producers, or raise that (`antiphon node settings`)"
     )
 
 

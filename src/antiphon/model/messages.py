@@ -5,6 +5,7 @@ from antiphon.model.backup import BackupReply, BackupRequest
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups, GroupsReply
 from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
+from antiphon.model.node_settings import GetNodeSettings, NodeSettingsReply
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
@@ -43,10 +44,11 @@ Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
     | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions | IndexFind | IndexScan
-    | OrderedFind | OrderedScan | GetGroups
+    | OrderedFind | OrderedScan | GetGroups | GetNodeSettings
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
     | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply | TableTransactionReply
     | BackupReply | SessionsReply | IndexRows | OrderedKeys | GroupsReply
+    | NodeSettingsReply
 )  # fmt: skip

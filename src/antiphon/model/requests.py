@@ -17,6 +17,7 @@ from antiphon.model.counters import Counters
 from antiphon.model.findings import Finding, ScrubStatus
 from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
+from antiphon.model.node_settings import AlterNodeSettings
 from antiphon.model.placement import Placement, PlaceReplicas, RecoverShard
 from antiphon.model.quotas import Quota
 from antiphon.model.rows import Row, Version
@@ -483,5 +484,6 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
 AdminRequest = (
     CreateTopic | DeleteTopic | AlterTopic | ElectLeader | MoveReplica | DrainNode | RemoveNode | Rebalance | SplitShard
     | AlterUser | AlterAcls | AlterQuota | PlaceReplicas | AlterVoters | RecoverShard
+    | AlterNodeSettings
 )  # fmt: skip
 """What the coordinator carries out for a client."""

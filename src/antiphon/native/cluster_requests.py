@@ -11,6 +11,12 @@ from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
 from antiphon.model.internal import NODES_ONLY
+from antiphon.model.node_settings import (
+    NODE_SETTINGS,
+    AlterNodeSettings,
+    GetNodeSettings,
+    NodeSettingsReply,
+)
 from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.requests import (
     AdminRequest,
@@ -53,6 +59,7 @@ WAIT_MS_MAX: Final = 60_000
 NEWS_MAX: Final = 8  # requests of one connection that wait for newer metadata
 TRANSACTIONS_S: Final = 10.0
 REPLICA_BYTES: Final = 64  # of a node's status, about
+SETTING_BYTES: Final = 64  # of one setting of a node, about
 
 
 def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payload: memoryview) -> None:
@@ -139,6 +146,24 @@ def get_access(exchange: Exchange, request_id: int, _body: GetAccess, _payload: 
     """Answer with users, lists and quotas when there is room for them."""
     now = exchange.metadata_answers.access
     exchange.answer(request_id, now, lambda: len(memoryview(now())))
+
+
+def get_node_settings(
+    exchange: Exchange, request_id: int, _body: GetNodeSettings, _payload: memoryview
+) -> None:
+    """Answer with this node's settings that can be changed while it runs, and with what is set for all nodes."""
+    gateway = exchange.gateway
+    settings = gateway.settings
+
+    def now() -> NodeSettingsReply:
+        values = {
+            name: tuple((told.value, str(told.source)) for told in settings.values(name))
+            for name in NODE_SETTINGS
+        }
+        entries = tuple(settings.entries[node] for node in sorted(settings.entries))
+        return NodeSettingsReply(gateway.node_id, entries, values)
+
+    exchange.answer(request_id, now, lambda: SETTING_BYTES * len(NODE_SETTINGS) * (1 + len(settings.entries)))
 
 
 def create_topic(exchange: Exchange, request_id: int, body: CreateTopic, _payload: memoryview) -> None:
@@ -235,5 +260,7 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     AlterUser: administer,
     AlterAcls: administer,
     AlterQuota: administer,
+    GetNodeSettings: get_node_settings,
+    AlterNodeSettings: administer,
     NewProducerId: new_producer_id,
 }

@@ -89,6 +89,11 @@ class NativeListener:
         self._refusal_told_s = self._stranger_told_s = -TELL_EVERY_S
         self._log = structlog.get_logger()
 
+    def bound(self, connections: int, of_address: int) -> None:
+        """Hold at most so many connections from now on, and of one address; those that are open stay."""
+        self.limits = self.limits._replace(connections=connections, address_connections=of_address)
+        self._addresses.most = of_address
+
     async def start(
         self, host: str, port: int, sock: socket.socket | None, host_told: str, tls: "ServerTls | None" = None
     ) -> str:

@@ -5,7 +5,6 @@ So does an error of the disk while new segments are written: the old ones are st
 damaged, as for any other reader.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +15,11 @@ from antiphon import system
 from antiphon.errors import DamagedLogError
 from antiphon.log.compaction import CompactionPass, Extent, extent_of, is_due
 from antiphon.node.mending import is_over
+from antiphon.node.pauses import Pauses
 
 if TYPE_CHECKING:
+    import asyncio
+
     from antiphon.errors import AntiphonError
     from antiphon.log.operations import LogOp
     from antiphon.log.wal import Wal
@@ -32,15 +34,17 @@ class _Due(NamedTuple):
 
 
 class LogCleaner:
-    """See the module's text; of one node, on its event loop."""
+    """See the module's text; of one node, on its event loop.
+
+    Attributes:
+        pauses: between two passes, and to keep to the rate.
+    """
 
     def __init__(self, node: "NodeContext", wal: "Wal") -> None:
-        settings = node.config.cleaner
         self._node = node
+        self._settings = node.config.cleaner  # which may change
         self._wal = wal
-        self._bytes_per_s = settings.bytes_per_s
-        self._memory = settings.memory
-        self._backoff_s = settings.backoff_ms / 1000
+        self.pauses = Pauses()
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
@@ -49,7 +53,7 @@ class LogCleaner:
             due = None if self._wal.refuses_clients else self._most_due()
             if due is not None:
                 await self.clean(due.host, due.extent)
-            await asyncio.sleep(self._backoff_s)
+            await self.pauses.rest(self._settings.backoff_ms / 1000)
 
     @property
     def dirty_ratio(self) -> float:
@@ -82,7 +86,7 @@ class LogCleaner:
         log, rules, metrics = host.log, host.log.config.compaction, self._node.metrics
         if rules is None:
             return
-        work = CompactionPass(log, rules, extent, self._memory)
+        work = CompactionPass(log, rules, extent, self._settings.memory)
         try:
             while not is_over(host) and (piece := work.plan()) is not None:
                 began_s = self._node.loop.time()
@@ -128,8 +132,8 @@ class LogCleaner:
 
     async def _rest(self, size: int, took_s: float) -> None:
         """Keep to the rate, and leave at least half of the time to others: records are looked at one by one."""
-        due_s = size / self._bytes_per_s if self._bytes_per_s else 0.0
-        await asyncio.sleep(max(due_s, took_s))
+        rate = self._settings.bytes_per_s
+        await self.pauses.rest(max(size / rate if rate else 0.0, took_s))
 
 
 def extent_now(host: "Partition") -> Extent:

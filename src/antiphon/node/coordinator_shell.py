@@ -101,7 +101,7 @@ class CoordinatorShell:
     def __init__(self, node: CoordinatorNode, host: Partition) -> None:
         self._node = node
         self._host = host
-        self._config = coordinator_config(node.config)
+        self.config = coordinator_config(node.config)
         self._log = structlog.get_logger().bind(part="coordinator")
         self._metadata = MetadataFold(host.log.log_start, node.metrics)
         self._trim = MetadataTrim(host, node.loop)
@@ -220,7 +220,7 @@ class CoordinatorShell:
         self._pushed = dict.fromkeys(self.state.nodes, self.state.version)
         self._pushed_at_beat = dict(self._pushed)
         self._proposed.clear()
-        self._coordinator = Coordinator(self._config, self.state)
+        self._coordinator = Coordinator(self.config, self.state)
         self._log.info("coordinator_started", term=self._host.state.term, version=self.state.version)
         self._announce()
         self._drive(self._coordinator.start, self._now_ms(), tuple(sorted(self._refused)))

@@ -69,6 +69,11 @@ class DiskCare:
         self._node.spawn(self.cleaner.run())
         self._node.spawn(self._mending.run(self.scrub.read_again))
 
+    def settings_changed(self) -> None:
+        """What is done for the disk goes by other settings from now on."""
+        self.scrub.settings_changed()
+        self.cleaner.pauses.end()
+
     def look(self) -> None:
         """Now and then: what is wrong with this node, and what room is left?"""
         self._reserve.look()

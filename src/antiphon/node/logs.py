@@ -152,22 +152,43 @@ def _render(_logger: object, _name: str, event: Any) -> str:
     return msgspec.json.encode(event, enc_hook=str).decode()
 
 
+def set_level(level: str) -> None:
+    """From now on this process's log has lines from this level on, whoever writes them."""
+    _level.lowest = getattr(logging, level.upper())
+
+
+class _Level:
+    lowest = logging.INFO
+
+
+_level: Final = _Level()
+
+
+def _drop_lower(_logger: object, name: str, event: Any) -> Any:
+    """A logger that is bound keeps what it was bound with, so the level is looked at here."""
+    if getattr(logging, name.upper(), logging.ERROR) < _level.lowest:
+        raise structlog.DropEvent
+    return event
+
+
 def open_log(directory: Path, level: str, node_id: int, settings: LogFiles) -> LogFile:
     """Send this process's structured logs to DIR/node.log from `level` on. Returns the file, for the caller to close."""
     global _file  # noqa: PLW0603 - a process has one log, as structlog has one configuration
     file = _file = LogFile(directory / LOG_FILE, settings)
     structlog.configure(
         processors=[
+            _drop_lower,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _render,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", file)),
         context_class=dict,
         cache_logger_on_first_use=False,
     )
+    set_level(level)
     structlog.contextvars.clear_contextvars()
     structlog.get_logger().info("log_opened", node=node_id)
     return file

@@ -40,6 +40,7 @@ from antiphon.node.gauges import (
 )
 from antiphon.node.injected_faults import InjectedFaults
 from antiphon.node.known_voters import KnownVoters
+from antiphon.node.live_settings import LiveSettings
 from antiphon.node.local_backups import LocalBackups
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
@@ -93,7 +94,8 @@ class Node:
         make_wal: Callable[..., Wal] = WalThread,
         stores: StoreEngine | None = None,
     ) -> None:
-        self.config = check_config(config)
+        self.settings = LiveSettings(check_config(config))
+        config = self.config = self.settings.config
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id
         self.limits, self.session_bounds = config.limits, config.sessions
@@ -135,6 +137,8 @@ class Node:
         self.transactions = LocalTransactions(self.replicas, self.link)
         self.backups = LocalBackups(self, self.replicas, self.snapshots)
         self.gateway = self._make_gateway()
+        for follower in (self.shards.settings.read_again, self.care.settings_changed, partial(_bound, self)):
+            self.settings.follow(follower)
         self.coordinator: CoordinatorShell | None = None
         self._long_lived = LongLived()
         self._alive: set[int] = set()  # as the metadata last said
@@ -417,6 +421,7 @@ class Node:
         nodes = self.view.nodes
         for link in self.network.follow(nodes):
             self.spawn(link.close())
+        self.settings.take(self.view.node_settings)  # before shards take over those of their topics
         self.shards.reconcile()
         own_voter.follow_voters(self, self.shards, is_registered=self.agent.registered.is_set())
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
@@ -482,3 +487,9 @@ class Node:
             await self.gateway.elect_leader(shard_id)
         except AntiphonError as error:
             self._log.error("leadership_not_given_up", shard=shard_id, error=error.message)
+
+
+def _bound(node: Node) -> None:
+    """Settings have changed, and with them how much the node that coordinates lets clients make."""
+    if node.coordinator is not None:
+        node.coordinator.config.capacity.become(node.limits.capacity)

@@ -21,7 +21,14 @@ from antiphon.errors import (
 )
 from antiphon.gateway.answers import Admit, AnsweredWithBulk, Done, awaited
 from antiphon.gateway.backups import ShardBackups
-from antiphon.gateway.interface import NodeQuestions, Rehearse, RehearseAccess, ShardRequest, TableRead
+from antiphon.gateway.interface import (
+    NodeQuestions,
+    NodeValues,
+    Rehearse,
+    RehearseAccess,
+    ShardRequest,
+    TableRead,
+)
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
@@ -100,6 +107,11 @@ class OwnNode(Protocol):
         """See Gateway."""
         ...
 
+    @property
+    def settings(self) -> NodeValues:
+        """See Gateway."""
+        ...
+
     def link(self, node_id: int) -> PeerLink:
         """The connection to a node; UnavailableError for one that is not known."""
         ...
@@ -160,7 +172,8 @@ class NodeGateway:
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self.note_audit: Callable[..., Coroutine[Any, Any, None]] = own.care.audit.take
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
-        self.rehearse: Rehearse = partial(rehearse, coordinator_config(config))  # see Gateway
+        self.rehearse: Rehearse = lambda meta, request: rehearse(coordinator_config(config), meta, request)
+        self.settings: NodeValues = own.settings  # see Gateway
         self.rehearse_access: RehearseAccess = lambda request: changes(self.access, request)  # see Gateway
         self.submit_append = RecordIntake(replicas).append  # see Gateway
         self._follow_keys = count(1)

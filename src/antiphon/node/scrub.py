@@ -34,6 +34,7 @@ from antiphon.model.findings import OF_NODE, ScrubStatus
 from antiphon.node.findings import Noted
 from antiphon.node.mending import KIND as DAMAGED
 from antiphon.node.mending import is_over, text_of
+from antiphon.node.pauses import Pauses
 
 if TYPE_CHECKING:
     from antiphon.log.disk import Disk
@@ -58,15 +59,18 @@ _END: Final = -1
 
 
 class Scrub:
-    """See the module's text; of one node, on its event loop."""
+    """See the module's text; of one node, on its event loop.
+
+    Attributes:
+        pauses: to keep to the rate.
+    """
 
     def __init__(self, node: "NodeContext", findings: "Findings", mending: "Mending") -> None:
-        settings = node.config.scrub
         self._node = node
+        self._settings = node.config.scrub  # which may change
         self._findings = findings
         self._mending = mending
-        self._rate = settings.bytes_per_s
-        self._interval_ms = settings.interval_s * 1000
+        self.pauses = Pauses()
         self._path = os.path.join(node.config.dir, BOOK_NAME)
         self._read_ms = _load_book(node.disk, self._path)  # by shard
         self._asked: set[int] = set()
@@ -81,8 +85,8 @@ class Scrub:
         shard_id, done, total = self._now
         metrics = self._node.metrics
         return ScrubStatus(
-            self._rate,
-            self._interval_ms // 1000,
+            self._settings.bytes_per_s,
+            self._settings.interval_s,
             shard_id,
             min(done, total),
             total,
@@ -110,6 +114,11 @@ class Scrub:
     def read_again(self, shard_id: int) -> None:
         """Something was damaged there, and there may be more: it is due as soon as it is mended."""
         self._asked.add(shard_id)
+
+    def settings_changed(self) -> None:
+        """More may be due now, or less; and the rate is another one."""
+        self.pauses.end()
+        self._wake.set()
 
     # -- the work -----------------------------------------------------------------------------------------------
 
@@ -141,7 +150,7 @@ class Scrub:
     def _is_time(self, shard_id: int, now_ms: int) -> bool:
         # A clock that was set back lets no shard wait for longer.
         since_ms = now_ms - self._read_ms.get(shard_id, 0)
-        return self._rate > 0 and not 0 <= since_ms < self._interval_ms
+        return self._settings.bytes_per_s > 0 and not 0 <= since_ms < self._settings.interval_s * 1000
 
     async def _read(self, shard_id: int) -> None:
         """Read one shard to its end, or to the first thing that is wrong."""
@@ -252,7 +261,7 @@ class Scrub:
         shard_id, done, total = self._now
         self._now = (shard_id, done + size, total)
         self._node.metrics.scrub_bytes += size
-        await asyncio.sleep((size + cost) / (self._rate or ON_REQUEST_BYTES_S))
+        await self.pauses.rest((size + cost) / (self._settings.bytes_per_s or ON_REQUEST_BYTES_S))
 
     async def _note_read(self, shard_id: int) -> None:
         """Remember when this shard was read, also over a restart. What cannot be written down is read again sooner."""

@@ -53,6 +53,10 @@ class SettingsBook:
         self._known[topic.topic_id] = (topic.profile, topic.config, settings)
         return settings
 
+    def read_again(self) -> None:
+        """The node's own settings have changed, which topics have where they say nothing."""
+        self._known.clear()
+
     def forget(self, topics: set[bytes]) -> None:
         """Keep only what is known of these topics."""
         for topic_id in [known for known in self._known if known not in topics]:

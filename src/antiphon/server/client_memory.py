@@ -127,11 +127,14 @@ def add_memory_gauges(gauges: dict[str, tuple[str, Callable[[], float]]], budget
 
 
 def add_connection_gauges(
-    gauges: dict[str, tuple[str, Callable[[], float]]], name: str, count: Callable[[], int], limit: int
+    gauges: dict[str, tuple[str, Callable[[], float]]],
+    name: str,
+    count: Callable[[], int],
+    limit: Callable[[], int],
 ) -> None:
     """Show how many connections a listener has of how many."""
     gauges[f"antiphon_{name}_connections"] = (f"Connections of {name} clients", count)
-    gauges[f"antiphon_{name}_connections_limit"] = ("Above so many, they are turned away", lambda: limit)
+    gauges[f"antiphon_{name}_connections_limit"] = ("Above so many, they are turned away", limit)
 
 
 def _add_pool(gauges: dict[str, tuple[str, Callable[[], float]]], name: str, pool: Pool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from antiphon.server.file_limits import connection_shares, places
+from antiphon.server.followed_settings import group_config
 
 if TYPE_CHECKING:
     from antiphon.gateway.budget import Pool
@@ -128,7 +129,6 @@ async def start_kafka(
     """Listen for Kafka's clients; returns the listener and its address. With `faults` it does wrong as they say."""
     from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
 
-    chosen, shared = config.consumer_groups, config.share_groups
     told = KafkaListenerConfig(
         auto_create_topics=config.auto_create_topics,
         shards_default=config.num_partitions,
@@ -136,13 +136,7 @@ async def start_kafka(
         authenticator=guards.authenticator,
         quotas=guards.quotas,
     )
-    told = told._replace(
-        groups=told.groups.bounded(
-            (chosen.heartbeat_interval_ms, chosen.session_timeout_ms, chosen.max_size),
-            (shared.heartbeat_interval_ms, shared.session_timeout_ms, shared.max_size),
-            (shared.record_lock_duration_ms, shared.delivery_count_limit, shared.partition_max_record_locks),
-        )
-    )
+    told = told._replace(groups=group_config(config, told.groups))
     most = places(connection_shares().kafka, tls=tls is not None)
     connections = min(told.connections_max, most.connections)
     told = told._replace(

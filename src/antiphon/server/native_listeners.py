@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from antiphon.native.exchange import NativeLimits
-from antiphon.native.listener import NativeListener
+from antiphon.native.listener import PEER_ROOM, NativeListener
 from antiphon.native.session import Greets
 from antiphon.server.file_limits import Places, connection_shares, places
 
 if TYPE_CHECKING:
     from antiphon.gateway.budget import Pool
+    from antiphon.node.config import NodeConfig
     from antiphon.node.node import Node
     from antiphon.security.tls import ServerTls
 
@@ -33,11 +34,22 @@ def nodes_listener(node: "Node", pool: "Pool") -> NativeListener | None:
     return _listener(node, share, greets, pool)
 
 
+def bound_connections(listener: NativeListener, config: "NodeConfig") -> None:
+    """Let a listener for clients hold as many connections as the node's settings say now, and the process has files for."""
+    connections = _connections_of_clients(config)
+    listener.bound(connections, config.limits.of_address(connections))
+
+
+def _connections_of_clients(config: "NodeConfig") -> int:
+    most = places(max(16, connection_shares().native - PEER_ROOM), tls=config.security.tls.on).connections
+    return min(config.limits.connections, most)
+
+
 def _listener(node: "Node", share: Places, greets: Greets, pool: "Pool") -> NativeListener:
     limits = node.limits
     security = node.network.security
     for_nodes = greets in {Greets.NODES, Greets.PROVEN_NODES}
-    connections = share.connections if for_nodes else limits.connections
+    connections = share.connections if for_nodes else _connections_of_clients(node.config)
     made = NativeListener(
         node.gateway,
         node.network.accepted,

@@ -15,14 +15,12 @@ import structlog
 
 from antiphon import tracing
 from antiphon.errors import AntiphonError
-from antiphon.native.listener import PEER_ROOM
 from antiphon.node import injected_faults, memory
 from antiphon.node.config import NodeConfig
 from antiphon.node.injected_faults import HurtDisk, InjectedFaults
-from antiphon.node.logs import bound_output, open_log
+from antiphon.node.logs import bound_output, open_log, set_level
 from antiphon.security.exposure import refuse_believing, refuse_exposure
 from antiphon.security.private_files import only_private_files, private_folder
-from antiphon.server.file_limits import connection_shares, places
 from antiphon.server.server import Server, Sockets
 
 SWITCH_INTERVAL_S: Final = 0.0005  # how long the loop may keep the WAL thread from reporting a finished sync
@@ -83,6 +81,7 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[b
     faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
     _trace(config.node_id)
     server = Server(config, sockets, None if faults is None else HurtDisk(faults), faults)
+    server.node.settings.follow(lambda: set_level(server.node.config.log_level))
     if faults is not None:
         loop.add_signal_handler(signal.SIGUSR1, faults.take)
         faults.take(at_start=True)
@@ -128,8 +127,6 @@ def run_node(
     memory.settle()
     file = open_log(Path(config.dir), config.log_level, config.node_id, config.log)
     raise_file_limit()
-    most = places(max(16, connection_shares().native - PEER_ROOM), tls=config.security.tls.on)
-    config.limits.connections = min(config.limits.connections, most.connections)
     began = time.monotonic()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

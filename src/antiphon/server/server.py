@@ -22,12 +22,12 @@ from antiphon.server.client_memory import (
 )
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
+from antiphon.server.followed_settings import KeptSettings, transaction_config
 from antiphon.server.group_lag import add_group_lag
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
 from antiphon.server.secrets import settings_of, shared_secret
 from antiphon.server.share_gauges import add_share_gauges
-from antiphon.transactions.coordinator import TransactionConfig
 from antiphon.transactions.service import TransactionService
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Server:
         finishes_epochs: bool = True,
     ) -> None:
         node = self.node = Node(config, disk, faults, make_wal, stores)
+        config = node.config  # its own: some settings change while it runs
         self.authenticator = Authenticator(
             settings_of(config), node.gateway.access, node.metrics, shared_secret(config, node.disk)
         )
@@ -91,10 +92,7 @@ class Server:
         self.native = clients_listener(node, self.memory.pools["native"])
         self.native.authenticator = self.authenticator
         self.native.quotas = self.quotas
-        chosen = config.transactions
-        self.transactions = TransactionService(
-            node.gateway, TransactionConfig.bounded(chosen.timeout_max_ms, chosen.id_expiration_s * 1000)
-        )
+        self.transactions = TransactionService(node.gateway, transaction_config(config))
         add_transaction_gauges(node.metrics.gauges, self.transactions.coordinator)
         self.peers = nodes_listener(node, self.memory.pools["native"])
         for native in self._natives:
@@ -108,6 +106,7 @@ class Server:
         self._sockets = dict(sockets or {})
         self._finishes_epochs = finishes_epochs
         self._stop_finisher: Callable[[], None] | None = None
+        KeptSettings(node, self.native, self.transactions.coordinator, lambda: self.kafka)
 
     async def start(self) -> None:
         """Bind, recover, join. Returns when the node serves, which may be before it is part of the cluster.
@@ -175,16 +174,19 @@ class Server:
     def _show_connections(self) -> None:
         gauges = self.node.metrics.gauges
         for name, native in zip(("native", "peer"), self._natives, strict=False):
-            sessions, limit = native.sessions, native.limits.connections
-            add_connection_gauges(gauges, name, partial(len, sessions), limit)
+            sessions = native.sessions
+            add_connection_gauges(gauges, name, partial(len, sessions), partial(_limit_of, native))
         kafka, http, oxia = self.kafka, self.http, self.oxia
         if oxia is not None:
             connections = oxia.open_connections
-            add_connection_gauges(gauges, "oxia", partial(len, connections), oxia.config.connections_max)
+            most = oxia.config.connections_max
+            add_connection_gauges(gauges, "oxia", partial(len, connections), lambda: most)
         if kafka is not None:
-            add_connection_gauges(gauges, "kafka", lambda: kafka.connections, kafka.connections_max)
+            add_connection_gauges(gauges, "kafka", lambda: kafka.connections, lambda: kafka.connections_max)
         if http is not None:
-            add_connection_gauges(gauges, "http", partial(len, http.open_connections), http.connections_max)
+            add_connection_gauges(
+                gauges, "http", partial(len, http.open_connections), lambda: http.connections_max
+            )
 
     @property
     def _natives(self) -> "list[NativeListener]":
@@ -209,3 +211,7 @@ class Server:
         for native in natives:
             await native.hang_up()
         await node.close()
+
+
+def _limit_of(native: "NativeListener") -> int:
+    return native.limits.connections

@@ -15,6 +15,7 @@ from pathlib import Path
 from antiphon.kafka.apis import APIS
 from antiphon.lake.targets.kinds import table_of_kinds
 from antiphon.lake.values.formats import table_of_formats
+from antiphon.model.node_settings import NODE_SETTINGS
 from antiphon.replication.commit_rule import table_of_rules
 from antiphon.replication.replica_state import (
     CANDIDACIES,
@@ -129,6 +130,20 @@ def http_api(_root: Path) -> str:
     return "\n".join(table())
 
 
+def node_settings(_root: Path) -> str:
+    """The settings that can be changed while nodes run."""
+    rows = [
+        "| setting | Kafka's name | value | default | a change counts |",
+        "|---|---|---|---|---|",
+    ]
+    for one in NODE_SETTINGS.values():
+        kafka = f"`{one.kafka}`" if one.kafka else "-"
+        span = ", ".join(one.words) if one.words else f"{one.least:,} to {one.most:,}"
+        default = one.default if one.words else f"{int(one.default):,}"
+        rows.append(f"| `{one.name}` | {kafka} | {span} | {default} | {one.effect} |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
     "api": http_api,
     "capacity": lambda _: table_of_clusters(our_costs()),
@@ -142,6 +157,7 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "leader phases": lambda _: state_diagram(LEADER_PHASES, LeaderPhase.STARTING),
     "log conditions": lambda _: state_diagram(LOG_CONDITIONS, *LogCondition),
     "jobs": lambda _: table_of_jobs(),
+    "node settings": node_settings,
     "requirements": requirement_table,
     "simulated faults": lambda _: table_of_faults(),
     "simulated workloads": lambda _: table_of_workloads(),

@@ -106,6 +106,13 @@ class ConsumerGroups:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
+    def take(self, bounds: GroupBounds) -> None:
+        """The bounds are these from now on, also of groups that are here."""
+        self.bounds = bounds
+        for led in self._led:
+            for hosted in led.hosted.values():
+                hosted.group.bounds = bounds
+
     def start(self) -> None:
         """Begin to follow who leads."""
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="consumer groups")

@@ -36,11 +36,16 @@ class _Hosted(NamedTuple):
 
 
 class GroupCoordinator:
-    """The groups of this node. Methods raise NotLeaderError where another node coordinates."""
+    """The groups of this node. Methods raise NotLeaderError where another node coordinates.
+
+    Attributes:
+        config: bounds and delays.
+        consumers, shares: groups of the consumer protocol, and share groups.
+    """
 
     def __init__(self, gateway: Gateway, config: GroupConfig, *, table_shards: int) -> None:
         self._gateway = gateway
-        self._config = config
+        self.config = config
         self._table = InternalTable(gateway, GROUPS_TABLE, table_shards, "group")
         self.consumers = ConsumerGroups(gateway, self._table, config.consumer)
         self.shares = ConsumerGroups(gateway, self._table, config.share.members, SHARES)
@@ -49,6 +54,12 @@ class GroupCoordinator:
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
+
+    def take(self, config: GroupConfig) -> None:
+        """The bounds are these from now on, also of groups that are here; what members were told holds until then."""
+        self.config = config
+        self.consumers.take(config.consumer)
+        self.shares.take(config.share.members)
 
     def start(self) -> None:
         """Begin to watch who leads the shards of the table."""
@@ -193,7 +204,7 @@ class GroupCoordinator:
     def _check_room(self, request: Join) -> None:
         """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""
         kept = sum(self._kept_bytes.values())
-        if kept + protocols_bytes(request.protocols) > self._config.kept_bytes_max:
+        if kept + protocols_bytes(request.protocols) > self.config.kept_bytes_max:
             raise OverloadedError(f"this node keeps {kept} bytes about the members of groups already")
 
     async def _answer(self, group: ClassicGroup, token: "asyncio.Future[Joined | Synced]") -> Joined | Synced:
@@ -212,7 +223,7 @@ class GroupCoordinator:
         if len(self._hosted) >= GROUPS_MAX:
             raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
         place = self.home(group_id)
-        group = ClassicGroup(group_id, self._config)
+        group = ClassicGroup(group_id, self.config)
         self._hosted[group_id] = _Hosted(group, *place)
         return group
 

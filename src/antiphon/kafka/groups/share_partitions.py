@@ -11,7 +11,7 @@ read before anything else: what this node wrote is its own, by the row's owner.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -59,6 +59,7 @@ class Share:
         self.owner = system.new_uuid().bytes
         self.made_at = 0
         self.machine = SharePartition(0)
+        self.own_settings: Mapping[str, str] = {}  # as an operator set them for the group
         self.settings = ShareSettings()
         self.version = ABSENT
         self.stored = UNKNOWN
@@ -87,7 +88,7 @@ class SharePartitions:
     def __init__(self, gateway: Gateway, asker: ShareStateAsker, config: ShareConfig) -> None:
         self._gateway = gateway
         self._asker = asker
-        self._config = config
+        self.config = config
         self._shares: dict[Place, Share] = {}
         self._loading: dict[Place, asyncio.Task[Share]] = {}
         self._due: dict[str, dict[Share, None]] = {}  # by group: to be stored, or asked about
@@ -114,6 +115,12 @@ class SharePartitions:
     def has_room(self) -> bool:
         """May more records be in flight on this node?"""
         return self._spans < SPANS_MAX
+
+    def take(self, config: ShareConfig) -> None:
+        """The bounds are these from now on, where a group has none of its own."""
+        self.config = config
+        for share in self:
+            self._bound(share)
 
     async def stop(self) -> None:
         """Hold nothing any more."""
@@ -166,7 +173,7 @@ class SharePartitions:
         return NotLeaderError(f"node {self._gateway.node_id} does not lead shard {shard_id}", leader=None)
 
     def _make_room(self) -> None:
-        if len(self._shares) + len(self._loading) < self._config.partitions_max:
+        if len(self._shares) + len(self._loading) < self.config.partitions_max:
             return
         idle = [
             share
@@ -237,7 +244,11 @@ class SharePartitions:
         return found.high_watermark if at.offset < 0 else at.offset
 
     def _take_settings(self, share: Share, told: ShareStates) -> None:
-        share.settings = settings_from(self._config.records, told.settings)
+        share.own_settings = told.settings
+        self._bound(share)
+
+    def _bound(self, share: Share) -> None:
+        share.settings = settings_from(self.config.records, share.own_settings)
         share.machine.bounds = share.settings.bounds
 
     def _put_of(self, share: Share, group_version: int = ABSENT) -> PutShareState:

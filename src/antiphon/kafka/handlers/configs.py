@@ -1,15 +1,16 @@
-"""DescribeConfigs and IncrementalAlterConfigs."""
+"""DescribeConfigs, IncrementalAlterConfigs and AlterConfigs."""
 
 import asyncio
 from typing import Final
 
 from antiphon.coordination.share_settings import SETTINGS
-from antiphon.coordination.topic_settings import BOOLEAN, INT, LIST, TOPIC_SETTINGS, TopicSetting
+from antiphon.coordination.topic_settings import LIST, TOPIC_SETTINGS, TopicSetting
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.handlers.group_settings import RESET, SET, SOURCES, GroupSettings, of_broker
+from antiphon.kafka.handlers.broker_settings import BrokerSettings
+from antiphon.kafka.handlers.group_settings import RESET, SET, GroupSettings
 from antiphon.kafka.handlers.refusals import (
     RefusedError,
     check_setting,
@@ -21,13 +22,7 @@ from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import described as d
 from antiphon.kafka.metadata_cache import MetadataCache
-from antiphon.kafka.topic_config import (
-    BROKER_DEFAULTS,
-    SOURCE_BROKER,
-    SOURCE_DEFAULT,
-    SOURCE_TOPIC,
-    TopicDefaults,
-)
+from antiphon.kafka.topic_config import SOURCE_DEFAULT, SOURCE_TOPIC
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
 from antiphon.model.requests import AlterTopic
@@ -55,20 +50,18 @@ THROTTLES: Final = frozenset(
 
 
 class ConfigHandler:
-    """Settings of topics and groups; of nodes those that tools look for."""
+    """Settings of topics, of groups, and of nodes."""
 
-    def __init__(
-        self, gateway: Gateway, cache: MetadataCache, defaults: TopicDefaults, groups: GroupSettings
-    ) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, groups: GroupSettings) -> None:
         self._gateway = gateway
         self._cache = cache
-        self._defaults = defaults
         self._groups = groups
+        self._brokers = BrokerSettings(gateway, cache, groups)
 
     async def describe(
         self, request: m.DescribeConfigsRequest, context: RequestContext
     ) -> m.DescribeConfigsResponse:
-        """Settings of topics, and of nodes those that tools look for; the others are in the node's file."""
+        """Settings of topics, groups and nodes."""
         results = []
         wanted = {
             (resource.resource_type, resource.resource_name): resource for resource in request.resources
@@ -85,7 +78,7 @@ class ConfigHandler:
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
         if wanted.resource_type in {BROKER, GROUP}:
-            refused, found = await self._of_nodes(wanted, rights)
+            refused, found = await self._of_nodes(wanted, request, rights)
             described.error_code = refused
             keys = wanted.configuration_keys
             described.configs = [one for one in found if keys is None or one.name in keys]
@@ -110,12 +103,12 @@ class ConfigHandler:
         return described
 
     async def _of_nodes(
-        self, wanted: m.DescribeConfigsResource, rights: Rights
+        self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest, rights: Rights
     ) -> tuple[int, list[m.DescribedSetting]]:
         """What nodes decide for themselves, and what holds for a group; or an error."""
         if wanted.resource_type == BROKER:
             if rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-                return code.NONE, self._broker_settings(wanted.resource_name)
+                return code.NONE, self._brokers.described(wanted.resource_name, request)
             return code.CLUSTER_AUTHORIZATION_FAILED, []
         if rights.may(Operation.DESCRIBE_CONFIGS, Resource.GROUP, wanted.resource_name):
             try:
@@ -124,33 +117,10 @@ class ConfigHandler:
                 return code.coordinator_code_of(error), []
         return code.GROUP_AUTHORIZATION_FAILED, []
 
-    def _broker_settings(self, name: str) -> list[m.DescribedSetting]:
-        """What tools look for: from the node's file, or the default. Only this node knows what its own file says."""
-        node = self._cache.endpoints.get(int(name)) if name.isascii() and name.isdigit() else None
-        if node is None:
-            return []
-        told, default = self._defaults, TopicDefaults()
-        found = [
-            of_broker("advertised.listeners", f"PLAINTEXT://{node.host}:{node.port}", SOURCE_BROKER),
-            of_broker("node.id", str(node.node_id), SOURCE_BROKER),
-            of_broker("broker.rack", node.rack or None, SOURCE_BROKER if node.rack else SOURCE_DEFAULT),
-        ]
-        if node.node_id == self._gateway.node_id:
-            creates, creates_source = str(told.auto_create).lower(), told.auto_create != default.auto_create
-            found += [
-                of_broker("auto.create.topics.enable", creates, SOURCES[creates_source], BOOLEAN),
-                of_broker("num.partitions", str(told.shards), SOURCES[told.shards != default.shards], INT),
-            ]
-            found += self._groups.of_nodes()
-        for own_name, topic_name in BROKER_DEFAULTS.items():
-            setting = TOPIC_SETTINGS[topic_name]
-            found.append(of_broker(own_name, setting.default, SOURCE_DEFAULT, setting.kafka_type))
-        return sorted(found, key=lambda one: one.name)
-
     async def alter(
         self, request: m.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> m.IncrementalAlterConfigsResponse:
-        """Change topics' settings."""
+        """Change some settings."""
         responses = [
             await self._altered(resource, request.validate_only, context.rights)
             async for resource in context.pace.each(request.resources)
@@ -193,9 +163,11 @@ class ConfigHandler:
         )
 
     async def _own_settings(self, resource: m.ReplacedResource) -> list[str]:
-        """Settings that a topic or group has of its own; those that are fixed when a topic is made stay."""
+        """Settings that a topic, group or broker has of its own; those that are fixed when a topic is made stay."""
         if resource.resource_type == GROUP:
             return sorted(SETTINGS)
+        if resource.resource_type == BROKER:
+            return self._brokers.set_for(resource.resource_name)
         if resource.resource_type != TOPIC:
             return []
         try:
@@ -227,9 +199,10 @@ class ConfigHandler:
 
     async def _alter(self, resource: m.AlterableResource, validate_only: bool, rights: Rights) -> None:
         configs = [one for one in resource.configs if not _is_no_throttle(one)]
-        if resource.resource_type == BROKER and not configs:
+        if resource.resource_type == BROKER:
             if not rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
                 raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be altered")
+            await self._brokers.alter(resource.resource_name, configs, validate_only=validate_only)
             return
         if resource.resource_type == GROUP:
             if not rights.may(Operation.ALTER_CONFIGS, Resource.GROUP, resource.resource_name):
@@ -238,7 +211,7 @@ class ConfigHandler:
             return
         if resource.resource_type != TOPIC:
             raise InvalidRequestError(
-                "only topics and groups have settings that can be altered here; a node's are in its file"
+                "only topics, groups and brokers have settings that can be altered here"
             )
         if not may(self._gateway, rights, Operation.ALTER_CONFIGS, resource.resource_name):
             raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED, "its settings may not be altered")

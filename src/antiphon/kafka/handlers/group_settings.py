@@ -3,25 +3,34 @@
 import asyncio
 from typing import Final
 
-import msgspec
-
 from antiphon.coordination import share_settings
-from antiphon.coordination.consumer_terms import GroupBounds
 from antiphon.coordination.topic_settings import INT, LIST, STRING
 from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError, UnknownTopicError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.messages import admin as m
-from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
+from antiphon.kafka.topic_config import (
+    SOURCE_BROKER,
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_ALL,
+    SOURCE_DYNAMIC_BROKER,
+)
 from antiphon.model.cluster import AskShareStates, SetShareSettings
+from antiphon.model.node_settings import NODE_SETTINGS, Source
 from antiphon.transactions.share_states import ShareStateAsker
 
 SET: Final = 0
 RESET: Final = 1
 SOURCE_GROUP: Final = 8
-SOURCES: Final = (SOURCE_DEFAULT, SOURCE_BROKER)  # by: does the node's file say it?
+SOURCES: Final = {
+    Source.NODE: SOURCE_DYNAMIC_BROKER,
+    Source.ALL: SOURCE_DYNAMIC_ALL,
+    Source.FILE: SOURCE_BROKER,
+    Source.DEFAULT: SOURCE_DEFAULT,
+}
 ID_BYTES_MAX: Final = 1024
 SET_S: Final = 10.0  # a first group waits for the table that is made for it
 PAUSE_S: Final = 0.1
@@ -30,57 +39,36 @@ PAUSE_S: Final = 0.1
 class GroupSettings:
     """See the module's text."""
 
-    def __init__(self, config: GroupConfig, coordinator: GroupCoordinator, asker: ShareStateAsker) -> None:
-        self._config = config
+    def __init__(self, gateway: Gateway, coordinator: GroupCoordinator, asker: ShareStateAsker) -> None:
+        self._gateway = gateway
         self._coordinator = coordinator
         self._asker = asker
 
     def of_nodes(self) -> list[m.DescribedSetting]:
-        """Kafka's settings of groups, as they are on this node."""
-        told, default = self._config, GroupConfig()
-        consumer, share = told.consumer, told.share
-        records, of_default = share.records, default.share.records
-        numbers = [
-            *_of_members("group.consumer.", consumer, default.consumer),
-            *_of_members("group.share.", share.members, default.share.members),
-            (
-                "group.share.delivery.count.limit",
-                records.delivery_count_limit,
-                of_default.delivery_count_limit,
-            ),
-            ("group.share.max.share.sessions", share.sessions_max, share.sessions_max),
-            (
-                "group.share.partition.max.record.locks",
-                records.partition_max_record_locks,
-                of_default.partition_max_record_locks,
-            ),
-            (
-                "group.share.record.lock.duration.ms",
-                records.record_lock_duration_ms,
-                of_default.record_lock_duration_ms,
-            ),
-        ]
-        assignors = ",".join(consumer.assignors)
+        """Kafka's settings of groups that are no nodes' here, as they are on this node."""
+        config, default = self._coordinator.config, GroupConfig()
+        consumer, sessions = config.consumer, config.share.sessions_max
         changed = consumer.assignors != default.consumer.assignors
+        assignors = SOURCE_BROKER if changed else SOURCE_DEFAULT
         protocols = "classic,consumer,share"
         return [
             of_broker("group.coordinator.rebalance.protocols", protocols, SOURCE_DEFAULT, LIST),
-            of_broker("group.consumer.assignors", assignors, SOURCES[changed], LIST),
+            of_broker("group.consumer.assignors", ",".join(consumer.assignors), assignors, LIST),
             of_broker("group.consumer.migration.policy", "disabled", SOURCE_DEFAULT, STRING),
-            *(of_broker(name, str(value), SOURCES[value != usual], INT) for name, value, usual in numbers),
+            of_broker("group.share.max.share.sessions", str(sessions), SOURCE_DEFAULT, INT),
         ]
 
     async def of_group(self, group: str) -> list[m.DescribedSetting]:
         """What holds for one group, be there one of this name or not."""
-        found = [
-            msgspec.structs.replace(one, name=one.name.removeprefix("group."))
-            for one in self.of_nodes()
-            if one.name.endswith((".heartbeat.interval.ms", ".session.timeout.ms"))
-        ]
+        found = []
+        for setting in NODE_SETTINGS.values():
+            if setting.kafka.endswith((".heartbeat.interval.ms", ".session.timeout.ms")):
+                value, place = self._gateway.settings.values(setting.name)[0]
+                found.append(of_broker(setting.kafka.removeprefix("group."), value, SOURCES[place], INT))
         own: dict[str, str] = {}
         if group:
             own = (await self._asker.ask(AskShareStates(group, reads=((bytes(16), 0),)))).settings
-        for name, value in share_settings.shown(self._config.share.records, own).items():
+        for name, value in share_settings.shown(self._coordinator.config.share.records, own).items():
             source = SOURCE_GROUP if name in own else SOURCE_DEFAULT
             kind = INT if value.isdigit() else STRING
             found.append(m.DescribedSetting(name=name, value=value, config_source=source, config_type=kind))
@@ -120,14 +108,6 @@ class GroupSettings:
                 await asyncio.sleep(PAUSE_S)
             else:
                 return
-
-
-def _of_members(prefix: str, now: GroupBounds, usual: GroupBounds) -> list[tuple[str, int, int]]:
-    return [
-        (f"{prefix}heartbeat.interval.ms", now.heartbeat_interval_ms, usual.heartbeat_interval_ms),
-        (f"{prefix}max.size", now.max_size, usual.max_size),
-        (f"{prefix}session.timeout.ms", now.session_timeout_ms, usual.session_timeout_ms),
-    ]
 
 
 def of_broker(name: str, value: str | None, source: int, kafka_type: int = STRING) -> m.DescribedSetting:

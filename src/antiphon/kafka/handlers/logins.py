@@ -4,17 +4,39 @@ A login that fails is answered after a while, and its connection is closed: who 
 """
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon import system
 from antiphon.errors import NotReadyError, ProtocolViolationError, UnauthenticatedError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.framing import LENGTH_BYTES
 from antiphon.kafka.messages import security as m
 from antiphon.security.authenticator import FAILED_DELAY_S
 
+if TYPE_CHECKING:
+    from antiphon.kafka.connection import Answer
+
 HANGS_UP: Final = (code.SASL_AUTHENTICATION_FAILED, code.ILLEGAL_SASL_STATE)
 """Errors after which the connection is closed, when they have been sent."""
+
+
+async def bare_login(frame: memoryview, answer: "Answer") -> None:
+    """A message of a login without Kafka's header. What is wrong can only be told by closing the connection."""
+    connection = answer.connection
+    try:
+        told = connection.session.step(bytes(frame))
+    except UnauthenticatedError:
+        await asyncio.sleep(FAILED_DELAY_S)
+        connection.abort()
+        return
+    except NotReadyError as error:
+        connection.fail(error.message)
+        return
+    if not connection.has_place():
+        connection.abort()
+        return
+    answer.send(len(told).to_bytes(LENGTH_BYTES, "big") + told)
 
 
 class LoginHandler:

@@ -18,7 +18,6 @@ from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.groups.share_partitions import Place, Share, SharePartitions, now_ms
 from antiphon.kafka.groups.share_reads import Wanted, give, isolation_of
-from antiphon.kafka.groups.types import ShareConfig
 from antiphon.kafka.handlers.fetch import BATCH_BYTES, GATHER_S, RESPONSE_BYTES_MAX, WAIT_MS_MAX
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.share_acks import ShareAcks, Told
@@ -48,14 +47,12 @@ class ShareFetchHandler:
         cache: MetadataCache,
         quotas: Quotas,
         shares: SharePartitions,
-        config: ShareConfig,
     ) -> None:
-        self.sessions = ShareSessions(config.sessions_max)
+        self.sessions = ShareSessions(shares.config.sessions_max)
         self._gateway = gateway
         self._cache = cache
         self._quotas = quotas
         self._shares = shares
-        self._config = config
         self._places = SharePlaces(gateway, cache, shares)
         self._acks = ShareAcks(self._places, shares)
 
@@ -72,7 +69,7 @@ class ShareFetchHandler:
         payer = None
         if self._quotas.on:
             payer = payer_of(answer.connection.session.rights.principal, header.client_id)
-        lock_ms = self._config.records.record_lock_duration_ms
+        lock_ms = self._shares.config.records.record_lock_duration_ms
         try:
             member = _member(request.group_id, request.member_id, answer.connection.session.rights)
             found = await self._fetched(request, answer, member, payer)
@@ -181,7 +178,7 @@ class ShareFetchHandler:
                 )
             )
         return m.ShareAcknowledgeResponse(
-            acquisition_lock_timeout_ms=self._config.records.record_lock_duration_ms,
+            acquisition_lock_timeout_ms=self._shares.config.records.record_lock_duration_ms,
             responses=[
                 m.ShareAcknowledgedTopic(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in topics.items()

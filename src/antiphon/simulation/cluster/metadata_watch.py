@@ -139,6 +139,7 @@ def objects_of(state: "ClusterState") -> Objects:
         ("user", access.users),
         ("acl", access.acls),
         ("quota", access.quotas),
+        ("settings", state.node_settings),
     )
     found = {f"{kind}/{name}": _encode(value) for kind, named in kinds for name, value in named.items()}
     if state.cluster is not None:

@@ -37,6 +37,7 @@ from antiphon.simulation.cluster.retention_mutants import RETENTION_MUTANTS
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.cluster.scrub_mutants import SCRUB_MUTANTS
 from antiphon.simulation.cluster.session_mutants import SESSION_MUTANTS
+from antiphon.simulation.cluster.settings_mutants import SETTINGS_MUTANTS
 from antiphon.simulation.cluster.share_mutants import SHARE_MUTANTS
 from antiphon.simulation.cluster.shell_mutants import SHELL_MUTANTS
 from antiphon.simulation.cluster.snapshot_mutants import SNAPSHOT_MUTANTS
@@ -77,6 +78,7 @@ _ALL: Final = (
     *READER_MUTANTS,
     *ACCESS_MUTANTS,
     *TENANT_MUTANTS,
+    *SETTINGS_MUTANTS,
     *TRANSACTION_MUTANTS,
     *OXIA_MUTANTS,
     *PREPARED_MUTANTS,

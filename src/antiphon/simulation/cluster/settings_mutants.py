@@ -1,0 +1,81 @@
+"""Mutants of settings of nodes that are changed while they run."""
+
+from typing import Any, Final
+
+from antiphon.coordination import checkpoints
+from antiphon.coordination import node_settings as recorded
+from antiphon.node.live_settings import LiveSettings
+from antiphon.node.node import Node
+from antiphon.node.topic_settings import SettingsBook
+from antiphon.server.followed_settings import KeptSettings
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES
+
+_FEW: Final[dict[str, Any]] = {
+    "settings_operators": 2,
+    "appenders": 1,
+    "putters": 1,
+    "operations_per_s": 100,
+}
+_SETTINGS: Final[dict[str, Any]] = {**CALM, **_FEW, "fault_ms": 3_000}
+
+SETTINGS_MUTANTS: Final = (
+    ClusterMutant(
+        "settings-are-not-followed",
+        "a node that hears of changed settings goes on with those of before",
+        (Edit(Node, "metadata_changed", "self.settings.take(self.view.node_settings)", "None"),),
+        options=_SETTINGS,
+        quick=True,
+    ),
+    ClusterMutant(
+        "settings-of-listeners-stay",
+        "what listeners keep of a node's settings stays as it was when they began",
+        (Edit(KeptSettings, "changed", "if listener is not None:", "if False:"),),
+        options=_SETTINGS,
+    ),
+    ClusterMutant(
+        "settings-of-topics-stay",
+        "topics that say nothing of their own keep what the node said when they were opened",
+        (Edit(SettingsBook, "read_again", "self._known.clear()", "pass"),),
+        options=_SETTINGS,
+    ),
+    ClusterMutant(
+        "settings-for-all-go-first",
+        "where anything is set for all nodes, what is set for one of them does not count",
+        (
+            Edit(
+                LiveSettings,
+                "values",
+                "self.entries,",
+                "{node: one for node, one in self.entries.items() if node < 0 or -1 not in self.entries},",
+            ),
+        ),
+        options=_SETTINGS,
+    ),
+    ClusterMutant(
+        "settings-forget-the-others",
+        "a change takes away what else is set for the same node",
+        (
+            Edit(
+                recorded,
+                "alter",
+                "changed(before, request.config)",
+                "changed(NodeSettings(node, {}), request.config)",
+            ),
+        ),
+        options=_SETTINGS,
+        quick=True,
+    ),
+    ClusterMutant(
+        "settings-missing-from-checkpoints",
+        "a checkpoint leaves out what is set for nodes",
+        (Edit(checkpoints, "names", '("settings", list(state.node_settings)),', ""),),
+        options={
+            **CRASHES,
+            **_FEW,
+            "checkpoint_records": 1,
+            "checkpoint_batch": 16,
+            "metadata_segment_bytes": 4096,
+        },
+    ),
+)
