@@ -5,9 +5,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from antiphon.backup import restore_cluster as restores
 from antiphon.backup.create import create_backup
 from antiphon.backup.metadata import is_multi
-from antiphon.backup.restore_cluster import Restored, restore_cluster
 from antiphon.errors import AntiphonError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.access import Acl, Operation, Resource
@@ -35,11 +35,14 @@ USER: Final = "of-the-backup"
 GROUP: Final = "whole-readers"
 SHARDS: Final = 2
 WRITERS: Final = 2
+TRANSACTORS: Final = 2
 KEYS: Final = 40
 BACKUPS_MAX: Final = 3
 LAST_TRIES: Final = 30  # for a first backup, when nothing is wrong any more
 LEASE_MS: Final = 500
 TRANSACTION_S: Final = 3.0
+Written = tuple[int, int]
+"""A record of the topic: a writer's number, and its serial."""
 RESTORED: Final = "/restored"
 USED_S: Final = 60.0
 T = TypeVar("T")
@@ -48,19 +51,22 @@ T = TypeVar("T")
 @workload("whole_restores", 42, Drawn(seldom(0.04)))
 class WholeRestoreWorkload(Workload):
     """Backups by the code of `antiphon backup create`, while clients write a topic and a table, commit transactions with
-    offsets of a group, and change users, lists, quotas and settings. When the run is over the nodes end. Another cluster is
+    offsets of a group, and change access control lists and settings. When the run is over the nodes end. Another cluster is
     restored from one of the backups by the code of `antiphon backup restore`, on the disk of a machine that then loses
     power, and its nodes start on new machines in the place of the others.
 
     Checked: all that is checked of a cluster, with what was committed at the backup's cut as committed
     (`whole_restore.py`); its metadata are those of the cut; transactions that were decided end so, and no other is
-    committed; clients read what there was, a repeated batch is known, new records and rows are taken.
+    committed; the cut is one moment; clients read what there was, a repeated batch is known, new records and rows are taken.
     """
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
         super().__init__(cluster, "whole")
         self.place = MemoryPlace(cluster.stream("place of whole backups"), 0.0)
-        self.made: list[KnownCut] = []
+        self.made: list[
+            tuple[KnownCut, frozenset[Written]]
+        ] = []  # and what was acknowledged before it was begun
+        self._acknowledged: set[Written] = set()
         self.outcomes = {"whole-backups": 0, "whole-restores": 0, "repeats-known": 0, "decided-at-the-cut": 0}
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -71,10 +77,9 @@ class WholeRestoreWorkload(Workload):
             lambda: db.create_topic(TOPIC, shards=SHARDS, replicas=options.replicas, profile=profile)
         )
         await make_table(self.cluster, db, TABLE, shards=1)
-        acl = Acl(f"User:{USER}", Resource.TOPIC, TOPIC, Operation.READ)
         for request in (
             AlterUser(USER, (credential_of(USER),)),
-            AlterAcls((acl,)),
+            AlterAcls((_read_of(TOPIC),)),
             AlterQuota(Quota(USER, producer_byte_rate=1_000_000.0)),
         ):
             await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
@@ -84,7 +89,7 @@ class WholeRestoreWorkload(Workload):
     def begin(self) -> None:
         """See `Workload`."""
         self.spawn_all(WRITERS, self._write)
-        self.spawn_all(1, self._transact)
+        self.spawn_all(TRANSACTORS, self._transact)
         self.spawn("operator", self._operate)
         self.spawn("maker", self._make)
 
@@ -96,6 +101,7 @@ class WholeRestoreWorkload(Workload):
             try:
                 if draw.random() < 0.6:
                     await db.topic(TOPIC).append(text, shard=draw.randrange(SHARDS), timeout_s=PATIENCE_S)
+                    self._acknowledged.add((number, serial))
                 else:
                     row = b"%d" % draw.randrange(KEYS)
                     await db.table(TABLE).put(row, text.encode(), timeout_s=PATIENCE_S)
@@ -132,7 +138,9 @@ class WholeRestoreWorkload(Workload):
             serial += 1
             try:
                 if draw.random() < 0.5:
-                    await db.administer(AlterQuota(Quota(USER, consumer_byte_rate=1_000_000.0 + serial)))
+                    await db.administer(
+                        AlterAcls((_read_of(f"{TOPIC}-{serial}"),))
+                    )  # no quota: that lets others go on
                 else:
                     await db.alter_topic(TOPIC, config={"segment.ms": str(10**9 + serial)})
             except AntiphonError as error:
@@ -144,18 +152,21 @@ class WholeRestoreWorkload(Workload):
         while len(self.made) < BACKUPS_MAX and (not self.stopped or (not self.made and tries)):
             await asyncio.sleep(draw.uniform(0.1, 1.5))
             tries -= self.stopped
+            before = frozenset(self._acknowledged)
             try:
                 without = [topic.name for topic in (await db.metadata()).topics if is_multi(topic)]
                 made = await create_backup(db, self.place, without=without, lease_ms=LEASE_MS, tries=2)
             except AntiphonError as error:
                 self.cluster.tell("whole-backup-failed", error.code)
                 continue
-            self.made.append(KnownCut(self.cluster, self.place, made))
+            self.made.append((KnownCut(self.cluster, self.place, made), before))
             self.outcomes["whole-backups"] += 1
         await db.close()
 
     def check(self) -> None:
-        """See `Workload`: what is checked of this cluster others do."""
+        """See `Workload`."""
+        for known, before in self.made:
+            self._check_moment(known, before)
 
     # -- the other cluster --------------------------------------------------------------------------------------
 
@@ -163,7 +174,9 @@ class WholeRestoreWorkload(Workload):
         """See `Workload`."""
         if not self.made:
             return
-        cluster, known = self.cluster, self.random.choice(self.made)
+        cluster = self.cluster
+        rarer = [known for known, _ in self.made if known.decided]
+        known = self.random.choice(rarer or [known for known, _ in self.made])
         disk = SimulatedDisk(cluster.stream("disk of the restore"))
         done = self._run(until, "restore", self._restore(known, disk))
         disk = disk.crash()
@@ -195,15 +208,30 @@ class WholeRestoreWorkload(Workload):
         check_everything(cluster)
         self.outcomes["whole-restores"] += 1
 
+    def _check_moment(self, known: KnownCut, before: frozenset[Written]) -> None:
+        """Each writer's records are sent one after the other: of no writer one is missing before one that is there."""
+        found: set[Written] = set()
+        for shard in known.backup.topic(TOPIC).shards:
+            for _, value in committed_in(known.truth(shard.shard_id)):
+                name, _, serial = (value or b"").decode().partition(":")
+                if name.isdecimal():  # of no transaction
+                    found.add((int(name), int(serial)))
+        newest: dict[int, int] = {}
+        for writer, number in sorted(found):
+            newest[writer] = number
+        earlier = {one for one in self._acknowledged if one[1] < newest.get(one[0], 0)}
+        missing = (earlier | before) - found
+        known.require(not missing, -1, f"it lacks {sorted(missing)}, and has up to {newest} of the writers")
+
     def _run(self, until: Until, name: str, work: Coroutine[Any, Any, T]) -> T:
-        task = self.cluster.client_process(f"{self.name}-{name}").run(work)
+        task: asyncio.Task[T] = self.cluster.client_process(f"{self.name}-{name}").run(work)
         until(task.done, USED_S, lambda: f"{name} is not done")
         return task.result()
 
-    async def _restore(self, known: KnownCut, disk: SimulatedDisk) -> Restored:
+    async def _restore(self, known: KnownCut, disk: SimulatedDisk) -> restores.Restored:
         nodes = self.cluster.options.nodes
         return await asyncio.to_thread(
-            lambda: restore_cluster(self.place, known.backup, Path(RESTORED), nodes, disk=disk)
+            lambda: restores.restore_cluster(self.place, known.backup, Path(RESTORED), nodes, disk=disk)
         )
 
     def _coordinated(self) -> "ClusterState":
@@ -238,7 +266,7 @@ class WholeRestoreWorkload(Workload):
             self.outcomes["repeats-known"] += 1
         at = await topic.append("after", shard=shard.index)
         known.require(
-            at.offset == end, shard.shard_id, f"a new record is at {at.offset}, the log ended at {end}"
+            at.offset >= end, shard.shard_id, f"a new record is at {at.offset}, the log ended at {end}"
         )
 
     async def _use_table(self, db: "AsyncClient", known: KnownCut, shard_id: int) -> None:
@@ -248,4 +276,8 @@ class WholeRestoreWorkload(Workload):
         known.require(found == wanted, shard_id, f"clients read rows {found}, committed are {wanted}")
         await table.put(b"after", b"1")
         row = await table.get(b"after")
-        known.require(row is not None and row.value == b"1", shard_id, f"a new row reads as {row}")
+        known.require(row.value == b"1", shard_id, f"a new row reads as {row}")
+
+
+def _read_of(topic: str) -> Acl:
+    return Acl(f"User:{USER}", Resource.TOPIC, topic, Operation.READ)
