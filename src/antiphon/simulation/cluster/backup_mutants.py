@@ -126,7 +126,7 @@ BACKUP_MUTANTS: Final = (
         ),
         options=WHOLE,
         quick=True,
-        first_seed=3,
+        first_seed=2,
     ),
     ClusterMutant(
         "restored-producers-forgotten",
