@@ -6,13 +6,13 @@ from antiphon.simulation.cluster.backup_mutants import WHOLE
 from antiphon.simulation.runtime.escapes import no_escapes
 from tests.simulation.told import sound_until
 
+REACHED = ("whole-restores", "repeats-known", "groups-known")
+
 
 @pytest.mark.parametrize(("profile", "seed"), [("oxia", 1), ("raft", 2), ("multi", 1)])
 def test_a_restored_cluster_has_what_was_committed_at_the_cut(profile: str, seed: int) -> None:
     with no_escapes() as escaped:
-        done = sound_until(
-            ("whole-restores", "repeats-known"), profile, seed, whole_restores=1, fault_ms=3_000
-        )
+        done = sound_until(REACHED, profile, seed, whole_restores=1, fault_ms=3_000)
     assert not escaped
     assert done["whole-restores"] >= 1
 

@@ -57,7 +57,8 @@ class WholeRestoreWorkload(Workload):
 
     Checked: all that is checked of a cluster, with what was committed at the backup's cut as committed
     (`whole_restore.py`); its metadata are those of the cut; transactions that were decided end so, and no other is
-    committed; the cut is one moment; clients read what there was, a repeated batch is known, new records and rows are taken.
+    committed; offsets of groups are those of committed transactions; the cut is one moment; clients read what there was, a
+    repeated batch is known, new records and rows are taken.
     """
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
@@ -67,7 +68,13 @@ class WholeRestoreWorkload(Workload):
             tuple[KnownCut, frozenset[Written]]
         ] = []  # and what was acknowledged before it was begun
         self._acknowledged: set[Written] = set()
-        self.outcomes = {"whole-backups": 0, "whole-restores": 0, "repeats-known": 0, "decided-at-the-cut": 0}
+        self.outcomes = {
+            "whole-backups": 0,
+            "whole-restores": 0,
+            "repeats-known": 0,
+            "groups-known": 0,
+            "decided-at-the-cut": 0,
+        }
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
@@ -122,7 +129,7 @@ class WholeRestoreWorkload(Workload):
                 transaction = producer.begin()
                 for shard in range(SHARDS):
                     await transaction.append(TOPIC, f"t{number}:{serial}:{shard}", shard=shard)
-                await transaction.commit_offsets(GROUP, {(TOPIC, 0): serial})
+                await transaction.commit_offsets(f"{GROUP}-{number}", {(TOPIC, 0): serial})
                 await (transaction.commit() if draw.random() < 0.7 else transaction.abort())
             except AntiphonError as error:
                 self.cluster.tell("whole-transaction-unknown", number, serial, error.code)
@@ -216,9 +223,7 @@ class WholeRestoreWorkload(Workload):
                 name, _, serial = (value or b"").decode().partition(":")
                 if name.isdecimal():  # of no transaction
                     found.add((int(name), int(serial)))
-        newest: dict[int, int] = {}
-        for writer, number in sorted(found):
-            newest[writer] = number
+        newest = dict(sorted(found))
         earlier = {one for one in self._acknowledged if one[1] < newest.get(one[0], 0)}
         missing = (earlier | before) - found
         known.require(not missing, -1, f"it lacks {sorted(missing)}, and has up to {newest} of the writers")
@@ -243,6 +248,7 @@ class WholeRestoreWorkload(Workload):
         found = {topic.name: topic for topic in (await db.metadata()).topics}
         for shard in found[TOPIC].shards:
             await self._use_topic(db, known, shard)
+        await self._check_groups(db, known, found[TOPIC].shards[0].shard_id)
         if len(found[TABLE].shards) == 1:  # it was not split: all rows are in one log
             await self._use_table(db, known, found[TABLE].shards[0].shard_id)
         await db.close()
@@ -268,6 +274,22 @@ class WholeRestoreWorkload(Workload):
         known.require(
             at.offset >= end, shard.shard_id, f"a new record is at {at.offset}, the log ended at {end}"
         )
+
+    async def _check_groups(self, db: "AsyncClient", known: KnownCut, shard_id: int) -> None:
+        """What each transactor's group is to read next was committed with its records."""
+        newest: dict[str, int] = {}
+        for _, value in committed_in(self.cluster.evidence.truth(shard_id)):
+            name, *rest = (value or b"").decode().split(":")
+            if name.startswith("t"):
+                newest[name[1:]] = int(rest[0])
+        for number, serial in newest.items():
+            offsets = await db.group_offsets(f"{GROUP}-{number}", [(TOPIC, 0)])
+            known.require(
+                offsets.get((TOPIC, 0)) == serial,
+                shard_id,
+                f"group {GROUP}-{number} is at {offsets}, and its last transaction that is committed was number {serial}",
+            )
+            self.outcomes["groups-known"] += 1
 
     async def _use_table(self, db: "AsyncClient", known: KnownCut, shard_id: int) -> None:
         table = db.table(TABLE)
