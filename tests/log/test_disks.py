@@ -8,9 +8,11 @@ import pytest
 
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import (
+    COPY_BYTES,
     Disk,
     LockHeldError,
     RealDisk,
+    copy_tree,
     make_directory,
     read_whole,
     replace_file,
@@ -40,6 +42,19 @@ def test_directories_are_made_listed_and_removed(place: tuple[Disk, str]) -> Non
     disk.remove_tree(f"{root}/a")
     disk.remove_tree(f"{root}/a")
     assert disk.listdir(root) == []
+
+
+def test_a_copied_directory_has_all_that_is_in_it(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    large = bytes(range(256)) * (COPY_BYTES // 256) + b"rest"
+    for path, data in (("large", large), ("in/small", b"1"), ("in/in/empty", b"")):
+        disk.makedirs(os.path.dirname(f"{root}/a/{path}"))
+        write_whole(disk, f"{root}/a/{path}", data)
+    copy_tree(disk, f"{root}/a", f"{root}/b/c")
+    assert disk.listdir(f"{root}/b/c") == ["in", "large"]
+    assert disk.listdir(f"{root}/b/c/in/in") == ["empty"]
+    assert [read_whole(disk, f"{root}/b/c/{path}") for path in ("large", "in/small")] == [large, b"1"]
+    disk.sync_all()
 
 
 def test_what_is_not_there_is_said_so(place: tuple[Disk, str]) -> None:
@@ -136,6 +151,20 @@ def test_names_are_lost_in_a_crash_unless_they_were_synced() -> None:
             (*after.listdir("/a"), *(after.listdir("/a/unsynced") if after.exists("/a/unsynced") else ()))
         )
     assert outcomes == {("synced",), ("synced", "unsynced", "file")}
+
+
+def test_everything_outlives_a_crash_after_all_was_synced() -> None:
+    for seed in range(20):
+        disk = SimulatedDisk(Random(seed))
+        disk.makedirs("/a/b")
+        write_whole(disk, "/a/b/file", b"1" * 10_000)
+        write_whole(disk, "/a/other", b"2")
+        disk.rename("/a/other", "/a/b/other")
+        disk.sync_all()
+        write_whole(disk, "/a/later", b"3")
+        after = disk.crash()
+        assert [read_whole(after, f"/a/b/{name}") for name in ("file", "other")] == [b"1" * 10_000, b"2"]
+        assert not after.exists("/a/other")
 
 
 def test_a_rename_is_lost_or_kept_whole() -> None:

@@ -5,8 +5,6 @@ same bytes. New are the id of the cluster, the placement of replicas, and terms:
 cluster had at the cut. Nodes of the old cluster are refused by the id. The new ones elect leaders when they start.
 """
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -36,7 +34,7 @@ from antiphon.coordination.state import ClusterState
 from antiphon.coordination.topic_rules import check_settings
 from antiphon.errors import BackupError, InvalidRequestError
 from antiphon.log.directory import NodeDirectory
-from antiphon.log.disk import RealDisk
+from antiphon.log.disk import Disk, RealDisk, discard_tree
 from antiphon.model.access import User
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, ShardMeta, ShardStatus, TopicMeta
 from antiphon.model.node_settings import ALL_NODES
@@ -69,14 +67,19 @@ def restore_cluster(
     *,
     user: User | None = None,
     tell: Tell | None = None,
+    disk: Disk | None = None,
 ) -> Restored:
     """Make the directories `node-0`, `node-1`, ... in `directory`. `user` is added, or takes the place of one.
+
+    `disk`: where the directories are; by default the file system. All is durable when this returns.
 
     Raises BackupError before anything is written, where the backup is not whole or does not fit, or something is in the
     directory.
     """
     say = tell or (lambda _text: None)
-    topics = _checked(source, backup, directory, nodes, say)
+    disk = disk or RealDisk()
+    say("reading the backup")
+    topics = _checked(source, backup, disk, directory, nodes)
     state = metadata_of(source, backup).state
     if user is not None:
         state.access.users[user.name] = user
@@ -84,33 +87,31 @@ def restore_cluster(
     saved = {shard.shard_id: shard for shard in backup.shards}
     placed = _place_all(topics, nodes, saved)
     folders = [directory / f"node-{number}" for number in range(nodes)]
-    files, opened = ShardFiles(source, RealDisk()), list[NodeDirectory]()
+    files, opened = ShardFiles(source, disk), list[NodeDirectory]()
     try:
         for number, folder in enumerate(folders):
-            folder.mkdir(parents=True, mode=0o700)
-            opened.append(NodeDirectory.open(str(folder), cluster_id, number, bootstrap=True))
+            opened.append(NodeDirectory.open(str(folder), cluster_id, number, disk=disk, bootstrap=True))
         for number, shard in enumerate(placed.values(), 1):
             say(f"shard {number} of {len(placed)}")
             _restore_shard(files, opened, folders, saved[shard.shard_id], shard)
         _found_cluster(files, opened, backup, state, cluster_id, topics, placed)
     except BaseException:
         for folder in folders:  # half a cluster is of no use
-            shutil.rmtree(folder, ignore_errors=True)
+            discard_tree(disk, str(folder))
         raise
     finally:
         for one in opened:
             one.close()
-    os.sync()
+    disk.sync_all()
     return Restored(cluster_id, folders, len(topics), len(placed), backup.size_bytes)
 
 
-def _checked(source: Place, backup: Backup, directory: Path, nodes: int, say: Tell) -> list[TopicMeta]:
+def _checked(source: Place, backup: Backup, disk: Disk, directory: Path, nodes: int) -> list[TopicMeta]:
     """Look at everything before anything is written; returns the topics as they will be."""
     if not 1 <= nodes <= NODES_MAX:
         raise InvalidRequestError(f"a cluster has 1 to {NODES_MAX} nodes, not {nodes}")
-    if directory.exists() and any(directory.iterdir()):
+    if disk.exists(str(directory)) and disk.listdir(str(directory)):
         raise BackupError(f"{directory} is not empty: name a new directory with --dir; nothing was changed")
-    say("reading the backup")
     found = verify_backup(source, backup)
     if found.problems:
         first = found.problems[0]
@@ -118,7 +119,7 @@ def _checked(source: Place, backup: Backup, directory: Path, nodes: int, say: Te
             f"backup {backup.name} is damaged, nothing was changed: {first.what}. `antiphon backup verify {source.uri} "
             f"{backup.name}` shows all of it"
         )
-    room = shutil.disk_usage(next(one for one in (directory, *directory.parents) if one.exists())).free
+    room = disk.free_bytes(next(str(one) for one in (directory, *directory.parents) if disk.exists(str(one))))
     topics = [
         topic for topic in topics_of(metadata_of(source, backup).state) if topic.name not in backup.without
     ]

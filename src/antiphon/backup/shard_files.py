@@ -1,7 +1,6 @@
 """Makes a replica's files from a backup: its log, by the code that nodes write logs with, and the store of a table."""
 
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from antiphon.backup.verify import log_of
 from antiphon.errors import BackupError
 from antiphon.log.config import LogConfig
 from antiphon.log.directory import NodeDirectory
-from antiphon.log.disk import Disk, make_directory
+from antiphon.log.disk import Disk, copy_tree, make_directory
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.inventory import Held
 from antiphon.log.operations import LogOp
@@ -113,8 +112,8 @@ class ShardFiles:
         """The same replica in another node's directory."""
         for part in (SHARDS, TABLES):
             made = source / part / str(saved.shard_id)
-            if made.exists():
-                shutil.copytree(made, target / part / str(saved.shard_id))
+            if self._disk.exists(str(made)):
+                copy_tree(self._disk, str(made), str(target / part / str(saved.shard_id)))
 
     def _producers(self, saved: ShardBackup) -> ProducerState:
         state = saved.state

@@ -34,6 +34,7 @@ _PARALLEL_FROM: Final = 4  # handing two or three syncs to threads costs more th
 _Opened = TypeVar("_Opened")
 _WRITE_ROUNDS_MAX: Final = 1_000_000
 _NOTE_BYTES_MAX: Final = 64
+COPY_BYTES: Final = 8 * 1024 * 1024  # of a file that is copied, at a time
 
 
 class LockHeldError(BlockingIOError):
@@ -131,6 +132,10 @@ class Disk(Protocol):
 
     def fsync_dir(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
+        ...
+
+    def sync_all(self) -> None:
+        """Return when everything that was written before is on the disk, names included, whoever wrote it."""
         ...
 
     def run_all(self, calls: Sequence[Callable[[], None]]) -> list[OSError | None]:
@@ -338,6 +343,10 @@ class RealDisk:
         finally:
             os.close(fd)
 
+    def sync_all(self) -> None:
+        """See `Disk`."""
+        os.sync()
+
     def run_all(self, calls: Sequence[Callable[[], None]]) -> list[OSError | None]:
         """See `Disk`. Many syncs at once share the file system's journal commits: 4 times as fast here, measured."""
         if len(calls) < _PARALLEL_FROM:
@@ -396,6 +405,20 @@ def make_directory(disk: Disk, path: str) -> None:
     """Make a directory, durably, unless it is there."""
     if disk.makedirs(path):
         disk.fsync_dir(os.path.dirname(path))
+
+
+def copy_tree(disk: Disk, source: str, target: str) -> None:
+    """Copy a directory with all that is in it, not durably."""
+    disk.makedirs(target)
+    for name in disk.listdir(source):
+        old, new = os.path.join(source, name), os.path.join(target, name)
+        if disk.is_dir(old):
+            copy_tree(disk, old, new)
+            continue
+        content, copy, at = disk.open(old), disk.open(new, create=True), 0
+        while piece := content.pread(COPY_BYTES, at):
+            copy.pwritev([piece], at)
+            at += len(piece)
 
 
 def discard_tree(disk: Disk, path: str) -> None:

@@ -334,6 +334,11 @@ class SimulatedDisk:
         self._locks[path] = note
         return SimulatedLock(self._locks, path)
 
+    def sync_all(self) -> None:
+        """See `Disk`."""
+        self.step("sync", "/")
+        self._tree.flush_all()
+
     def run_all(self, calls: Sequence[Callable[[], None]]) -> list[OSError | None]:
         """See `Disk`: one after the other, so that a seed decides everything."""
         return [outcome_of(call) for call in calls]

@@ -243,6 +243,22 @@ class SimulatedTree:
                 change.carry_out()
         self._journal = kept[::-1]
 
+    def flush_all(self) -> None:
+        """Make everything durable: all names, and what is in all files that have one."""
+        for transaction in self._journal:
+            for change in transaction:
+                change.carry_out()
+        self._journal = []
+
+        def write_back(entry: Entry) -> None:
+            if isinstance(entry, SimulatedContent):
+                entry.write_back()
+                return
+            for inside in entry.names.values():
+                write_back(inside)
+
+        write_back(self.root)
+
     # -- what happens while nobody runs ---------------------------------------------------------------------------
 
     def lose(self, path: str) -> None:

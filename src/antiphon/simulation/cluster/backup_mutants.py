@@ -2,9 +2,10 @@
 
 from typing import Any, Final
 
-from antiphon.backup import cut, restore_topic
+from antiphon.backup import create, cut, restore_cluster, restore_topic
 from antiphon.backup import prune as pruning
 from antiphon.backup.shard_copy import ShardCopy
+from antiphon.backup.shard_files import ShardFiles
 from antiphon.node.local_backups import LocalBackups
 from antiphon.partition.hold import ShardHold
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
@@ -21,6 +22,14 @@ _IS_WHOLE: Final = "is_whole = is_whole and self._end == end == state.log.log_en
 
 _MADE: Final[dict[str, Any]] = {**CALM, "fault_ms": 3_000, "backup_makers": 2, "appenders": 0, "putters": 0}
 _RESTORED: Final = {**_MADE, "fault_ms": 5_000}
+_LATER: Final = """from antiphon.model.backup import NOBODY, HoldShard
+            asked = HoldShard(shard_id, NOBODY, 0)
+            if shard_id:
+                await asyncio.sleep(shard_id / 100)
+                cut.ends[shard_id] = (await self._client.whole.ask_shard(shard_id, asked))[0]
+            found[shard_id] = await"""
+WHOLE: Final[dict[str, Any]] = {**CALM, "fault_ms": 4_000, "whole_restores": 1, "appenders": 0, "putters": 0}
+_WHOLE_TRIMMED: Final = {**WHOLE, "fault_every_ms": 100, "trim_weight": 1}
 # A checkpoint takes many batches, and the next one follows soon.
 _MANY_CHECKPOINTS: Final = {
     "checkpoint_records": 1,
@@ -102,6 +111,49 @@ BACKUP_MUTANTS: Final = (
         "the first row of each page of a table's store is not restored",
         (Edit(restore_topic, "_restore_rows", "for row in page if", "for row in page[1:] if"),),
         options=_RESTORED,
+        quick=True,
+    ),
+    ClusterMutant(
+        "backup-goes-past-its-cut",
+        "logs are copied one after the other, each up to where it ends then, and the manifest says so",
+        (
+            Edit(
+                create._Run,  # noqa: SLF001
+                "copy_rest",
+                "found[shard_id] = await",
+                _LATER,
+            ),
+        ),
+        options=WHOLE,
+        quick=True,
+        first_seed=2,
+    ),
+    ClusterMutant(
+        "restored-producers-forgotten",
+        "a restored log that was trimmed knows nothing of producers before its start",
+        (Edit(ShardFiles, "open_log", "self._producers(saved)", "ProducerState()"),),
+        options=_WHOLE_TRIMMED,
+        quick=True,
+    ),
+    ClusterMutant(
+        "restored-store-not-filled",
+        "the store of a restored table has what is in its log, and not what was trimmed from it",
+        (Edit(ShardFiles, "make", "self.make_store(folder, saved)", "pass"),),
+        options=_WHOLE_TRIMMED,
+        quick=True,
+    ),
+    ClusterMutant(
+        "restored-not-durable",
+        "a restore ends before everything is on the disk",
+        (Edit(restore_cluster, "restore_cluster", "disk.sync_all()", "pass"),),
+        options=WHOLE,
+        quick=True,
+    ),
+    ClusterMutant(
+        "restored-ids-used-again",
+        "a restored cluster counts shards, topics and producers from the beginning",
+        (Edit(restore_cluster, "_found_cluster", "state.counters.items()", "dict[str, int]().items()"),),
+        options=WHOLE,
         quick=True,
     ),
     ClusterMutant(

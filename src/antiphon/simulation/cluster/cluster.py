@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.cluster.machine import Machine
 from antiphon.simulation.cluster.metadata_watch import MetadataWatch
@@ -11,6 +13,7 @@ from antiphon.simulation.runtime.loop import HostedProcess
 from antiphon.simulation.violation import ViolationError
 
 if TYPE_CHECKING:
+    from antiphon.log.simulated_tree import Copy
     from antiphon.simulation.cluster.operator import Operator
     from antiphon.simulation.cluster.world_options import WorldOptions
 
@@ -22,13 +25,32 @@ class SimulatedCluster(World):
         super().__init__(options)
         self.evidence = Evidence()
         self.machines: list[Machine] = []
+        self._watch("machine")
+        self.loop.on_step = self._after_step
+        self.operator: Operator | None = None  # carries out commands, where a run has them
+
+    def _watch(self, streams: str) -> None:
+        """New machines, and new watchers, who know what the evidence says and nothing else."""
         self.watch = Watch(self, self.evidence, self.machines)
         self.metadata = MetadataWatch(self.evidence)
-        self.loop.on_step = self._after_step
-        for i in range(options.nodes):
-            self.machines.append(Machine(self, self.watch, i, self.stream(f"machine {i}")))
+        for i in range(self.options.nodes):
+            self.machines.append(Machine(self, self.watch, i, self.stream(f"{streams} {i}")))
         self._machine_of = {machine.host: machine for machine in self.machines}
-        self.operator: Operator | None = None  # carries out commands, where a run has them
+
+    def replace_by(self, cluster_id: str, directories: "list[Copy]", evidence: Evidence) -> None:
+        """Another cluster in the place of this one, on new machines with these directories.
+
+        `evidence`: what they hold, but for `__cluster`, of which that is known which the first of them holds.
+        The machines of this one end, and their names go to the others. `start_all` starts those.
+        """
+        for machine in self.machines:
+            machine.retire()
+        self.cluster_id, self.evidence, self.machines = cluster_id, evidence, []
+        self._watch("machine of another cluster")
+        for machine, directory in zip(self.machines, directories, strict=True):
+            machine.disk.restore(DIRECTORY, directory)
+            machine.founding = False
+        evidence.learn_from(self.machines[0], CLUSTER_SHARD_ID)
 
     def start_all(self) -> None:
         """Start all nodes."""

@@ -52,6 +52,14 @@ class CompactionJudge:
         self.committed: dict[bytes, list[int]] = {}  # by key: offsets of records that count
         self.aborted: set[int] = set()
 
+    def copied(self, truth: "ShardTruth") -> "CompactionJudge":
+        """See `LeavesLess`. Records are as old there as here."""
+        copy = CompactionJudge(truth, 0, self._clock, self._started)
+        copy._retention_s = self._retention_s
+        copy.learn()
+        copy._known_s |= {at: since for at, since in self._known_s.items() if at in copy._known_s}
+        return copy
+
     # -- what is committed -----------------------------------------------------------------------------------------
 
     def learn(self) -> None:

@@ -28,6 +28,12 @@ class Evidence:
             found = self.truths[shard_id] = ShardTruth(shard_id)
         return found
 
+    def learn_from(self, machine: "Machine", shard_id: int) -> None:
+        """All that a machine's disk holds of a shard is committed."""
+        log, truth = self.durable_log(machine.node_id, shard_id), self.truth(shard_id)
+        while (batch := log.batch(machine.disk, truth.end)) is not None:
+            truth.take(read_header(batch), batch, f"the disk of node {machine.node_id}")
+
     def disk_changed(self, machine: "Machine") -> None:
         """Files of this machine are others now: where batches lie in them is to be found anew."""
         self._durable = {key: log for key, log in self._durable.items() if key[0] != machine.node_id}

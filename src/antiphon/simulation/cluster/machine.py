@@ -36,7 +36,6 @@ from antiphon.simulation.cluster.timing import (
     SHARE_LOCKS,
 )
 from antiphon.simulation.cluster.world import (
-    CLUSTER_ID,
     HTTP_PORT,
     KAFKA_PORT,
     NATIVE_PORT,
@@ -113,6 +112,7 @@ class Machine:
         self._put_in(self.disk)
         self.slow_s = 0.0  # what each group of writes takes longer
         self.founding = True  # has the node never been started?
+        self._retired = False
 
     def _now_s(self) -> float:
         return EPOCH_NS / 1e9 + self._world.loop.now
@@ -167,7 +167,7 @@ class Machine:
             for i in range(options.nodes)
         ]
         return NodeConfig(
-            cluster_id=CLUSTER_ID,
+            cluster_id=self._world.cluster_id,
             node_id=self.node_id,
             nodes=members,
             dir=DIRECTORY,  # type: ignore[arg-type]  # a path on the simulated disk
@@ -215,7 +215,9 @@ class Machine:
         )
 
     def start(self) -> None:
-        """Start the node in a new process."""
+        """Start the node in a new process. Whoever was to start it again does nothing when the machine is retired."""
+        if self._retired:
+            return
         world, draw = self._world, self.random
         skew = world.options.clock_skew_ppm / 1e6
         self.starts += 1
@@ -327,6 +329,11 @@ class Machine:
     def _start_again(self, process: Process | None) -> None:
         if self.process is process:
             self.start()
+
+    def retire(self) -> None:
+        """Its process ends as with kill -9, and nobody starts another one."""
+        self.kill()
+        self._retired = True
 
     def fast_again(self) -> None:
         """The disk is as quick as usual."""

@@ -53,6 +53,11 @@ class MetadataWatch:
         self._folded = len(self._evidence.truth(CLUSTER_SHARD_ID).batches)
         self._seen.clear()
 
+    def at(self, version: int) -> Objects | None:
+        """What the log comes to at a version; None where no batch ends there, or that is long ago."""
+        self._learn()
+        return self._at.get(version)
+
     def look(self, machine: "Machine", node: "Node") -> None:
         """A step of this node is over."""
         shell, host = node.coordinator, node.hosts.get(CLUSTER_SHARD_ID)

@@ -190,6 +190,8 @@ class _Run:
         check_everything(cluster)
         for workload in self.workloads:
             workload.check()
+        for workload in self.workloads:
+            workload.afterwards(self._until)
 
     def _found(self) -> None:
         """Let the cluster be founded, and the workloads make what they need."""

@@ -22,6 +22,8 @@ TRIMMED: Final = (
     "newest",
     "leases",
     "backed-up-rows",
+    "whole",
+    "whole-rows",
 )  # whoever reads them by offsets goes on behind what is gone
 
 

@@ -27,6 +27,10 @@ class LeavesLess(Protocol):
         """Take in what was committed since."""
         ...
 
+    def copied(self, truth: "ShardTruth") -> "LeavesLess":
+        """The same of a copy of the log, or of its beginning."""
+        ...
+
     def check(self, header: BatchHeader, batch: Buffer, who: str) -> None:
         """Raise ViolationError unless this batch is what compaction may leave of what was committed."""
         ...
@@ -91,6 +95,19 @@ class ShardTruth:
         self.batches = [batch for batch in self.batches if batch.next_offset <= end]
         self._at = {batch.base_offset: place for place, batch in enumerate(self.batches)}
         self.end = self.batches[-1].next_offset if self.batches else 0
+
+    def up_to(self, end: int) -> "ShardTruth":
+        """A copy that ends at `end`, or with what is committed."""
+        copy = ShardTruth(self.shard_id)
+        for batch in self.batches:
+            if batch.next_offset > end:
+                break
+            copy._at[batch.base_offset] = len(copy.batches)
+            copy.batches.append(batch)
+            copy.end = batch.next_offset
+        copy.latest_start, copy.producers = self.latest_start, dict(self.producers)
+        copy.compaction = None if self.compaction is None else self.compaction.copied(copy)
+        return copy
 
     def begins(self, log_start: int) -> None:
         """A replica's log begins there."""

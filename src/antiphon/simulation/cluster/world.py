@@ -33,6 +33,7 @@ class World:
 
     def __init__(self, options: "WorldOptions") -> None:
         self.options = options
+        self.cluster_id = CLUSTER_ID
         self.loop = VirtualLoop(self.stream("loop"))
         self.loop.thread_lag_s = options.thread_lag_us / 1e6
         low, high = options.delay_us

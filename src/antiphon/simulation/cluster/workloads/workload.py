@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 Work = Callable[["Process", int], Coroutine[Any, Any, None]]
+Until = Callable[[Callable[[], bool], float, Callable[[], str]], None]
+"""Lets the world go on until a condition holds. If it does not within so many seconds, the run fails with the words."""
 
 PAUSE_MAX_S: Final = 10.0  # between two operations: a client is to end soon after it was told to
 PATIENCE_S: Final = 5.0  # of a request; short, so that outcomes stay unknown now and then
@@ -59,6 +61,9 @@ class Workload(ABC):
     @abstractmethod
     def check(self) -> None:
         """Everything is over, and all agree: raise ViolationError for what clients were told and is not so."""
+
+    def afterwards(self, until: Until) -> None:  # noqa: B027 - most have nothing more to do
+        """All workloads were checked, and nobody works any more."""
 
     async def stop_some(self, processes: "list[Process]", draw: "Random") -> None:
         """These clients stand still now and then, for less and for more than their sessions last."""
