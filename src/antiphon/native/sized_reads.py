@@ -55,20 +55,24 @@ class SizedRead:
             if read is not None:
                 read()
         except AntiphonError as error:
-            self._answer(error)
+            self._end(error)
         except Exception as error:  # noqa: BLE001 - answered as a bug of this node
-            self._answer(exchange.bug(error))
+            self._end(exchange.bug(error))
 
     def done(self, result: Any) -> None:
         """Answer with what was read, or why nothing was."""
         exchange = self._exchange
         is_bound = self._is_sized or exchange.fits(self._expected_bytes)
         if is_bound or exchange.is_gone or isinstance(result, AntiphonError):
-            self._answer(result)
+            self._end(result)
             return
         size_bytes = size_of(result)
         if exchange.has_room_for(size_bytes):
-            self._answer(result)
+            self._end(result)
             exchange.counted()
         else:
             exchange.when_room(self._attempt, lambda: size_bytes)
+
+    def _end(self, result: Any) -> None:
+        self._read = None  # which has this object: together they would be garbage that only the collector finds
+        self._answer(result)

@@ -289,6 +289,7 @@ class Node:
             Chore(count_producers, checkpoint_s),
             Chore(shards.mend_damaged, checkpoint_s),
             Chore(memory.collect, memory.COLLECT_EVERY_S, later=True),
+            Chore(memory.give_back, memory.GIVE_BACK_EVERY_S, later=True),
             Chore(Holes().look, memory.LOOK_EVERY_S),
             Chore(shards.apply_retention, timings.retention_check / 1000, later=True),
         )
