@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import (
-    Disk,
     COPY_BYTES,
+    Disk,
     LockHeldError,
     RealDisk,
     copy_tree,

@@ -48,7 +48,7 @@ USED_S: Final = 60.0
 T = TypeVar("T")
 
 
-@workload("whole_restores", 42, Drawn(seldom(0.04)))
+@workload("whole_restores", 43, Drawn(seldom(0.04)))
 class WholeRestoreWorkload(Workload):
     """Backups by the code of `antiphon backup create`, while clients write a topic and a table, commit transactions with
     offsets of a group, and change access control lists and settings. When the run is over the nodes end. Another cluster is
