@@ -18,4 +18,4 @@ def test_a_restored_cluster_has_what_was_committed_at_the_cut(profile: str, seed
 
 
 def test_decided_transactions_end_in_the_restored_cluster() -> None:
-    sound_until(("decided-at-the-cut",), "oxia", 8, **{**WHOLE, "delay_us": (500, 6_000)})
+    sound_until(("decided-at-the-cut",), "oxia", 12, seeds=20, **{**WHOLE, "delay_us": (500, 6_000)})

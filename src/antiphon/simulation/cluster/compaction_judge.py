@@ -15,6 +15,7 @@ The code of the product decodes records, and nothing else of it is used here.
 
 from bisect import bisect_right, insort
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import CorruptBatchError
@@ -54,11 +55,18 @@ class CompactionJudge:
 
     def copied(self, truth: "ShardTruth") -> "CompactionJudge":
         """See `LeavesLess`. Records are as old there as here."""
-        copy = CompactionJudge(truth, 0, self._clock, self._started)
-        copy._retention_s = self._retention_s
-        copy.learn()
-        copy._known_s |= {at: since for at, since in self._known_s.items() if at in copy._known_s}
-        return copy
+        made = copy(self)
+        made.judge(truth)
+        return made
+
+    def judge(self, truth: "ShardTruth") -> None:
+        """From now on judge this log, which is a copy of that of before, or of its beginning."""
+        known_s = self._known_s
+        self._truth, self._learned = truth, 0
+        self._open, self._known_s, self._last = {}, {}, {}
+        self.records, self.committed, self.aborted = {}, {}, set()
+        self.learn()
+        self._known_s |= {at: since for at, since in known_s.items() if at in self._known_s}
 
     # -- what is committed -----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ less or something else is found by the same promises as in a cluster that was ne
   decision it is not committed.
 """
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -33,7 +34,15 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.truth import Batch, ShardTruth
 
 AGED: Final = {"retention.ms", "retention.bytes"}  # settings of topics whose logs are trimmed by themselves
-COPIED: Final = ("user", "acl", "quota", "counter")
+REPLACED: Final = {
+    "cluster",
+    "voters",
+    "recovery",
+    "node",
+    "topic",
+    "shard",
+}  # kinds that are of a cluster's own, or changed
+OF_ONE_NODE: Final = re.compile(r"settings/\d+")  # and of its machine
 
 
 class Open(NamedTuple):
@@ -81,9 +90,8 @@ class KnownCut:
         if self._objects is None:
             return  # long ago
         wanted, found = self._objects, objects_of(state)
-        for kind in COPIED:
-            mine, before = _of_kind(found, kind), _of_kind(wanted, kind)
-            self.require(mine == before, CLUSTER_SHARD_ID, f"{kind}: {_differ(mine, before)}")
+        copied, before = _copied(found), _copied(wanted)
+        self.require(copied == before, CLUSTER_SHARD_ID, _differ(copied, before))
         topics, topics_before = self._topics(found), self._topics(wanted)
         self.require(topics == topics_before, CLUSTER_SHARD_ID, f"topics: {_differ(topics, topics_before)}")
         ids = {topic.topic_id for topic in topics.values()}
@@ -172,6 +180,14 @@ class KnownCut:
 
 def _of_kind(objects: Objects, kind: str) -> Objects:
     return {key: value for key, value in objects.items() if key.startswith(f"{kind}/")}
+
+
+def _copied(objects: Objects) -> Objects:
+    return {
+        key: value
+        for key, value in objects.items()
+        if key.partition("/")[0] not in REPLACED and not OF_ONE_NODE.fullmatch(key)
+    }
 
 
 def _shards(objects: Objects, topic_ids: set[bytes]) -> dict[int, ShardRecord]:
