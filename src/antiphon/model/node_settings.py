@@ -244,7 +244,8 @@ _TABLE: Final = (
         "limits.node_replicas", "", "20000", "with the next request; the node that coordinates decides", 1, _MANY
     ),
     NodeSetting(
-        "limits.request_partitions", "", "10000", "with the next request, at the node that is asked and at the one that coordinates", 1, _MANY
+        "limits.request_partitions", "", "10000",
+        "with the next request, at the node that is asked and at the one that coordinates", 1, _MANY
     ),
 )  # fmt: skip
 
