@@ -31,7 +31,9 @@ LOOKED_AT = "assert holes.look() and not holes.look()"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's own")
-@pytest.mark.parametrize("give_back", [COLLECTED, GIVEN_BACK, LOOKED_AT], ids=["collected", "given back", "grown"])
+@pytest.mark.parametrize(
+    "give_back", [COLLECTED, GIVEN_BACK, LOOKED_AT], ids=["collected", "given back", "grown"]
+)
 def test_holes_in_the_heap_are_given_back(give_back: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("{give_back}", give_back)],

@@ -19,7 +19,6 @@ from antiphon.simulation.cluster.table_watch import TableWatch
 from tests.simulation.mutants_table import BEGIN, END, known, put, table
 from tests.simulation.told import caught
 
-QUICK_SEEDS = 8
 QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if mutant.quick]
 
 
@@ -39,7 +38,7 @@ def test_what_a_mutant_replaces_is_there_and_comes_back(mutant: ClusterMutant) -
 )
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutant_is_caught(name: str) -> None:
-    caught(name, QUICK_SEEDS)
+    caught(name)
     gc.collect()  # here, and not in somebody else's test
 
 

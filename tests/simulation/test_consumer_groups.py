@@ -7,7 +7,6 @@ from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from tests.simulation.told import sound_after_caught, sound_until
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 200, "consumer_members": 3}
-QUICK_SEEDS = 8
 QUICK = [
     name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("consumers-") and not mutant.rare
 ]
@@ -22,4 +21,4 @@ def test_promises_are_kept(profile: str, world: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name, QUICK_SEEDS)
+    sound_after_caught(name)

@@ -29,7 +29,6 @@ REACHED = (
     *("crowd-in", "crowd-refused", "crowd-told", "crowd-again", "strangers-in", "peers-in"),
     *("demand-made", "demand-refused", "demand-again", "demand-owned"),
 )
-QUICK_SEEDS = 8
 
 
 @pytest.mark.parametrize("profile", ["oxia", "tarantool"])
@@ -43,7 +42,7 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith(("crowd-", "demand-"))])
 def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name, QUICK_SEEDS)
+    sound_after_caught(name)
 
 
 def test_a_simulated_process_goes_by_the_descriptors_of_its_world() -> None:

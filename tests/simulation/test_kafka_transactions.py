@@ -11,7 +11,6 @@ from antiphon.simulation.cluster.run import run_cluster
 from tests.simulation.told import FOUND_BEFORE, caught, words
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 400, "kafka_transactors": 3}
-QUICK_SEEDS = 8
 MUTANTS = [name for name in CLUSTER_MUTANTS if name.startswith("transactions-")]
 
 
@@ -31,7 +30,7 @@ def test_promises_are_kept(world: dict[str, Any], seed: int) -> None:
 )
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_seen(name: str) -> None:
-    caught(name, QUICK_SEEDS)
+    caught(name)
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,12 @@ def test_what_is_too_old_goes_and_nothing_else(profile: str, seed: int) -> None:
     assert done["aged-out"] > 20
 
 
-QUICK_SEEDS = 8
 QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("listener-") and not mutant.rare]
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name, QUICK_SEEDS)
+    sound_after_caught(name)
 
 
 def test_nothing_escapes() -> None:

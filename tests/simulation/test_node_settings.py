@@ -37,7 +37,7 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("settings-")])
 def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name, 8)
+    sound_after_caught(name)
 
 
 def test_some_drawn_worlds_have_them_where_nobody_logs_in() -> None:

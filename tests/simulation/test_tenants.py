@@ -28,7 +28,6 @@ REACHED = (
     *("metered", "told-to-wait", "neighbourly", "places-taken", "places-refused", "places-again"),
     *("leaver-logins", "leaver-refused", "leaver-hung-up", "leaver-changes"),
 )
-QUICK_SEEDS = 8
 
 
 @pytest.mark.parametrize("profile", ["raft", "kip27", "multi"])
@@ -42,7 +41,7 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("tenant-")])
 def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name, QUICK_SEEDS)
+    sound_after_caught(name)
 
 
 def test_drawn_worlds_have_tenants_only_where_clients_log_in() -> None:

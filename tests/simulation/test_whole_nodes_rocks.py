@@ -46,7 +46,7 @@ def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profil
 @pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("store-")])
 def test_a_mutant_of_the_store_is_caught(name: str) -> None:
     assert CLUSTER_MUTANTS[name].world(1).rocks
-    caught(name, 15)
+    caught(name)
     gc.collect()
 
 

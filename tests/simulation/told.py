@@ -1,12 +1,14 @@
 """A failed run in words, for the message of an assertion; and the order in which tests try seeds."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
+
+SEEDS: Final = 40  # of a mutant: each change of the product draws other worlds
 
 
 def words(result: ClusterResult) -> str:
@@ -53,7 +55,7 @@ def seeds_from(first: int, count: int) -> list[int]:
     return [first, *(seed for seed in range(1, count + 1) if seed != first)]
 
 
-def caught(name: str, seeds: int) -> ClusterResult:
+def caught(name: str, seeds: int = SEEDS) -> ClusterResult:
     """The run that caught this mutant. Fails if none of so many seeds did."""
     mutant = CLUSTER_MUTANTS[name]
     found = seeds_to_catch(mutant, seeds_from(mutant.first_seed, seeds))
@@ -61,7 +63,7 @@ def caught(name: str, seeds: int) -> ClusterResult:
     return found[1]
 
 
-def sound_after_caught(name: str, seeds: int) -> None:
+def sound_after_caught(name: str, seeds: int = SEEDS) -> None:
     """The same, and the world that showed the mutant is sound without it."""
     sound = run_cluster(CLUSTER_MUTANTS[name].world(caught(name, seeds).options.seed))
     assert sound.failure is None, words(sound)

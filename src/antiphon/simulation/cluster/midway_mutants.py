@@ -36,7 +36,7 @@ MIDWAY_MUTANTS: Final = (
         profile="raft",
         options=_KILLS,
         quick=True,
-        first_seed=17,
+        first_seed=18,
     ),
     ClusterMutant(
         "node-believes-data",
