@@ -74,5 +74,5 @@ class SizedRead:
             exchange.when_room(self._attempt, lambda: size_bytes)
 
     def _end(self, result: Any) -> None:
-        self._read = None  # which has this object: together they would be garbage that only the collector finds
+        self._read = None  # it has this object: only the collector would find the two
         self._answer(result)
