@@ -8,7 +8,8 @@ Garbage in cycles that is around at such a moment is never freed, but there are 
 
 What is freed the C library keeps for later, in between what is still in use. Large requests, and large answers that clients
 did not read, leave holes of that kind. They are given back to the system every `GIVE_BACK_EVERY_S`, which takes 0.3 ms where
-there are none, and whenever the process has grown by `GROWN_BYTES`. Threads share two heaps, so that there are not as many heaps with holes as threads.
+there are none, and whenever the process has grown by `GROWN_BYTES`. Threads share two heaps, so that there are not as many
+heaps with holes as threads.
 """
 
 import ctypes
