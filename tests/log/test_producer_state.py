@@ -363,7 +363,7 @@ def test_a_full_node_refuses_new_producers_of_shards_with_many_and_its_replicas_
         assert shard.state.check(header(number, 0), full=True) is None, "there is room for a share"
         assert shard.send(number, 0) == at
     for table in (False, True):
-        with pytest.raises(OverloadedError, match="`producers` under"):
+        with pytest.raises(OverloadedError, match=r"`limits\.producers`: .*antiphon node settings"):
             shard.state.check(header(3, 0), table=table, full=True)
         with pytest.raises(OverloadedError, match="2 Spark jobs"):
             shard.state.check(header(JOB_ID_MIN + 3, 0), table=table, full=True)

@@ -92,9 +92,12 @@ def test_a_watch_that_is_behind_what_was_trimmed_goes_on_behind_it(profile: str,
         "fault_every_ms": 50,
         "operations_per_s": 200,
     }
-    result = run_cluster(dataclasses.replace(_world(seed, profile, trim=2), **changes))
-    assert result.failure is None, words(result)
-    assert result.events["watch-passes-over"] > 0
+    for each in range(seed, seed + 12):  # the watcher has to be behind at the moment of a trim
+        result = run_cluster(dataclasses.replace(_world(each, profile, trim=2), **changes))
+        assert result.failure is None, words(result)
+        if result.events.get("watch-passes-over"):
+            return
+    raise AssertionError(f"no watcher was behind what was trimmed, in 12 seeds from {seed} on")
 
 
 def test_only_a_copy_that_the_inventory_says_is_older_is_put_back() -> None:

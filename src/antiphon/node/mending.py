@@ -90,6 +90,9 @@ class Mending:
         host = self._node.hosts.get(shard_id)
         if host is None or is_over(host):
             return True  # somebody else has met the damage
+        # First of all: two replicas whose damage is gone would else wait for each other, each for the other's finding.
+        if await self._is_gone(host, damage):
+            return True
         if not _can_make_anew(host, damage) and not await self._can_do_without(shard_id):
             self._findings.note(Noted(KIND, shard_id, text_of(damage), self._what_to_do(shard_id)))
             return False
