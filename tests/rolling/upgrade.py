@@ -186,7 +186,8 @@ class Upgrade:
             db.topic("squeezed").append(b"1", key=b"k")
             with db.session() as session:
                 db.table("default").put("here", b"x", session=session)
-        self.told("a compacted topic and a session")
+        self.new.run("node", "settings", "--all", "--set", "num_partitions=2", "--servers", self.native)
+        self.told("a compacted topic, a session, and a setting of all nodes")
 
     def go_back_in_vain(self) -> None:
         """Nodes of the old version stop at the newer records, and leave the logs as they are."""
