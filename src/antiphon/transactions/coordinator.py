@@ -109,14 +109,18 @@ class TransactionCoordinator:
         self, name: str, timeout_ms: int, expected: Producer | None
     ) -> tuple[Refused | None, Row | None]:
         """InitProducerId. Returns why it is refused, or the row as it stands then."""
-        deadline_s = self._end_deadline_s()
+        return await self._after_end(
+            name,
+            lambda row, fresh_id: t.init(row, timeout_ms, expected, fresh_id, system.wall_ms(), self.bounds),
+        )
+
+    async def _after_end(
+        self, name: str, step: Callable[[Row | None, int], Step]
+    ) -> tuple[Refused | None, Row | None]:
+        """A step that may have to wait for the end of the id's last transaction: for `END_WAIT_S`, then it is refused."""
+        deadline_s = asyncio.get_running_loop().time() + END_WAIT_S
         while True:
-            refused, row = await self._take_with_id(
-                name,
-                lambda row, fresh_id: t.init(
-                    row, timeout_ms, expected, fresh_id, system.wall_ms(), self.bounds
-                ),
-            )
+            refused, row = await self._take_with_id(name, step)
             if refused is not Refused.CONCURRENT or not await self._is_over(name, deadline_s):
                 return refused, row
 
@@ -141,14 +145,11 @@ class TransactionCoordinator:
                 f"{PARTICIPANTS_MAX} partitions and groups take part in transactions here already"
             )
         known_at = max(known_at, self._gateway.metadata_version)
-        deadline_s = self._end_deadline_s()
-        while True:
-            refused, _, _ = await self._take(
-                name,
-                lambda row: t.join(row, producer, shards, groups, known_at, system.wall_ms(), self.bounds),
-            )
-            if refused is not Refused.CONCURRENT or not await self._is_over(name, deadline_s):
-                return refused
+        refused, _ = await self._after_end(
+            name,
+            lambda row, _: t.join(row, producer, shards, groups, known_at, system.wall_ms(), self.bounds),
+        )
+        return refused
 
     async def end(self, name: str, producer: Producer, *, commit: bool) -> Refused | None:
         """EndTxn: the decision stands when this returns; participants are told afterwards."""
@@ -311,9 +312,6 @@ class TransactionCoordinator:
         if kept.row is not None and held.ending is None and t.due(kept.row) is not None:
             work = self._end_all(led, name, held)
             held.ending = asyncio.get_running_loop().create_task(work, name="end of a transaction")
-
-    def _end_deadline_s(self) -> float:
-        return asyncio.get_running_loop().time() + END_WAIT_S
 
     async def _is_over(self, name: str, deadline_s: float) -> bool:
         """Wait until all have been told of the id's last transaction: clients who are to ask again wait much longer.
