@@ -14,7 +14,12 @@ from antiphon.simulation.cluster.backup_place import MemoryPlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.restores import Restores
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, make_table
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Workload,
+    make_table,
+    make_topic,
+)
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -59,9 +64,7 @@ class BackupWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
-        await insist(lambda: db.create_topic(TOPIC, shards=2, replicas=options.replicas, profile=profile))
+        await make_topic(self.cluster, db, TOPIC, 2)
         topic = next(one for one in (await db.metadata()).topics if one.name == TOPIC)
         shards = await make_table(self.cluster, db, TABLE, shards=1)
         self.shard_ids = [shard.shard_id for shard in (*topic.shards, *shards)]

@@ -12,7 +12,12 @@ from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.cut_history import CutHistory, TakenCut, Write
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, make_table
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Workload,
+    make_table,
+    make_topic,
+)
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -57,11 +62,7 @@ class CutWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
-        await insist(
-            lambda: db.create_topic(TOPIC, shards=SHARDS, replicas=options.replicas, profile=profile)
-        )
+        await make_topic(self.cluster, db, TOPIC, SHARDS)
         found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
         self.shard_ids = [shard.shard_id for shard in found.shards]
         shards = await make_table(self.cluster, db, TABLE, shards=2)

@@ -19,7 +19,14 @@ from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.settle import check_everything, folded, is_settled, what_is_open
 from antiphon.simulation.cluster.whole_restore import KnownCut, committed_in, open_in, repeatable
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Until, Workload, insist, make_table
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Until,
+    Workload,
+    insist,
+    make_table,
+    make_topic,
+)
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
@@ -78,11 +85,7 @@ class WholeRestoreWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
-        await insist(
-            lambda: db.create_topic(TOPIC, shards=SHARDS, replicas=options.replicas, profile=profile)
-        )
+        await make_topic(self.cluster, db, TOPIC, SHARDS)
         await make_table(self.cluster, db, TABLE, shards=1)
         for request in (
             AlterUser(USER, (credential_of(USER),)),

@@ -156,6 +156,18 @@ class Workload(ABC):
                 return db
 
 
+def _one_writer(cluster: "SimulatedCluster") -> str:
+    """The run's profile, where that has one writer and loses nothing that was acknowledged."""
+    profile = cluster.options.profile
+    return "oxia" if profile in {"multi", "fluvio"} else profile
+
+
+async def make_topic(cluster: "SimulatedCluster", db: AsyncClient, name: str, shards: int) -> None:
+    """Create a topic as the run's options say, until that works."""
+    profile, replicas = _one_writer(cluster), cluster.options.replicas
+    await insist(lambda: db.create_topic(name, shards=shards, replicas=replicas, profile=profile))
+
+
 async def make_table(
     cluster: "SimulatedCluster",
     db: AsyncClient,
@@ -165,7 +177,7 @@ async def make_table(
 ) -> "tuple[ShardMeta, ...]":
     """Create a table as the run's options say, until that works; returns its shards. `shards` 0: as many as they say."""
     options = cluster.options
-    profile = "oxia" if options.profile in {"multi", "fluvio"} else options.profile
+    profile = _one_writer(cluster)
     await insist(
         lambda: db.create_table(
             name,
