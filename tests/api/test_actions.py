@@ -132,6 +132,8 @@ BODIES: dict[str, Any] = {
     "create_topic": {"name": "hers-not"},
     "move_replica": {"from_node": 0, "to_node": 1},
     "place_replicas": {"nodes": [0]},
+    "alter_node_settings": {"settings": {"log_level": "debug"}},
+    "alter_settings": {"settings": {"log_level": "debug"}},
     "set_password": {"password": "another"},
     "alter_acls": {"add": [{"principal": "User:eve", "operation": "all", "name": "*"}]},
     "alter_quota": {"user": "eve", "limits": {"producer_byte_rate": 1e9}},

@@ -50,6 +50,9 @@ PATHS = (
     "/ui/security",
     "/api",
     "/ui/nodes/0",
+    "/ui/do/create_topic",
+    "/ui/do/elect_leader?topic=flights&shard=0",
+    "/ui/do/alter_node_settings?node=0",
     "/ui/none",
 )
 
@@ -168,6 +171,31 @@ def test_a_filter_answers_while_one_types_and_keys_go_everywhere(browser: Any, b
     assert browser.switch_to.active_element.text == "Skip to content"
 
 
+def test_a_topic_is_made_with_the_keyboard_alone_and_its_plan_is_shown_first(browser: Any, base: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    looks(browser, WIDE)
+    browser.get(base + "/ui/topics")
+    browser.find_element("link text", "New topic or table").send_keys(Keys.ENTER)
+    until(browser, "document.title.startsWith('Make a topic')")
+    browser.find_element("name", "name").send_keys("by-hand")
+    browser.find_element("name", "config").send_keys("retention.ms=5000")
+    browser.find_element("name", "name").send_keys(Keys.ENTER)
+    until(browser, "document.querySelector('.plan')")
+    assert "by-hand/0" in browser.find_element("css selector", ".plan").text
+    assert "retention.ms=5000" in browser.find_element("css selector", ".plan").text
+    browser.find_element("link text", "Change").send_keys(Keys.ENTER)
+    until(browser, "document.querySelector('textarea')")
+    box = browser.find_element("name", "name")
+    assert box.get_attribute("value") == "by-hand", "what was filled in is still there"
+    box.send_keys("2", Keys.ENTER)
+    until(browser, "document.querySelector('.plan')")
+    browser.find_element("css selector", "button.main").send_keys(Keys.ENTER)
+    until(browser, "document.title.startsWith('by-hand2')")
+    assert "carried out" in browser.find_element("css selector", "[role=status]").text
+    assert browser.current_url.endswith("/ui/topics/by-hand2?did=create_topic")
+
+
 def test_the_overview_follows_the_cluster(browser: Any, base: str) -> None:
     looks(browser, WIDE)
     browser.get(base + "/")
@@ -215,10 +243,22 @@ def pictures(browser: Any, base: str) -> None:
         ("dashboard-overview", "/", (1280, 980), "dark", 30.0),
         ("dashboard-records", "/ui/topics/flights/records?shard=1", (1280, 700), "light", 0.5),
         ("dashboard-phone", "/", PHONE, "light", 8.0),
+        ("dashboard-plan", "", (1280, 520), "light", 0.5),
     ):
         looks(browser, size, scheme)
-        browser.get(base + path)
+        if path:
+            browser.get(base + path)
+        else:
+            plan_a_topic(browser, base)
         time.sleep(wait_s)
         Image.open(BytesIO(browser.get_screenshot_as_png())).quantize(128).save(
             Path(SHOTS) / f"{name}.png", optimize=True
         )
+
+
+def plan_a_topic(browser: Any, base: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(base + "/ui/do/create_topic?name=arrivals&shards=3&config=retention.ms%3D604800000")
+    browser.find_element("css selector", "button.main").send_keys(Keys.ENTER)
+    until(browser, "document.querySelector('.plan')")

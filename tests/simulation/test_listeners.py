@@ -1,5 +1,7 @@
 """Clients of Kafka's protocol and of HTTP in the world of whole nodes: clean seeds, and judges that see mutants."""
 
+import sys
+
 import pytest
 
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
@@ -28,6 +30,19 @@ def test_promises_are_kept(profile: str) -> None:
     done = sound_until(reached, profile, 5, **{**SHORT, **LISTENERS, **PACE})
     assert done["produced"] > 20
     assert done["fetched"] >= done["produced"] // 2
+
+
+def test_an_installation_without_the_dashboard_is_no_broken_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "antiphon.http.pages.app", None)  # as if its libraries were missing
+    monkeypatch.setattr("antiphon.simulation.cluster.workloads.http.HAS_DASHBOARD", False)
+    monkeypatch.setattr("antiphon.simulation.cluster.workloads.api.HAS_DASHBOARD", False)
+    reached = ("pages", "api-plans", "api-made")
+    sound_until(reached, "oxia", 5, **{**SHORT, **PACE, "http_clients": 1, "api_clients": 2})
+
+
+def test_topics_are_planned_and_made_by_the_forms_of_the_dashboard() -> None:
+    reached = ("forms-planned", "forms-carried-out")
+    sound_until(reached, "oxia", 5, seeds=6, **{**SHORT, **PACE, "http_clients": 1, "api_clients": 2})
 
 
 @pytest.mark.parametrize(("profile", "seed"), [("oxia", 1), ("raft", 4), ("multi", 4)])

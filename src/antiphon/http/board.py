@@ -60,7 +60,7 @@ class Board:
         except ImportError:
             return self._without(request, rights)
         # An action waits for the coordinator: it must not keep those from their pages who only look.
-        async with self._acting if is_api and request.method == "POST" else self._free:
+        async with self._acting if request.method == "POST" else self._free:
             await self._turns.next(self)
             answer = await self._made(app, request, rights)
         if is_api and dict(answer.headers).get("Content-Type") == _TEXT[0][1]:

@@ -267,6 +267,20 @@ def find_setting(name: str) -> NodeSetting:
     return found
 
 
+def by_own_names(changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Changes by the settings' own names, where some are named as Kafka does. Raises InvalidRequestError."""
+    found: dict[str, str | None] = {}
+    for name, value in changes.items():
+        own = find_setting(name).name
+        if own in found:
+            raise InvalidRequestError(
+                f"{own} is named twice, as itself and as {NODE_SETTINGS[own].kafka_name}"
+            )
+        found[own] = value
+    check_settings(found)
+    return found
+
+
 def check_settings(changes: Mapping[str, str | None]) -> None:
     """Raise InvalidRequestError for a name that is none of these, or a value that does not fit; None: as if never set."""
     for name, value in changes.items():

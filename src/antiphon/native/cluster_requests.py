@@ -7,6 +7,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
+from antiphon.gateway.told_settings import told_settings
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
@@ -15,7 +16,6 @@ from antiphon.model.node_settings import (
     NODE_SETTINGS,
     AlterNodeSettings,
     GetNodeSettings,
-    NodeSettingsReply,
 )
 from antiphon.model.placement import PlaceReplicas, RecoverShard
 from antiphon.model.requests import (
@@ -153,17 +153,11 @@ def get_node_settings(
 ) -> None:
     """Answer with this node's settings that can be changed while it runs, and with what is set for all nodes."""
     gateway = exchange.gateway
-    settings = gateway.settings
-
-    def now() -> NodeSettingsReply:
-        values = {
-            name: tuple((told.value, str(told.source)) for told in settings.values(name))
-            for name in NODE_SETTINGS
-        }
-        entries = tuple(settings.entries[node] for node in sorted(settings.entries))
-        return NodeSettingsReply(gateway.node_id, entries, values)
-
-    exchange.answer(request_id, now, lambda: SETTING_BYTES * len(NODE_SETTINGS) * (1 + len(settings.entries)))
+    exchange.answer(
+        request_id,
+        lambda: told_settings(gateway),
+        lambda: SETTING_BYTES * len(NODE_SETTINGS) * (1 + len(gateway.settings.entries)),
+    )
 
 
 def create_topic(exchange: Exchange, request_id: int, body: CreateTopic, _payload: memoryview) -> None:

@@ -1,5 +1,6 @@
 """What operators decide: each goes to the coordinator, as from any other client. A dry run says what that would decide."""
 
+import msgspec
 import structlog
 
 from antiphon.errors import InvalidRequestError, TimedOutError
@@ -15,6 +16,7 @@ from antiphon.http.api.asked import (
     MoveBody,
     NewTopic,
     NoBody,
+    NodeSettingsBody,
     OfNode,
     OfShard,
     OfTopic,
@@ -34,6 +36,7 @@ from antiphon.model.access import CLUSTER_NAME, Acl, Resource
 from antiphon.model.findings import StartScrub
 from antiphon.model.internal import PREFIX
 from antiphon.model.metadata import Kind
+from antiphon.model.node_settings import ALL_NODES, AlterNodeSettings, NodeSettings, by_own_names, changed
 from antiphon.model.placement import PlaceReplicas
 from antiphon.model.quotas import LIMITS, Quota, address
 from antiphon.model.requests import (
@@ -127,6 +130,16 @@ async def scrub_node(call: Call, asked: OfNode, body: ScrubBody) -> Outcome:
     return Outcome(done=not asked.dry_run, dry_run=asked.dry_run)
 
 
+async def alter_node_settings(call: Call, asked: OfNode, body: NodeSettingsBody) -> Outcome:
+    """Set or take away values of a node's settings while it runs; a plan has what is set for it alone, afterwards."""
+    return await _set_values(call, asked.node, body, dry_run=asked.dry_run)
+
+
+async def alter_settings(call: Call, asked: Action, body: NodeSettingsBody) -> Outcome:
+    """Set or take away values of settings of all nodes, also those to come. What is set for one node goes before them."""
+    return await _set_values(call, ALL_NODES, body, dry_run=asked.dry_run)
+
+
 async def set_password(call: Call, asked: OfUser, body: PasswordBody) -> Outcome:
     """Add a user, or set the password of one."""
     found = await off_loop(credentials, body.password)
@@ -153,6 +166,16 @@ async def alter_quota(call: Call, asked: Action, body: QuotaBody) -> Outcome:
     gone = tuple(name for name, limit in body.limits.items() if limit is None)
     quota = Quota(body.user, body.client_id, address(body.ip) or body.ip if body.ip else body.ip, **set_now)
     return await _carry_out(call, AlterQuota(quota, gone), dry_run=asked.dry_run)
+
+
+async def _set_values(call: Call, node: int, body: NodeSettingsBody, *, dry_run: bool) -> Outcome:
+    changes = by_own_names(body.settings)
+    outcome = await _carry_out(call, AlterNodeSettings(node, changes), dry_run=dry_run)
+    if outcome.plan is None:
+        return outcome
+    before = call.gateway.settings.entries.get(node, NodeSettings(node, {}))
+    plan = msgspec.structs.replace(outcome.plan, settings=changed(before, changes).values)
+    return msgspec.structs.replace(outcome, plan=plan)
 
 
 def _acl(one: AclEntry) -> Acl:

@@ -144,6 +144,33 @@ class NodeInfo(Answer, frozen=True, kw_only=True):
     scrub: ScrubInfo | None = None
 
 
+class SettingValue(Answer, frozen=True, kw_only=True):
+    """A value of a setting, and where it stands."""
+
+    value: str
+    source: Annotated[str, Meta(description="node, all (set for all nodes), file (its node.toml) or default")]
+
+
+class NodeSettingInfo(Answer, frozen=True, kw_only=True):
+    """A setting of a node that can be changed while it runs."""
+
+    name: Annotated[str, Meta(description="as in node.toml, with its section")]
+    kafka_name: str
+    value: Annotated[str, Meta(description="what the node goes by")]
+    source: Annotated[str, Meta(description="node, all (set for all nodes), file (its node.toml) or default")]
+    values: Annotated[list[SettingValue], Meta(description="all that there are, the one that counts first")]
+    allowed: Annotated[str, Meta(description="what it may be, in words")]
+    effect: Annotated[str, Meta(description="from when on a change counts, and for what")]
+
+
+class SetValue(Answer, frozen=True, kw_only=True):
+    """What is set for a node, or for all of them."""
+
+    node: Annotated[int | None, Meta(description="null: for all nodes")]
+    name: str
+    value: str
+
+
 class FindingInfo(Answer, frozen=True, kw_only=True):
     """What a node found to be wrong on its disk or in its replicas, or what was and is mended."""
 

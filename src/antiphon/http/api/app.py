@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -15,6 +14,7 @@ from antiphon.http.api.call import Call
 from antiphon.http.api.problems import PROBLEM, AskedWronglyError
 from antiphon.http.bridge import App, Message
 from antiphon.http.pages.asking import Asker
+from antiphon.http.senders import foreign
 from antiphon.model.metadata import ClusterMeta
 
 JSON: Final = "application/json"
@@ -186,35 +186,6 @@ def _misfit(kind: type[msgspec.Struct], text: str, given: dict[str, str]) -> Ask
 
 def _check_sender(meta: ClusterMeta, scope: MutableMapping[str, Any]) -> None:
     """Refuse what a page of another site had the browser send: it may be where no login keeps it out."""
-    headers = dict(scope["headers"])
-    host = headers.get(b"host", b"").decode("latin-1").lower()
-    origin = headers.get(b"origin", b"").decode("latin-1").lower()
-    if origin and origin.partition("://")[2] != host:
-        raise AskedWronglyError(
-            f"a page of {origin[:100]} sent this to {host[:100]}: actions are taken from programs, and from pages of this "
-            "node only",
-            status=403,
-            code="access_denied",
-            asked=origin,
-        )
-    if scope["state"]["rights"].limited:
-        return
-    name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
-    known = {node.http.rpartition(":")[0].lower() for node in meta.nodes}
-    if name in {*known, "localhost", ""} or _is_address(name.strip("[]")):
-        return
-    raise AskedWronglyError(
-        f"this was sent to {host[:100]!r}, which is no name of a node of this cluster: whoever made that name point here "
-        "may not be who you think. Use an address, localhost, or the name under which a node tells its HTTP listener",
-        status=403,
-        code="access_denied",
-        asked=host,
-    )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    why = foreign(meta, dict(scope["headers"]), logged_in=scope["state"]["rights"].limited)
+    if why is not None:
+        raise AskedWronglyError(why, status=403, code="access_denied")

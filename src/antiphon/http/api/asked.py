@@ -61,6 +61,12 @@ class OneNode(Asked, frozen=True, kw_only=True):
     node: NodeId
 
 
+class ListSettings(Listed, frozen=True, kw_only=True):
+    """Settings of a node."""
+
+    node: NodeId
+
+
 class ListShards(Filtered, frozen=True, kw_only=True):
     """Of the list of shards."""
 
@@ -325,6 +331,15 @@ class RebalanceBody(Body, frozen=True, kw_only=True):
     """What to even out."""
 
     leaders_only: bool = False
+
+
+class NodeSettingsBody(Body, frozen=True, kw_only=True):
+    """Values of settings that can be changed while nodes run. Other settings stay."""
+
+    settings: Annotated[
+        dict[str, str | None],
+        Meta(min_length=1, max_length=100, description="by name, or Kafka's name; null: take it away"),
+    ]
 
 
 class ScrubBody(Body, frozen=True, kw_only=True):

@@ -69,24 +69,30 @@ async def list_nodes(call: Call, asked: Listed) -> Page[NodeInfo]:
     )
 
 
-async def get_node(call: Call, asked: OneNode) -> NodeInfo:
-    """One node."""
-    call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+def known_node(call: Call, node_id: int) -> NodeMeta:
+    """The node of this id. Raises AskedWronglyError."""
     known = {one.node_id: one for one in call.gateway.metadata.nodes}
-    if asked.node not in known:
+    if node_id not in known:
         raise AskedWronglyError(
-            f"there is no node {asked.node}: the cluster has {', '.join(map(str, sorted(known)))}",
+            f"there is no node {node_id}: the cluster has {', '.join(map(str, sorted(known)))}",
             status=404,
             code="unknown_node",
             parameter="node",
-            asked=str(asked.node),
+            asked=str(node_id),
         )
+    return known[node_id]
+
+
+async def get_node(call: Call, asked: OneNode) -> NodeInfo:
+    """One node."""
+    call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    node = known_node(call, asked.node)
     status = None
     try:
         status = await call.asker.node(asked.node, GetStatus(()))
     except UnavailableError:
         status = None
-    return _node(call, known[asked.node], status, *_carried(call))
+    return _node(call, node, status, *_carried(call))
 
 
 def _carried(call: Call) -> tuple[dict[int, int], dict[int, int]]:

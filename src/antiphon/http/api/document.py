@@ -47,8 +47,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
     return found
 
 
-def _fields(kind: Any) -> dict[str, Any]:
-    """The properties of a struct, by name."""
+def fields_of(kind: Any) -> dict[str, Any]:
+    """The schemas of the fields of a struct, by name."""
     name = schema_of(kind)["$ref"].rsplit("/", 1)[1]
     found: dict[str, Any] = _schemas()[1][name].get("properties", {})
     return found
@@ -56,13 +56,13 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 def description_of(kind: Any, field: str) -> str:
     """What is said of a field; empty: nothing."""
-    return str(_fields(kind).get(field, {}).get("description", ""))
+    return str(fields_of(kind).get(field, {}).get("description", ""))
 
 
 def parameters_of(route: Route) -> list[dict[str, Any]]:
     """The parameters of a route, in the form of the document."""
     found = []
-    for name, schema in _fields(route.asks).items():
+    for name, schema in fields_of(route.asks).items():
         schema = dict(schema)
         about = schema.pop("description", "")
         in_path = name in route.in_path
@@ -147,6 +147,8 @@ BODIES: Final[dict[str, Any]] = {
     "move_replica": {"from_node": 0, "to_node": 3},
     "place_replicas": {"nodes": [0, 1, 2]},
     "drain_node": {},
+    "alter_node_settings": {"settings": {"log_level": "debug"}},
+    "alter_settings": {"settings": {"cleaner.bytes_per_s": "16777216"}},
 }
 
 
@@ -163,7 +165,7 @@ def example_of(route: Route, base: str) -> str:
 
 def shown_schema(kind: Any) -> list[tuple[str, str, str]]:
     """The fields of an answer or a body for people: name, type, words."""
-    return shown_fields(_fields(kind))
+    return shown_fields(fields_of(kind))
 
 
 def shown_fields(fields: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from antiphon.http.api import actions, cluster, groups, logs, people, tables, topics
+from antiphon.http.api import actions, cluster, groups, logs, people, settings, tables, topics
 
 PREFIX: Final = "/api/"
 DOCUMENT: Final = "/api/openapi.json"
@@ -80,6 +80,10 @@ ROUTES: Final = (
     Route("GET", "/api/cluster", cluster.get_cluster, "cluster", CLUSTER_DESCRIBE),
     Route("GET", "/api/nodes", cluster.list_nodes, "cluster", CLUSTER_DESCRIBE),
     Route("GET", _NODE, cluster.get_node, "cluster", CLUSTER_DESCRIBE),
+    Route(
+        "GET", _NODE + "/settings", settings.list_node_settings, "cluster", "DESCRIBE_CONFIGS on the cluster"
+    ),
+    Route("GET", "/api/settings", settings.list_set_values, "cluster", "DESCRIBE_CONFIGS on the cluster"),
     Route("GET", "/api/findings", cluster.list_findings, "cluster", CLUSTER_DESCRIBE),
     Route("GET", "/api/events", cluster.list_events, "cluster", CLUSTER_DESCRIBE),
     Route("GET", "/api/shards", topics.list_shards, "topics", "DESCRIBE on each topic that is shown"),
@@ -109,6 +113,10 @@ ROUTES: Final = (
     Route("POST", _NODE + "/drain", actions.drain_node, "actions", CLUSTER_ALTER),
     Route("POST", _NODE + "/remove", actions.remove_node, "actions", CLUSTER_ALTER),
     Route("POST", _NODE + "/scrub", actions.scrub_node, "actions", CLUSTER_ALTER),
+    Route(
+        "POST", _NODE + "/settings", actions.alter_node_settings, "actions", "ALTER_CONFIGS on the cluster"
+    ),
+    Route("POST", "/api/settings", actions.alter_settings, "actions", "ALTER_CONFIGS on the cluster"),
     Route("POST", "/api/rebalance", actions.rebalance, "actions", CLUSTER_ALTER),
     Route("POST", "/api/users/{user}/password", actions.set_password, "actions", CLUSTER_ALTER),
     Route("POST", "/api/users/{user}/remove", actions.remove_user, "actions", CLUSTER_ALTER),

@@ -11,10 +11,12 @@ from typing import Any, Final, NamedTuple
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError, UnknownTopicError
 from antiphon.gateway.access import check
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.told_settings import told_settings
 from antiphon.model.access import Operation, Resource
 from antiphon.model.findings import StartScrub
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ABSENT_NODE, Kind, TopicMeta
+from antiphon.model.node_settings import GetNodeSettings
 from antiphon.model.requests import (
     Fetch,
     Fetched,
@@ -63,6 +65,8 @@ class Asker:
     async def _node(self, node_id: int, body: Any) -> Any:
         if node_id == self._gateway.node_id and isinstance(body, GetStatus):
             return self._gateway.status(body.shards)
+        if node_id == self._gateway.node_id and isinstance(body, GetNodeSettings):
+            return told_settings(self._gateway)
         return await self._gateway.questions.ask(node_id, body, ASK_S)
 
     async def scrub(self, node_id: int, body: StartScrub) -> None:

@@ -4,10 +4,11 @@ from typing import Final
 
 from starlette.responses import Response
 
-from antiphon.errors import InvalidRequestError, UnavailableError
+from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 from antiphon.http.pages.health import name_of
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
+from antiphon.model.node_settings import NODE_SETTINGS, GetNodeSettings, NodeSetting, NodeSettingsReply
 from antiphon.model.requests import GetStatus, StatusReply
 
 REPLICA_ROWS: Final = 100
@@ -66,6 +67,7 @@ async def node(site: Site, look: Look) -> Response:
         status = reply if isinstance(reply, StatusReply) else None
     except UnavailableError as error:
         problem = error.message
+    settings = await _settings(look, node_id)
     replicas = {one.shard_id: one for one in status.replicas} if status is not None else {}
     return site.page(
         look,
@@ -74,6 +76,7 @@ async def node(site: Site, look: Look) -> Response:
         node=found,
         status=status,
         problem=problem,
+        settings=settings,
         page=page,
         replicas=replicas,
         coordinates=meta.controller == node_id,
@@ -85,3 +88,19 @@ async def node(site: Site, look: Look) -> Response:
         if status and status.scrub and status.scrub.shard_id >= 0
         else "",
     )
+
+
+async def _settings(look: Look, node_id: int) -> list[tuple[NodeSetting, str, str]] | None:
+    """What a node goes by: each setting that can be changed while it runs. None: the one who looks may not see them."""
+    if not look.rights.sees(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+        return None
+    try:
+        told = await look.asker.node(node_id, GetNodeSettings())
+    except AntiphonError:
+        return []
+    if not isinstance(told, NodeSettingsReply):
+        return []
+    # A node of another version may have settings that this one does not know, or lack some.
+    return [
+        (NODE_SETTINGS[name], *values[0]) for name, values in told.values.items() if name in NODE_SETTINGS
+    ]

@@ -16,6 +16,8 @@ from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.pages import words
 from antiphon.http.pages.asking import Asker
+from antiphon.http.pages.deeds import done_by
+from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
 
 HERE: Final = Path(__file__).parent.parent
@@ -77,6 +79,16 @@ class Look(NamedTuple):
     request: Request
     rights: Rights
     asker: Asker
+
+    @property
+    def may(self) -> dict[str, bool]:
+        """Which actions on the cluster are offered; whoever sends one is asked for its rights all the same."""
+        offered = {
+            "may_act": Operation.ALTER,
+            "may_configure": Operation.ALTER_CONFIGS,
+            "may_create": Operation.CREATE,
+        }
+        return {name: self.rights.sees(one, Resource.CLUSTER) for name, one in offered.items()}
 
     def text(self, name: str) -> str:
         """A field of the query, cut to what a field may be."""
@@ -156,6 +168,8 @@ class Site:
             path=request.url.path,
             here=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             query=dict(request.query_params),
+            did=done_by(look.text("did")),
+            **look.may,
             **values,
         )
         return HTMLResponse(html, code)

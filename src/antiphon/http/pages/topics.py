@@ -68,7 +68,8 @@ async def topic(site: Site, look: Look) -> Response:
             (node, one.shard_id): one.log_end for node, status in statuses.items() for one in status.replicas
         },
         may_read=_may(look, Operation.READ, found),
-        may_alter=_may(look, Operation.ALTER_CONFIGS, found),
+        may_alter=_may(look, Operation.ALTER_CONFIGS, found) or _may(look, Operation.ALTER, found),
+        may_delete=_may(look, Operation.DELETE, found) and not is_internal(found),
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -17,7 +17,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.http.api.answers import Page, Problem, TopicInfo
 from antiphon.http.api.routes import ROUTES, Route
 from antiphon.simulation.cluster.drawing import Drawn, one_of
-from antiphon.simulation.cluster.workloads.http import OK, send
+from antiphon.simulation.cluster.workloads.http import HAS_DASHBOARD, OK, send
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import Workload, insist
 from antiphon.simulation.violation import require
@@ -30,13 +30,14 @@ PATIENCE_S: Final = 12.0  # longer than a node works on an answer
 PAUSE_S: Final = 0.4
 MADE_MAX: Final = 4
 PIECE: Final = 3
+SEE_OTHER: Final = 303
 BUSY: Final = (404, 409, 416, 429, 503)  # what is not there yet, or not now
 READS: Final = tuple(route for route in ROUTES if route.method == "GET")
 
 
 @workload("api_clients", 33, Drawn(one_of(0, 0, 0, 0, 1)), logs_in=False)
 class ApiWorkload(Workload):
-    """Read everything that the API shows, list topics in pieces, plan topics and make some.
+    """Read everything that the API shows, list topics in pieces, plan topics and make some, also by the dashboard's forms.
 
     Checked: each answer is of the type that the OpenAPI document names, or a problem that says what to do; the pieces of a
     list have each topic once; a plan makes nothing, and what was made is there.
@@ -45,7 +46,10 @@ class ApiWorkload(Workload):
     def __init__(self, cluster: "SimulatedCluster", name: str = "api") -> None:
         super().__init__(cluster, name)
         self.outcomes = {"api-reads": 0, "api-lists": 0, "api-plans": 0, "api-made": 0, "api-not-answered": 0}
+        self.outcomes |= {"forms-planned": 0, "forms-carried-out": 0}
         self._made: list[str] = []
+        self._plans = (self._plan, self._plan_by_form if HAS_DASHBOARD else self._plan)
+        self._makes = (self._make, self._make_by_form if HAS_DASHBOARD else self._make)
         self._tried = 0
 
     async def set_up(self, db: AsyncClient) -> None:
@@ -69,9 +73,12 @@ class ApiWorkload(Workload):
                 elif kind < 0.8:
                     await self._list(host)
                 elif kind < 0.95 or self._tried >= MADE_MAX:
-                    await self._plan(host, f"planned-{process.name}-{number}")
+                    plan = draw.choice(self._plans)
+                    await plan(host, f"planned-{process.name}-{number}")
                 else:
-                    await self._make(host, f"made-{process.name}-{number}")
+                    self._tried += 1
+                    make = draw.choice(self._makes)
+                    await make(host, f"made-{process.name}-{number}")
             except (OSError, TimeoutError):
                 self.outcomes["api-not-answered"] += 1
             await asyncio.sleep(draw.uniform(0.0, PAUSE_S))
@@ -134,10 +141,43 @@ class ApiWorkload(Workload):
             require(said.plan is not None and said.plan.changed == 2, "api", -1, f"{host} plans {said}")
 
     async def _make(self, host: str, name: str) -> None:
-        self._tried += 1
         route = next(one for one in ROUTES if one.name == "create_topic")
         if await self._ask(host, "/api/topics", route.answers, {"name": name}) is not None:
             self.outcomes["api-made"] += 1
+            self._made.append(name)
+
+    async def _fill_in(self, host: str, step: str, name: str) -> tuple[int, bytes] | None:
+        """What a node says to the dashboard's form of a topic; None: nothing, or that this is not to be had now."""
+        content = urlencode({"name": name, "shards": 2, "step": step}).encode()
+        head = (
+            f"POST /ui/do/create_topic HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nConnection: close\r\n"
+            f"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        reply = await asyncio.wait_for(send(host, head.encode() + content), PATIENCE_S)
+        first, found, told = reply.partition(b"\r\n\r\n")
+        if not found:
+            return None
+        status = int(first.split(b" ", 2)[1])
+        self.cluster.tell("form", f"{step} {name}", status)
+        # A topic needs as many nodes as it has replicas, and some are down now.
+        is_fine = status in {OK, SEE_OTHER, *BUSY} or b"alive" in told
+        require(is_fine, "api", -1, f"{host} answers {status} to a form: {told[:300]!r}")
+        return (
+            (status, told) if status in {OK, SEE_OTHER} and (told.endswith(b"</html>") or not told) else None
+        )
+
+    async def _plan_by_form(self, host: str, name: str) -> None:
+        said = await self._fill_in(host, "plan", name)
+        if said is not None:
+            self.outcomes["forms-planned"] += 1
+            shown = said[1].count(b"<td>made</td>")
+            require((said[0], shown) == (OK, 2), "api", -1, f"{host} shows {shown} shards for a plan of two")
+
+    async def _make_by_form(self, host: str, name: str) -> None:
+        said = await self._fill_in(host, "carry", name)
+        if said is not None:
+            require(said[0] == SEE_OTHER, "api", -1, f"{host} answers {said[0]} to who has a topic made")
+            self.outcomes["forms-carried-out"] += 1
             self._made.append(name)
 
     # -- judges ---------------------------------------------------------------------------------------------------

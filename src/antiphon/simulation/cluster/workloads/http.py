@@ -1,10 +1,15 @@
-"""A monitor that asks nodes for their pages over HTTP: who answers says 200 (or that it is not well), and can be read."""
+"""A monitor that asks nodes for their pages over HTTP: who answers says 200 (or that it is not well), and can be read.
+
+Where the libraries of the dashboard are not installed, its pages have to say how to get them.
+"""
 
 import asyncio
 import json
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
+from antiphon.http.board import MISSING
 from antiphon.simulation.cluster.drawing import Drawn, with_listeners
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import Workload
@@ -16,17 +21,34 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 DASHBOARD: Final = ("/", "/ui/topics", "/ui/topics?internal=1&sort=shards", "/ui/nope")
-PAGES: Final = ("/healthz", "/metrics", "/topics", "/status", "/ui/sample", *DASHBOARD)
+# Others are asked for what these show, and may not answer; topics that are not known yet are not there.
+OF_OTHERS: Final = (
+    "/ui/nodes/0",
+    "/ui/topics/default",
+    "/ui/topics/default/records",
+    "/ui/tables/default",
+    "/ui/groups",
+    "/ui/groups/nobody",
+    "/ui/transactions",
+    "/ui/sessions",
+    "/ui/jobs",
+    "/ui/security",
+    "/ui/do/create_topic",
+    "/ui/do/elect_leader?topic=default&shard=0",
+    "/api",
+)
+PAGES: Final = ("/healthz", "/metrics", "/topics", "/status", "/ui/sample", *DASHBOARD, *OF_OTHERS)
+HAS_DASHBOARD: Final = all(find_spec(name) is not None for name in ("jinja2", "starlette"))
 PATIENCE_S: Final = 5.0
 PAUSE_S: Final = 0.3
-OK, NOT_FOUND, NOT_WELL = 200, 404, 503
+OK, NOT_UNDERSTOOD, NOT_FOUND, NOT_WELL = 200, 400, 404, 503
 
 
 @workload("http_clients", 16, Drawn(with_listeners(0, 1), "doors", 4), logs_in=False)
 class HttpWorkload(Workload):
-    """A monitor asks for `/healthz`, `/metrics`, `/topics`, `/status`, `/`.
+    """A monitor asks for `/healthz`, `/metrics`, `/topics`, `/status`, and for all kinds of pages of the dashboard.
 
-    Checked: status 200 (`/healthz` also 503), and a well-formed page.
+    Checked: status 200 (`/healthz` also 503, and pages of what other nodes know), and a well-formed page.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "monitor") -> None:
@@ -60,6 +82,12 @@ class HttpWorkload(Workload):
             return  # the node went down in the middle of its answer
         status = int(head.split(b" ", 2)[1])
         allowed = {OK, NOT_WELL} if page == "/healthz" else {NOT_FOUND} if page == "/ui/nope" else {OK}
+        if page in OF_OTHERS:
+            allowed = {OK, NOT_UNDERSTOOD, NOT_FOUND, NOT_WELL}
+        if page.startswith(("/ui/", "/api")) and not HAS_DASHBOARD:
+            is_told = status == NOT_WELL and MISSING.encode() in body
+            require(is_told, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
+            return
         require(status in allowed, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         if len(body) < int(lengths[0].split(b":")[1]):
@@ -67,8 +95,10 @@ class HttpWorkload(Workload):
         if page == "/metrics":
             samples = [line for line in body.decode().splitlines() if line and not line.startswith("#")]
             readable = bool(samples) and all(_is_sample(line) for line in samples)
-        elif page in DASHBOARD:
-            readable = body.startswith(b"<!doctype html>") and body.endswith(b"</html>")
+        elif page in DASHBOARD or page in OF_OTHERS:
+            readable = body.startswith(b"<!doctype html>") and (
+                body.endswith(b"</html>") or not HAS_DASHBOARD
+            )
         else:
             readable = json.loads(body) is not None
         require(readable, "page", -1, f"{host}{page} cannot be read: {body[:500]!r}")

@@ -1,0 +1,53 @@
+"""Settings of nodes that can be changed while they run: those of a node, and what is set for nodes in the cluster."""
+
+from antiphon.errors import ProtocolViolationError
+from antiphon.http.api.answers import NodeSettingInfo, Page, SettingValue, SetValue
+from antiphon.http.api.asked import Filtered, ListSettings
+from antiphon.http.api.call import Call, page
+from antiphon.http.api.cluster import known_node
+from antiphon.model.access import Operation, Resource
+from antiphon.model.node_settings import ALL_NODES, NODE_SETTINGS, GetNodeSettings, NodeSettingsReply
+
+
+async def list_node_settings(call: Call, asked: ListSettings) -> Page[NodeSettingInfo]:
+    """Settings of a node that can be changed while it runs, as the node tells: what it goes by, and from where."""
+    call.rights.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
+    known_node(call, asked.node)
+    told = await call.asker.node(asked.node, GetNodeSettings())
+    if not isinstance(told, NodeSettingsReply):
+        raise ProtocolViolationError(f"asked for settings, got {type(told).__name__}")
+    # A node of another version may have settings that this one does not know, or lack some.
+    rows = [(name, values) for name, values in told.values.items() if values and name in NODE_SETTINGS]
+    return page(rows, asked.start, asked.limit, lambda one: _told(*one))
+
+
+def _told(name: str, values: tuple[tuple[str, str], ...]) -> NodeSettingInfo:
+    setting = NODE_SETTINGS[name]
+    value, source = values[0]
+    return NodeSettingInfo(
+        name=name,
+        kafka_name=setting.kafka_name,
+        value=value,
+        source=source,
+        values=[SettingValue(value=each, source=place) for each, place in values],
+        allowed=setting.range_text,
+        effect=setting.effect,
+    )
+
+
+async def list_set_values(call: Call, asked: Filtered) -> Page[SetValue]:
+    """What is set for nodes in the cluster: for all of them, and for single ones."""
+    call.rights.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
+    wanted = asked.q.lower()
+    rows = [
+        (entry.node, name, value)
+        for _, entry in sorted(call.gateway.settings.entries.items())
+        for name, value in entry.values.items()
+        if wanted in name
+    ]
+    return page(
+        rows,
+        asked.start,
+        asked.limit,
+        lambda one: SetValue(node=None if one[0] == ALL_NODES else one[0], name=one[1], value=one[2]),
+    )
