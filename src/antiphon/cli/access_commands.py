@@ -9,7 +9,7 @@ import typer
 import antiphon
 from antiphon.cli import acl_file
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, reports_errors, say, usage
+from antiphon.cli.output import print_json, print_lines, reports_errors, say, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
@@ -88,8 +88,10 @@ def user_list(
     if as_json:
         print_json([{"user": name, "mechanisms": list(mechanisms)} for name, mechanisms in found])
         return
-    for name, mechanisms in found:
-        typer.echo(f"{name}  {', '.join(mechanisms)}")
+    print_lines(
+        [f"{name}  {', '.join(mechanisms)}" for name, mechanisms in found],
+        none="there are no users: `antiphon user add NAME` adds one",
+    )
 
 
 @users.command("remove", epilog="Example: antiphon user remove alice")
@@ -170,8 +172,7 @@ def acl_list(
     if toml:
         typer.echo(acl_file.to_toml(found), nl=False)
         return
-    for acl in found:
-        typer.echo(_text(acl))
+    print_lines([_text(acl) for acl in found], none="there are no entries: `antiphon acl add` adds one")
 
 
 @acls.command("apply", epilog="Example: antiphon acl apply acls.toml --prune --dry-run")

@@ -3,10 +3,11 @@
 import signal
 import sys
 import threading
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
@@ -20,9 +21,19 @@ KeyArgument = Annotated[str, typer.Argument(help="The key.")]
 ABSENT = -1
 
 
+class _TableFirst(TyperGroup):
+    """Says what is wrong with `antiphon kv get KEY`, which would be a table called get."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] in self.commands and (len(args) < 2 or args[1] not in {*self.commands, "--help"}):
+            usage(f"the table comes first: antiphon kv default {' '.join(args)}")
+        return super().parse_args(ctx, args)
+
+
 def mount(app: typer.Typer) -> None:
     """Add this module's commands to the command line."""
     kv = typer.Typer(
+        cls=_TableFirst,
         no_args_is_help=True,
         help="Keys and values of a table.",
         epilog="Example: antiphon kv default get greeting",

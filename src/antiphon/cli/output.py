@@ -98,6 +98,14 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, as
         typer.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
+def print_lines(lines: Sequence[str], *, none: str) -> None:
+    """Print lines; where there are none, say so on stderr, so that stdout stays empty for programs."""
+    for line in lines:
+        typer.echo(line)
+    if not lines:
+        typer.echo(none, err=True)
+
+
 def say(text: str, value: object, *, as_json: bool) -> None:
     """Say what came of a command: in words, or as one JSON document."""
     if as_json:

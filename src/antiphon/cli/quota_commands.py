@@ -7,7 +7,7 @@ import typer
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, reports_errors, say
+from antiphon.cli.output import print_json, print_lines, reports_errors, say
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError
 from antiphon.model.quotas import DEFAULT, LIMITS, Quota, address, check_quota
@@ -110,8 +110,7 @@ def quota_list(
     if as_json:
         print_json([_plain(quota) for quota in sorted(found, key=_text)])
         return
-    for line in sorted(map(_text, found)):
-        typer.echo(line)
+    print_lines(sorted(map(_text, found)), none="there are no quotas: `antiphon quota set` sets one")
 
 
 def _entity(user: str | None, client_id: str | None, ip: str | None) -> Quota:
