@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from tests.interop.config_steps import config_steps
 from tests.interop.suite import FOUR_PARTITIONS, Outcome, UnexpectedError, carried_out
 from tests.peers.servers.maven import kafka_jars
 
@@ -29,30 +30,33 @@ class JavaTools:
     settings = FOUR_PARTITIONS
 
     def __init__(self) -> None:
-        self._jars = Path()
+        self._jars = self._core = Path()
 
     def get(self, folder: Path) -> None:
         """See Suite."""
         self._jars = kafka_jars("kafka-tools", VERSION, folder / f"kafka-tools-{VERSION}")
+        self._core = kafka_jars("kafka_2.13", VERSION, folder / f"kafka-{VERSION}")
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """See Suite."""
-        return carried_out(Steps(Tools(self._jars, kafka), kafka, where).all())
+        return carried_out(Steps(Tools(self._jars, self._core, kafka), kafka, where).all())
 
 
 class Tools:
-    """Runs one tool after the other."""
+    """Runs one tool after the other: those of `kafka-tools`, and the one that is still in the broker's own jar (`core`)."""
 
-    def __init__(self, jars: Path, kafka: str) -> None:
+    def __init__(self, jars: Path, core: Path, kafka: str) -> None:
         self._jars = jars
+        self._core = core
         self._kafka = kafka
 
     def __call__(self, tool: str, *arguments: str, expect: str = "", given: str = "") -> str:
         """What the tool prints. Raises UnexpectedError if `expect` (a pattern) is not in it, or the tool failed."""
-        command = (*JVM, "-cp", "*", f"org.apache.kafka.tools.{tool}", *arguments)
+        of_core = tool.startswith("kafka.")
+        name = tool if of_core else f"org.apache.kafka.tools.{tool}"
         done = subprocess.run(
-            command,
-            cwd=self._jars,
+            (*JVM, "-cp", "*", name, *arguments),
+            cwd=self._core if of_core else self._jars,
             input=given,
             capture_output=True,
             text=True,
@@ -119,6 +123,7 @@ class Steps:
             "the quorum is described",
             lambda: at("MetadataQuorumCommand", "describe", "--status", expect="LeaderId"),
         )
+        yield from config_steps(at)
         yield "features are described", lambda: at("FeatureCommand", "describe", expect="Feature:")
         yield "versions are told", lambda: at("BrokerApiVersionsCommand", expect=r"Produce\(0\): \d+ to \d+")
         yield "the cluster's id is told", self._cluster_id

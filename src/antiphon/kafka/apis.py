@@ -364,7 +364,7 @@ _APIS: Final = (
     ServedApi(
         74, "ListConfigResources", 0, 1, 0,
         described.ListConfigResourcesRequest, described.ListConfigResourcesResponse,
-        lambda on: on.configs.list_resources, Routing.ANY, "topics and brokers",
+        lambda on: on.configs.list_resources, Routing.ANY, "topics, brokers, their loggers, and groups with settings",
     ),
     ServedApi(
         75, "DescribeTopicPartitions", 0, 0, 0,

@@ -39,7 +39,7 @@ def place_of_key(key: bytes) -> tuple[bytes, int]:
 def group_of_key(key: bytes) -> str:
     """The group of a share-partition's row; raises ValueError."""
     _, group, _, _ = key.decode().split("/")
-    return group.replace("%2F", "/").replace("%25", "%")
+    return _plain(group)
 
 
 def group_key(group: str) -> bytes:
@@ -50,6 +50,20 @@ def group_key(group: str) -> bytes:
 def settings_key(group: str) -> bytes:
     """The key of a group's settings."""
     return f"groupsettings/{escaped(group)}".encode()
+
+
+def settings_rows() -> tuple[bytes, bytes]:
+    """From the first possible key of a group's settings to the one after the last."""
+    return b"groupsettings/", b"groupsettings0"  # "0" is the byte after "/"
+
+
+def group_of_settings(key: bytes) -> str:
+    """The group of a row of settings."""
+    return _plain(key.decode().partition("/")[2])
+
+
+def _plain(group: str) -> str:
+    return group.replace("%2F", "/").replace("%25", "%")
 
 
 def settings_row(group: str) -> tuple[bytes, bytes]:

@@ -9,6 +9,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicErro
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.handlers.broker_loggers import BrokerLoggers
 from antiphon.kafka.handlers.broker_settings import BrokerSettings
 from antiphon.kafka.handlers.group_settings import RESET, SET, GroupSettings
 from antiphon.kafka.handlers.refusals import (
@@ -57,6 +58,7 @@ class ConfigHandler:
         self._cache = cache
         self._groups = groups
         self._brokers = BrokerSettings(gateway, cache, groups)
+        self._loggers = BrokerLoggers(gateway)
 
     async def describe(
         self, request: m.DescribeConfigsRequest, context: RequestContext
@@ -77,9 +79,12 @@ class ConfigHandler:
         described = m.DescribedResource(
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
-        if wanted.resource_type in {BROKER, GROUP}:
-            refused, found = await self._of_nodes(wanted, request, rights)
-            described.error_code = refused
+        if wanted.resource_type in {BROKER, BROKER_LOGGER, GROUP}:
+            found: list[m.DescribedSetting] = []
+            try:
+                found = await self._of_nodes(wanted, request, rights)
+            except RefusedError as error:
+                described.error_code, described.error_message = error.error_code, error.reason
             keys = wanted.configuration_keys
             described.configs = [one for one in found if keys is None or one.name in keys]
             return described
@@ -104,18 +109,21 @@ class ConfigHandler:
 
     async def _of_nodes(
         self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest, rights: Rights
-    ) -> tuple[int, list[m.DescribedSetting]]:
-        """What nodes decide for themselves, and what holds for a group; or an error."""
-        if wanted.resource_type == BROKER:
-            if rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-                return code.NONE, self._brokers.described(wanted.resource_name, request)
-            return code.CLUSTER_AUTHORIZATION_FAILED, []
-        if rights.may(Operation.DESCRIBE_CONFIGS, Resource.GROUP, wanted.resource_name):
+    ) -> list[m.DescribedSetting]:
+        """What nodes decide for themselves, and what holds for a group. Raises RefusedError."""
+        name = wanted.resource_name
+        if wanted.resource_type == GROUP:
+            if not rights.may(Operation.DESCRIBE_CONFIGS, Resource.GROUP, name):
+                raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, "its settings may not be described")
             try:
-                return code.NONE, await self._groups.of_group(wanted.resource_name)
+                return await self._groups.of_group(name)
             except AntiphonError as error:
-                return code.coordinator_code_of(error), []
-        return code.GROUP_AUTHORIZATION_FAILED, []
+                raise RefusedError(code.coordinator_code_of(error), error.message) from error
+        if not rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
+            raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be described")
+        if wanted.resource_type == BROKER_LOGGER:
+            return self._loggers.described(name)
+        return self._brokers.described(name, request)
 
     async def alter(
         self, request: m.IncrementalAlterConfigsRequest, context: RequestContext
@@ -133,6 +141,9 @@ class ConfigHandler:
         """The same by AlterConfigs: what is not named goes back to its default."""
         responses = []
         async for wanted in context.pace.each(request.resources):
+            if wanted.resource_type == BROKER_LOGGER:
+                responses.append(_replaces_no_logger(wanted))
+                continue
             changes = [
                 m.AlterableSetting(
                     name=one.name, config_operation=RESET if one.value is None else SET, value=one.value
@@ -178,7 +189,10 @@ class ConfigHandler:
     async def list_resources(
         self, request: d.ListConfigResourcesRequest, context: RequestContext
     ) -> d.ListConfigResourcesResponse:
-        """Topics and brokers. Version 0 asks for subscriptions to clients' metrics, which there are none of."""
+        """Topics, brokers, their loggers, and groups with settings of their own.
+
+        Version 0 asks for subscriptions to clients' metrics, which there are none of.
+        """
         if not context.rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
             return d.ListConfigResourcesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
         wanted = set(request.resource_types) or set(LISTED)
@@ -190,7 +204,9 @@ class ConfigHandler:
         if TOPIC in wanted:
             names += [(TOPIC, topic.name) for topic in self._gateway.metadata.topics]
         nodes = [str(node) for node in self._cache.endpoints]
-        names += [(kind, node) for kind in (BROKER,) if kind in wanted for node in nodes]
+        names += [(kind, node) for kind in (BROKER, BROKER_LOGGER) if kind in wanted for node in nodes]
+        if GROUP in wanted:
+            names += [(GROUP, group) for group in await self._groups.with_settings()]
         return d.ListConfigResourcesResponse(
             config_resources=[
                 d.ListedResource(resource_type=kind, resource_name=name) for kind, name in names
@@ -199,10 +215,11 @@ class ConfigHandler:
 
     async def _alter(self, resource: m.AlterableResource, validate_only: bool, rights: Rights) -> None:
         configs = [one for one in resource.configs if not _is_no_throttle(one)]
-        if resource.resource_type == BROKER:
+        if resource.resource_type in {BROKER, BROKER_LOGGER}:
             if not rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
                 raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be altered")
-            await self._brokers.alter(resource.resource_name, configs, validate_only=validate_only)
+            of_nodes = self._loggers if resource.resource_type == BROKER_LOGGER else self._brokers
+            await of_nodes.alter(resource.resource_name, configs, validate_only=validate_only)
             return
         if resource.resource_type == GROUP:
             if not rights.may(Operation.ALTER_CONFIGS, Resource.GROUP, resource.resource_name):
@@ -228,6 +245,15 @@ class ConfigHandler:
             with config_errors(True):
                 request = AlterTopic(resource.resource_name, changes, validate_only=validate_only)
                 await self._gateway.alter_topic(request)
+
+
+def _replaces_no_logger(wanted: m.ReplacedResource) -> m.AlteredResource:
+    return m.AlteredResource(
+        error_code=code.INVALID_REQUEST,
+        error_message="AlterConfigs is not for loggers, as in Kafka: use IncrementalAlterConfigs",
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name,
+    )
 
 
 def _is_no_throttle(change: m.AlterableSetting) -> bool:

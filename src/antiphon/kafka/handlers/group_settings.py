@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+import structlog
+
 from antiphon.coordination import share_settings
 from antiphon.coordination.topic_settings import INT, LIST, STRING
 from antiphon.errors import AntiphonError, InvalidRequestError, NotLeaderError, UnknownTopicError
@@ -19,7 +21,11 @@ from antiphon.kafka.topic_config import (
     SOURCE_DYNAMIC_BROKER,
 )
 from antiphon.model.cluster import AskShareStates, SetShareSettings
+from antiphon.model.internal import GROUPS_TABLE
+from antiphon.model.metadata import ABSENT_NODE
 from antiphon.model.node_settings import NODE_SETTINGS, Source
+from antiphon.model.requests import TableRows, TableScan
+from antiphon.transactions.share_rows import group_of_settings, settings_of, settings_rows
 from antiphon.transactions.share_states import ShareStateAsker
 
 SET: Final = 0
@@ -34,6 +40,9 @@ SOURCES: Final = {
 ID_BYTES_MAX: Final = 1024
 SET_S: Final = 10.0  # a first group waits for the table that is made for it
 PAUSE_S: Final = 0.1
+ASK_S: Final = 2.0
+SCAN_ROWS: Final = 500
+LISTED_MAX: Final = 10_000
 
 
 class GroupSettings:
@@ -73,6 +82,39 @@ class GroupSettings:
             kind = INT if value.isdigit() else STRING
             found.append(m.DescribedSetting(name=name, value=value, config_source=source, config_type=kind))
         return found
+
+    async def with_settings(self) -> list[str]:
+        """Groups that have settings of their own, by name; at most `LISTED_MAX`.
+
+        Those are missing whose shard of `__groups` has no leader that answers.
+        """
+        try:
+            shards = self._gateway.topic(GROUPS_TABLE).shards
+        except UnknownTopicError:
+            return []
+        found: list[str] = []
+        for shard in shards:
+            start, end = settings_rows()
+            while start and len(found) < LISTED_MAX:
+                asked = TableScan(shard.shard_id, start, end, SCAN_ROWS)
+                reply = await self._scanned(shard.leader, asked)
+                rows = [row for row in reply.rows if row is not None]
+                found += [group_of_settings(row.key) for row in rows if settings_of(row.value)]
+                start = rows[-1].key + b"\x00" if reply.more and rows else b""
+        return sorted(found)[:LISTED_MAX]
+
+    async def _scanned(self, leader: int, asked: TableScan) -> TableRows:
+        try:
+            if leader == self._gateway.node_id:
+                return await self._gateway.table_scan(asked)
+            if leader != ABSENT_NODE:
+                reply, _ = await self._gateway.questions.ask_bulk(leader, asked, ASK_S)
+                return reply if isinstance(reply, TableRows) else TableRows(())
+        except AntiphonError as error:
+            structlog.get_logger().info(
+                "group_settings_not_listed", shard=asked.shard_id, reason=error.message
+            )
+        return TableRows(())
 
     async def alter(self, group: str, changes: list[m.AlterableSetting], *, validate_only: bool) -> None:
         """Change what an operator set for a share group. Raises RefusedError, and what is to be tried again."""
