@@ -50,9 +50,9 @@ PATHS = (
     "/ui/security",
     "/api",
     "/ui/nodes/0",
-    "/ui/do/create_topic",
-    "/ui/do/elect_leader?topic=flights&shard=0",
-    "/ui/do/alter_node_settings?node=0",
+    "/ui/actions/create_topic",
+    "/ui/actions/elect_leader?topic=flights&shard=0",
+    "/ui/actions/alter_node_settings?node=0",
     "/ui/none",
 )
 
@@ -259,6 +259,6 @@ def pictures(browser: Any, base: str) -> None:
 def plan_a_topic(browser: Any, base: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    browser.get(base + "/ui/do/create_topic?name=arrivals&shards=3&config=retention.ms%3D604800000")
+    browser.get(base + "/ui/actions/create_topic?name=arrivals&shards=3&config=retention.ms%3D604800000")
     browser.find_element("css selector", "button.main").send_keys(Keys.ENTER)
     until(browser, "document.querySelector('.plan')")

@@ -13,7 +13,6 @@ from antiphon.errors import UNDECODABLE
 from antiphon.transactions.group_offsets import escaped
 
 SHARE_GROUP: Final = "sharegroup"  # what keys of members' rows begin with
-SETTING_BYTES_MAX: Final = 1_000
 _ROW: Final = msgspec.msgpack.Decoder(ShareRow)
 _SETTINGS: Final = msgspec.msgpack.Decoder(dict[str, str])
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.bridge import App
-from antiphon.http.pages import acting, api_page, groups, overview, people, sessions, tables, topics
+from antiphon.http.pages import actions, api_page, groups, overview, people, sessions, tables, topics
 from antiphon.http.pages.site import Look, Site
 
 POLICY: Final = (
@@ -56,7 +56,7 @@ def make_app(gateway: Gateway) -> App:
     routes += [
         Route("/ui/sample", _json(site, overview.sample), methods=["GET"]),
         Route("/ui/static/{name}", _file(site), methods=["GET"]),
-        Route("/ui/do/{action}", _page(site, acting.act), methods=["GET", "POST"]),
+        Route("/ui/actions/{action}", _page(site, actions.act), methods=["GET", "POST"]),
         Route("/ui/{rest:path}", _page(site, _not_there), methods=["GET", "POST"]),
     ]
     return Starlette(routes=routes)

@@ -15,8 +15,8 @@ from starlette.responses import HTMLResponse, Response
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.pages import words
+from antiphon.http.pages.action_table import done_by
 from antiphon.http.pages.asking import Asker
-from antiphon.http.pages.deeds import done_by
 from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
 

@@ -150,7 +150,7 @@ class ApiWorkload(Workload):
         """What a node says to the dashboard's form of a topic; None: nothing, or that this is not to be had now."""
         content = urlencode({"name": name, "shards": 2, "step": step}).encode()
         head = (
-            f"POST /ui/do/create_topic HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nConnection: close\r\n"
+            f"POST /ui/actions/create_topic HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nConnection: close\r\n"
             f"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         reply = await asyncio.wait_for(send(host, head.encode() + content), PATIENCE_S)

@@ -33,8 +33,8 @@ OF_OTHERS: Final = (
     "/ui/sessions",
     "/ui/jobs",
     "/ui/security",
-    "/ui/do/create_topic",
-    "/ui/do/elect_leader?topic=default&shard=0",
+    "/ui/actions/create_topic",
+    "/ui/actions/elect_leader?topic=default&shard=0",
     "/api",
 )
 PAGES: Final = ("/healthz", "/metrics", "/topics", "/status", "/ui/sample", *DASHBOARD, *OF_OTHERS)

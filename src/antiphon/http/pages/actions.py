@@ -16,7 +16,7 @@ from antiphon.http.api.answers import Outcome
 from antiphon.http.api.call import Call
 from antiphon.http.api.problems import AskedWronglyError
 from antiphon.http.api.routes import ROUTES, Route
-from antiphon.http.pages.deeds import DEEDS
+from antiphon.http.pages.action_table import ACTIONS
 from antiphon.http.pages.forms import asked_of, body_of, fields_of
 from antiphon.http.pages.site import STATUS_OF, Look, Site
 from antiphon.http.senders import foreign, from_own_page
@@ -33,8 +33,8 @@ _ROUTES: Final = {route.name: route for route in ROUTES}
 async def act(site: Site, look: Look) -> Response:
     """The form of an action; with what was filled in, its plan; and with that taken, the action."""
     name = str(look.request.path_params["action"])
-    if name not in DEEDS:
-        raise InvalidRequestError(f"there is no action {name[:100]!r}: there are {', '.join(DEEDS)}")
+    if name not in ACTIONS:
+        raise InvalidRequestError(f"there is no action {name[:100]!r}: there are {', '.join(ACTIONS)}")
     if site.gateway.metadata_version < 0:
         raise NotReadyError(
             f"node {site.gateway.node_id} was just started and knows no metadata yet: ask another node, or again"
@@ -52,7 +52,7 @@ async def act(site: Site, look: Look) -> Response:
     if is_plan:
         return _form(site, look, name, given, outcome=outcome)
     said = urlencode({"did": name, **({} if outcome.done else {"goes_on": "1"})})
-    return RedirectResponse(f"{_filled(DEEDS[name].to, given, quoted=True)}?{said}", 303)
+    return RedirectResponse(f"{_filled(ACTIONS[name].to, given, quoted=True)}?{said}", 303)
 
 
 async def _carried_out(
@@ -98,22 +98,22 @@ def _form(
     problem: str = "",
     outcome: Outcome | None = None,
 ) -> Response:
-    deed, route = DEEDS[name], _ROUTES[name]
+    action, route = ACTIONS[name], _ROUTES[name]
     fields = fields_of(route, given, site.gateway.metadata, _shard(site, look, given))
     return site.page(
         look,
-        "act.html",
+        "action.html",
         status,
-        title=_filled(deed.title, given),
+        title=_filled(action.title, given),
         name=name,
-        deed=deed,
+        action=action,
         about=route.summary,
         takes=route.takes,
         fields=fields,
         given=given,
         problem=problem,
         outcome=outcome,
-        back=_filled(deed.to, given, quoted=True) if name != "create_topic" else "/ui/topics",
+        back=_filled(action.to, given, quoted=True) if name != "create_topic" else "/ui/topics",
     )
 
 

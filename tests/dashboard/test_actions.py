@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import InvalidRequestError
 from antiphon.http.api.routes import ROUTES
-from antiphon.http.pages.deeds import DEEDS
+from antiphon.http.pages.action_table import ACTIONS
 from antiphon.http.pages.forms import body_of, fields_of
 from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Resource
 from antiphon.model.metadata import Kind
@@ -42,7 +42,7 @@ async def post(
         **(OWN if headers is None else headers),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return await send(f"POST /ui/do/{action} HTTP/1.1\r\n{head}\r\n".encode() + body)
+    return await send(f"POST /ui/actions/{action} HTTP/1.1\r\n{head}\r\n".encode() + body)
 
 
 def hidden(found: Page) -> dict[str, str]:
@@ -68,7 +68,7 @@ async def test_each_action_shows_its_plan_first_and_then_does_it() -> None:
             "replicas": "3",
             "config": "retention.ms = 9000",
         }
-        form = await page("/ui/do/create_topic")
+        form = await page("/ui/actions/create_topic")
         assert {"name", "kind", "shards", "replicas", "profile", "config"} == set(
             re.findall(r'<(?:input|select|textarea)[^>]* name="(\w+)"', form.text)
         )
@@ -95,7 +95,7 @@ async def test_each_action_shows_its_plan_first_and_then_does_it() -> None:
         shard = topic.shards[0]
         other = next(node for node in range(4) if node not in shard.ensemble)
         follower = next(node for node in shard.ensemble if node != shard.leader)
-        offered = await page("/ui/do/move_replica?topic=planes&shard=0")
+        offered = await page("/ui/actions/move_replica?topic=planes&shard=0")
         choices = re.findall(r'<select name="(\w+)">(.*?)</select>', offered.text, re.DOTALL)
         assert {name: set(map(int, re.findall(r'value="(\d+)"', rest))) for name, rest in choices} == {
             "from_node": set(shard.ensemble),
@@ -133,7 +133,7 @@ async def test_a_table_is_split_and_placed_by_hand() -> None:
         gateway = nodes.nodes[0].gateway
         table = await gateway.create_topic(CreateTopic("planes", Kind.TABLE, 1, 3))
         text = (await page("/ui/topics/planes")).text
-        assert "/ui/do/split_shard?topic=planes&amp;shard=0" in text
+        assert "/ui/actions/split_shard?topic=planes&amp;shard=0" in text
         nodes_now = [3, *table.shards[0].ensemble[:2]]
         where = {"topic": "planes", "shard": "0"}
         done = await carried("place_replicas", **where, nodes=", ".join(map(str, nodes_now)))
@@ -223,7 +223,9 @@ async def test_a_page_of_another_site_cannot_act() -> None:
             found = await post("create_topic", "carry", fields, headers=headers)
             assert found.status in {400, 403}, headers
             assert "taken" not in {one.name for one in nodes.nodes[0].gateway.metadata.topics}
-        assert (await page("/ui/do/create_topic?name=taken&step=carry")).status == 200, "a link does nothing"
+        assert (await page("/ui/actions/create_topic?name=taken&step=carry")).status == 200, (
+            "a link does nothing"
+        )
         assert "taken" not in {one.name for one in nodes.nodes[0].gateway.metadata.topics}
         assert (
             await post("create_topic", "carry", fields, headers={"Sec-Fetch-Site": "same-origin"})
@@ -246,8 +248,8 @@ async def test_who_may_not_is_offered_nothing_and_refused(monkeypatch: pytest.Mo
             mine = await page(path, Authorization=basic("ann", "secret"))
             theirs = await page(path, Authorization=basic("root", "secret"))
             assert (mine.status, theirs.status) == (200, 200)
-            assert "/ui/do/" not in mine.text, path
-            assert "/ui/do/" in theirs.text, path
+            assert "/ui/actions/" not in mine.text, path
+            assert "/ui/actions/" in theirs.text, path
         login = {"Authorization": basic("ann", "secret"), **OWN}
         for action, fields in {
             "create_topic": {"name": "mine"},
@@ -268,11 +270,11 @@ async def test_names_are_escaped_in_forms_plans_and_where_they_lead() -> None:
     async with served(1):
         bad = '"><script>alert(1)</script>'
         for found in (
-            await page(f"/ui/do/alter_topic?{urlencode({'topic': bad})}"),
+            await page(f"/ui/actions/alter_topic?{urlencode({'topic': bad})}"),
             await post("alter_topic", "plan", {"topic": bad}),
             await post("alter_settings", "plan", {"settings": f"{bad}=1"}),
             await page(f"/ui/topics?{urlencode({'did': bad})}"),
-            await page(f"/ui/do/{urlencode({bad: ''})}"),
+            await page(f"/ui/actions/{urlencode({bad: ''})}"),
         ):
             assert "<script>alert" not in found.text
 
@@ -281,14 +283,14 @@ async def test_names_are_escaped_in_forms_plans_and_where_they_lead() -> None:
 async def test_every_action_of_the_table_has_a_form_of_its_types() -> None:
     async with served(1) as nodes:
         meta: Any = nodes.nodes[0].gateway.metadata
-        for name in DEEDS:
+        for name in ACTIONS:
             route = _ROUTE[name]
             fields = fields_of(route, {}, meta, None)
             wanted = {*route.in_path, *(route.body.__struct_fields__ if route.body else ())}
             assert {one.name for one in fields} == wanted, name
-            found = await page(f"/ui/do/{name}")
+            found = await page(f"/ui/actions/{name}")
             assert (found.status, 'value="plan"' in found.text) == (200, True), name
-        assert (await page("/ui/do/nothing")).status == 400
+        assert (await page("/ui/actions/nothing")).status == 400
 
 
 def test_more_lines_than_may_be_changed_at_once_are_refused() -> None:
