@@ -10,7 +10,7 @@ import pytest
 
 from tests.packaging.environments import ROOT, bare, build, needed, with_extra
 from tests.packaging.extras import INSTALLATIONS, Installation, cannot_import
-from tests.packaging.first_steps import take_first_steps
+from tests.packaging.first_steps import Shell, take_first_steps
 from tests.release.run import NOT_FOR_USERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.packaging, pytest.mark.cluster]
@@ -31,6 +31,13 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_first_steps_with_the_base_dependencies_alone(base: Path, tmp_path: Path) -> None:
     take_first_steps(base, tmp_path, PROJECT["version"])
+
+
+def test_the_simulator_keeps_its_promises_with_the_base_dependencies_alone(
+    base: Path, tmp_path: Path
+) -> None:
+    said = Shell(base, tmp_path).run("antiphon", "simulate", "--seeds", "16", "--jobs", "2", "--no-shrink")
+    assert "every promise kept" in said
 
 
 @pytest.mark.parametrize("one", INSTALLATIONS, ids=lambda one: one.extra or "base")

@@ -40,6 +40,14 @@ def test_an_installation_without_the_dashboard_is_no_broken_promise(monkeypatch:
     sound_until(reached, "oxia", 5, **{**SHORT, **PACE, "http_clients": 1, "api_clients": 2})
 
 
+def test_an_installation_without_kernels_is_no_broken_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.records.intake.find_spec", lambda _: None)  # as if numba were missing
+    monkeypatch.setattr("antiphon.simulation.cluster.workloads.kafka_workload.HAS_KERNELS", False)
+    reached = ("produced", "fetched")
+    for seed in (5, 6, 7):  # topics that look at all records, and such that do not
+        sound_until(reached, "oxia", seed, **{**SHORT, **PACE, "kafka_producers": 2, "kafka_consumers": 1})
+
+
 def test_topics_are_planned_and_made_by_the_forms_of_the_dashboard() -> None:
     reached = ("forms-planned", "forms-carried-out")
     sound_until(reached, "oxia", 5, seeds=6, **{**SHORT, **PACE, "http_clients": 1, "api_clients": 2})

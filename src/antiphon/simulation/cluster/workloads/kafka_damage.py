@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 VERSION: Final = 9
+LIE: Final = 1
 PAUSE_OPERATIONS: Final = 20  # of the others, for each of these
 
 
@@ -26,7 +27,7 @@ async def send_damaged(workload: KafkaWorkload, process: "Process", number: int)
     while not workload.stopped:
         await workload.think(process, PAUSE_OPERATIONS)
         partition = draw.choice(list(workload.shard_ids))
-        what = m.ProducePartition(index=partition, records=damaged_batch(draw))
+        what = m.ProducePartition(index=partition, records=damaged_batch(draw, workload.looks_at_records))
         request = m.ProduceRequest(
             acks=-1, timeout_ms=2_000, topics=[m.ProduceTopic(name=TOPIC, partitions=[what])]
         )
@@ -48,13 +49,16 @@ async def send_damaged(workload: KafkaWorkload, process: "Process", number: int)
     client.close()
 
 
-def damaged_batch(draw: "Random") -> bytes:
-    """A batch whose records are garbage, whose count is a lie, or one record of which is cut short."""
+def damaged_batch(draw: "Random", looks_at_records: bool) -> bytes:
+    """A batch whose records are garbage, whose count is a lie, or one record of which is cut short.
+
+    Where nodes do not look at records, its count is a lie, which is seen from outside.
+    """
     batch = build_batch([(None, b"damaged %d" % n, (), system.wall_ms()) for n in range(draw.randint(1, 3))])
-    kind = draw.randrange(3)
+    kind = draw.randrange(3) if looks_at_records else LIE
     if kind == 0:
         batch = batch[:HEADER_BYTES] + b"\xa7" * draw.randint(30, 90)
-    elif kind == 1:
+    elif kind == LIE:
         batch[23:27] = (2**31 - 2).to_bytes(4, "big")
         batch[57:61] = (2**31 - 1).to_bytes(4, "big")
     else:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "stream"
 PARTITIONS: Final = 2
+HAS_KERNELS: Final = find_spec("numba") is not None
+"""Without numba nodes look at records only where the topic's `record.validation` is `full`."""
+
 STORED: Final = {"uncompressed": 0, "gzip": 1}
 
 
@@ -30,6 +34,9 @@ class KafkaWorkload(Workload):
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         super().__init__(cluster, name)
         self.shard_ids: dict[int, int] = {}  # by partition
+        self.looks_at_records = (
+            HAS_KERNELS  # do nodes look at the records of batches that are sent to the topic?
+        )
         self.gives_time = False  # does the topic give records the time of their append?
         self.stored_codec: int | None = None  # that all batches have; None: what their producers chose
         self.config: dict[str, str] = {}  # of the topic, besides what all have
@@ -42,6 +49,7 @@ class KafkaWorkload(Workload):
         config |= self.config
         if self.cluster.stream("validation").random() < 0.5:
             config["record.validation"] = "full"
+            self.looks_at_records = True
         self.gives_time = self.cluster.stream("append time").random() < 0.3
         if self.gives_time:
             config["message.timestamp.type"] = "LogAppendTime"
