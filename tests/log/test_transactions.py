@@ -242,6 +242,24 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_committed() -> None:
         assert state.last_stable(high_watermark) == wanted
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_snapshot_says_to_have_ended_is_stable_when_its_marker_is_committed(seed: int) -> None:
+    world = World(SimulatedDisk(random.Random(seed)), random.Random(seed))
+    for _ in range(40):
+        world.step()
+    end, is_exact = world.log.log_end, 0
+    for high_watermark in range(end + 1):
+        state = ProducerState.decode(world.log.producers.encode()).transactions
+        state.committed(high_watermark)
+        told = reading([batch for at, batch in world.batches if at < high_watermark])
+        wanted = min([at for _, at in told.open.values()], default=high_watermark)
+        known = state.last_stable(high_watermark)
+        assert known in {0, wanted}, "what is open there is never taken for ended"
+        is_exact += known == wanted
+    assert known == wanted, "at the end of the log all of it is known"
+    assert is_exact > 1
+
+
 def test_files_that_know_of_transactions_are_refused_by_older_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -74,13 +74,15 @@ class TransactionState:
         is_used: has there been any? Where not, nothing need be asked.
     """
 
-    __slots__ = ("_changes", "_ended", "_exact_from", "is_used", "markers", "open")
+    __slots__ = ("_changes", "_ended", "_exact_from", "_restored", "is_used", "markers", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, OpenTransaction] = {}
         self.markers: dict[int, LastMarker] = {}
         self.is_used = False
         self._ended: deque[tuple[int, int]] = deque()  # marker, first offset; until the marker is committed
+        # The same of what a snapshot said: the last ones of producers.
+        self._restored: deque[tuple[int, int]] = deque()
         self._changes: deque[_Change] = deque()
         self._exact_from = 0  # a cut at or above this offset needs nothing that was forgotten
 
@@ -193,16 +195,23 @@ class TransactionState:
 
     def committed(self, high_watermark: int) -> None:
         """What ended before this offset is over for good."""
-        ended = self._ended
-        while ended and ended[0][0] < high_watermark:
-            ended.popleft()
+        for ended in (self._ended, self._restored):
+            while ended and ended[0][0] < high_watermark:
+                ended.popleft()
 
     def last_stable(self, high_watermark: int) -> int:
-        """The lowest first offset of a transaction whose marker is not committed, or else the high watermark."""
+        """The lowest first offset of a transaction whose marker is not committed, or else the high watermark.
+
+        0 where that is not known: a snapshot has the last marker of each producer. Where the transaction of a marker that is
+        not committed began there, too, the one before it may have ended behind the high watermark as well.
+        """
         stable = self._first_open(high_watermark)
         for marker_offset, first_offset in self._ended:
             if marker_offset >= high_watermark:
                 stable = min(stable, first_offset)
+        for marker_offset, first_offset in self._restored:
+            if marker_offset >= high_watermark:
+                stable = min(stable, first_offset if NEVER < first_offset < high_watermark else 0)
         return min(stable, high_watermark)
 
     def _first_open(self, otherwise: int) -> int:
@@ -271,4 +280,5 @@ class TransactionState:
         state.is_used = True
         state._exact_from = known.exact_from
         state.open, state.markers = dict(known.open), dict(known.markers)
+        state._restored.extend(sorted((one.offset, one.first_offset) for _, one in known.markers))
         return state

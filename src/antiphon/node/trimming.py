@@ -61,8 +61,7 @@ async def trim_replica(replicas: "LocalReplicas", shard_id: int, before: int) ->
         limit = host.log.producers.transactions.last_stable(limit)  # what is prepared stays
     if limit > host.log.log_start:
         limit = _batch_start(host, limit)
-    await _trim(host, limit)
-    return host.log.log_start
+    return await _trim(host, limit)
 
 
 def _limit(host: Partition, fed: int) -> int:
@@ -112,8 +111,11 @@ def _check(host: Partition, before: int) -> None:
         raise InvalidRequestError(f"a log begins at an offset, not at {before}")
 
 
-async def _trim(host: Partition, log_start: int) -> None:
-    """Done when the disk has it, also where the log begins there by an earlier request: what went must not come back."""
+async def _trim(host: Partition, log_start: int) -> int:
+    """Done when the disk has it, also where the log begins there by an earlier request: what went must not come back.
+
+    Returns where the log begins on the disk then, whatever is asked for meanwhile.
+    """
     trimmed: asyncio.Future[AntiphonError | None] = asyncio.get_running_loop().create_future()
 
     def finished(error: AntiphonError | None) -> None:
@@ -121,9 +123,11 @@ async def _trim(host: Partition, log_start: int) -> None:
             trimmed.set_result(error)
 
     host.upkeep.trim(log_start, finished)
+    begins = host.log.log_start
     error = await trimmed
     if error is not None:
         raise error
+    return begins
 
 
 def _is_in_log(host: Partition, before: int) -> bool:
@@ -198,7 +202,8 @@ class Trimming:
                 for other in others
             )
         )
-        return max(kept_from, shown_from, state.log_start)
+        # Where the log itself begins may be ahead of its disk by now: another deletion is under way.
+        return max(kept_from, shown_from, min(state.deleted_before, state.log.log_end))
 
     async def _record(self, host: Partition, before: int, deadline_s: float) -> None:
         """Every later leader is to know that records before this offset are deleted, before anybody is told.

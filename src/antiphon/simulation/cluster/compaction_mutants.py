@@ -6,6 +6,7 @@ from antiphon.log import compacted_files
 from antiphon.log.cleaner import Cleaner
 from antiphon.log.compacted_files import Compacting
 from antiphon.log.compaction import CompactionPass, _Output
+from antiphon.log.transactions import TransactionState
 from antiphon.node import compaction
 from antiphon.partition import feeding
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
@@ -38,6 +39,23 @@ COMPACTION_MUTANTS: Final = (
         "records are compacted up to the end of the log, committed or not",
         (Edit(compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "log.log_end"),),
         options=_CUTS,
+    ),
+    ClusterMutant(
+        "node-counts-what-ended-in-a-snapshot",
+        "a transaction whose marker is in the log that a snapshot is of counts as ended, committed or not",
+        (Edit(TransactionState, "of", "state._restored.extend(", "list("),),
+        options={
+            **_CALM,
+            "commit": "at_least(3)",
+            "fault_ms": 8_000,
+            "fault_every_ms": 200,
+            "fault_lasts_ms": 1_500,
+            "kill_weight": 3,
+            "power_weight": 1,
+            "pause_weight": 3,
+            "one_way_weight": 2,
+        },
+        first_seed=6,
     ),
     ClusterMutant(
         "compacts-the-newest",

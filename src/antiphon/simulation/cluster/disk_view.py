@@ -11,6 +11,7 @@ from antiphon.log.directory import SHARDS_NAME
 from antiphon.log.hard_state import HARD_STATE_NAME
 from antiphon.log.segment import DATA_SUFFIX
 from antiphon.log.simulated_disk import SimulatedDisk
+from antiphon.log.snapshot import START_NAME, decode_start
 from antiphon.records.batch import HEADER_BYTES, Buffer, read_header
 from antiphon.records.entry_id import EMPTY, EntryId
 
@@ -30,15 +31,21 @@ def shard_path(shard_id: int) -> str:
 def promise_of(disk: SimulatedDisk, shard_path: str) -> tuple[int, int]:
     """Term and vote (-1: nobody) that would be found after a power failure now; (0, -1) where there is nothing.
 
-    Where the file is not whole the term is at least that of the log, and nobody knows the vote.
+    Where the file is not whole the term is at least that of the log, or of its start, and nobody knows the vote.
     """
     data = disk.durable(f"{shard_path}/{HARD_STATE_NAME}")
     if data is None:
         return 0, -1
     if len(data) < _PROMISE_AT + _PROMISE.size or not _is_whole(data):
-        return end_of_log(disk, shard_path).term, -1
+        return max(end_of_log(disk, shard_path).term, _start_term(disk, f"{shard_path}/{START_NAME}")), -1
     term, vote = _PROMISE.unpack_from(data, _PROMISE_AT)
     return term, vote
+
+
+def _start_term(disk: SimulatedDisk, path: str) -> int:
+    data = disk.durable(path)
+    start = None if data is None else decode_start(bytes(data), path)
+    return 0 if start is None else start.start_term
 
 
 def _is_whole(data: Buffer) -> bool:

@@ -2,7 +2,8 @@
 
 - `transactions-known`: open transactions with epochs and first offsets, last markers with epochs, numbers and offsets, and
   the index of aborted transactions are those of the log. Where the log begins later than at 0, more may be known of before.
-- `last-stable`: if all of the log were committed, reads of committed transactions would end before the first open one.
+- `last-stable`: if all of the log were committed, reads of committed transactions would end before the first open one; as
+  it is, they end at or before the first one whose marker is not below the high watermark.
 - `marker-once`: no producer's markers have numbers that do not rise.
 - `batch-in-no-transaction`: no batch is of an epoch older than its producer's last marker, nor outside of a transaction that
   its producer has open.
@@ -38,7 +39,9 @@ def check_transactions(
 
     `is_compacted`: its log may have less than was committed. `is_own`: the batches are what it has.
     """
+    batches = list(batches)
     said = _said(host.shard_id, batches)
+    _check_stable(host, batches, node_id)
     known = host.log.producers.transactions
     opened = {one: (found.epoch, found.first_offset) for one, found in known.open.items()}
     markers = {one: (found.epoch, found.number, found.offset) for one, found in known.markers.items()}
@@ -79,6 +82,20 @@ def check_transactions(
         "transactions-known",
         host.shard_id,
         f"aborted by the log {said.aborted}; node {node_id} has {aborted} in its index",
+    )
+
+
+def _check_stable(host: "Partition", batches: list[tuple[BatchHeader, bytes]], node_id: int) -> None:
+    """Nobody may take what is open by the committed part of the log for ended."""
+    end = host.state.high_watermark
+    opened = _said(host.shard_id, [one for one in batches if one[0].base_offset < end]).open
+    wanted, known = min([end, *(first for _, first in opened.values())]), host.state.stable_end
+    require(
+        known <= wanted,
+        "last-stable",
+        host.shard_id,
+        f"up to its high watermark {end} transactions are open from {wanted} on, and node {node_id} takes {known} for the "
+        "last stable offset",
     )
 
 

@@ -43,6 +43,7 @@ FETCH_VERSIONS: Final = (5, 11, 12)  # by name, with the log's start in the answ
 RECORDS_MAX: Final = 3
 END: Final = -1
 EARLIEST: Final = -2
+GIVEN_UP_S: Final = 10.0  # a deletion that was not answered goes on no longer
 NEVER: Final = 1 << 60  # no term is above it
 
 
@@ -78,7 +79,10 @@ class RecordDeletes(KafkaWorkload):
         self._keeps = not any(getattr(cluster.options, one.option) for one in KINDS.values() if one.renews)
         self._asked: dict[int, int] = {}  # by partition: the highest offset before which records were to go
         self._open_ended: dict[int, int] = {}  # by partition: requests for all that nobody has answered
-        self._under_way: dict[int, int] = {}  # by partition: deletions that were begun, ever
+        self._begun: dict[int, int] = {}  # by partition: deletions that were begun, ever
+        self._open_until: dict[
+            int, dict[int, float]
+        ] = {}  # by partition: those that may be under way, and until when
         self._floors: dict[int, list[Floor]] = {}  # by partition: what was answered
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -86,7 +90,8 @@ class RecordDeletes(KafkaWorkload):
         await super().set_up(db)
         self._asked = dict.fromkeys(self.shard_ids, 0)
         self._open_ended = dict.fromkeys(self.shard_ids, 0)
-        self._under_way = dict.fromkeys(self.shard_ids, 0)
+        self._begun = dict.fromkeys(self.shard_ids, 0)
+        self._open_until = {partition: {} for partition in self.shard_ids}
         self._floors = {partition: [] for partition in self.shard_ids}
 
     def begin(self) -> None:
@@ -147,8 +152,10 @@ class RecordDeletes(KafkaWorkload):
             self._open_ended[partition] += 1
         else:
             self._asked[partition] = max(self._asked[partition], asked)
-        self._under_way[partition] += 1
-        begun = self._under_way[partition]
+        number = self._begun[partition] = self._begun[partition] + 1
+        now_s, others = self.cluster.loop.now, self._open_until[partition]
+        is_alone = all(until_s < now_s for until_s in others.values())
+        others[number] = now_s + GIVEN_UP_S
         request = am.DeleteRecordsRequest(
             topics=[
                 am.DeleteRecordsTopic(
@@ -160,6 +167,8 @@ class RecordDeletes(KafkaWorkload):
         )
         answer = await client.ask(address, DELETE_RECORDS, draw.choice((0, 2)), request, 5.0)
         done = answer.topics[0].partitions[0]
+        if not done.error_code:  # else it may yet be carried out
+            del others[number]
         self.cluster.tell(
             "deleted-before", machine.node_id, partition, asked, done.low_watermark, done.error_code
         )
@@ -174,7 +183,9 @@ class RecordDeletes(KafkaWorkload):
             return
         self.outcomes["records-deleted"] += 1
         self._deleted(machine, partition, asked, done.low_watermark)
-        if begun == self._under_way[partition]:  # else its leader may begin to trim for another one right now
+        if (
+            is_alone and number == self._begun[partition]
+        ):  # else its leader may trim for another one right now
             self._check_durable(machine, partition, done.low_watermark)
 
     def _deleted(self, leader: "Machine", partition: int, asked: int, begins: int) -> None:
