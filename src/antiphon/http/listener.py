@@ -1,9 +1,9 @@
 """The HTTP listener, for people (the dashboard) and monitors: `/healthz`, `/readyz`, `/metrics`, `/status`, `/topics`.
 
-It answers GET, and POST for what the API is told to do (`antiphon.http.api`).
+It answers GET, and POST for what the API (`antiphon.http.api`) and the dashboard's forms are told to do.
 
 A small protocol of its own, because a node needs nothing of HTTP but one line of the request; requests are bounded in
-size, connections in time and number, and nothing but the API changes anything. A connection's next request is looked
+size, connections in time and number, and nothing else changes anything. A connection's next request is looked
 at when its last answer has been taken. Pages are made in turn, a little in each turn of the event loop. A page answers all
 requests for it that came before it was made: however many ask at once, it is made once.
 """

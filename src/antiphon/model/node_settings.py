@@ -324,6 +324,15 @@ def values_of(
     return [*found, Told(setting.default, Source.DEFAULT)]
 
 
+def known_here(told: NodeSettingsReply) -> list[tuple[NodeSetting, tuple[tuple[str, str], ...]]]:
+    """The settings that a node told of, with its values. One of another version may have others, and lack some."""
+    return [
+        (NODE_SETTINGS[name], values)
+        for name, values in told.values.items()
+        if values and name in NODE_SETTINGS
+    ]
+
+
 def unreadable(entries: Iterable[NodeSettings]) -> list[str]:
     """Names of settings that are set to what this version cannot read, or that it does not have."""
     return sorted(

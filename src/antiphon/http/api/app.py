@@ -186,6 +186,8 @@ def _misfit(kind: type[msgspec.Struct], text: str, given: dict[str, str]) -> Ask
 
 def _check_sender(meta: ClusterMeta, scope: MutableMapping[str, Any]) -> None:
     """Refuse what a page of another site had the browser send: it may be where no login keeps it out."""
-    why = foreign(meta, dict(scope["headers"]), logged_in=scope["state"]["rights"].limited)
+    headers = dict(scope["headers"])
+    why = foreign(meta, headers, logged_in=scope["state"]["rights"].limited)
     if why is not None:
-        raise AskedWronglyError(why, status=403, code="access_denied")
+        asked = headers.get(b"origin") or headers.get(b"host", b"")
+        raise AskedWronglyError(why, status=403, code="access_denied", asked=asked.decode("latin-1"))

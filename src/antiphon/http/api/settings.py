@@ -6,7 +6,13 @@ from antiphon.http.api.asked import Filtered, ListSettings
 from antiphon.http.api.call import Call, page
 from antiphon.http.api.cluster import known_node
 from antiphon.model.access import Operation, Resource
-from antiphon.model.node_settings import ALL_NODES, NODE_SETTINGS, GetNodeSettings, NodeSettingsReply
+from antiphon.model.node_settings import (
+    ALL_NODES,
+    GetNodeSettings,
+    NodeSetting,
+    NodeSettingsReply,
+    known_here,
+)
 
 
 async def list_node_settings(call: Call, asked: ListSettings) -> Page[NodeSettingInfo]:
@@ -16,16 +22,13 @@ async def list_node_settings(call: Call, asked: ListSettings) -> Page[NodeSettin
     told = await call.asker.node(asked.node, GetNodeSettings())
     if not isinstance(told, NodeSettingsReply):
         raise ProtocolViolationError(f"asked for settings, got {type(told).__name__}")
-    # A node of another version may have settings that this one does not know, or lack some.
-    rows = [(name, values) for name, values in told.values.items() if values and name in NODE_SETTINGS]
-    return page(rows, asked.start, asked.limit, lambda one: _told(*one))
+    return page(known_here(told), asked.start, asked.limit, lambda one: _told(*one))
 
 
-def _told(name: str, values: tuple[tuple[str, str], ...]) -> NodeSettingInfo:
-    setting = NODE_SETTINGS[name]
+def _told(setting: NodeSetting, values: tuple[tuple[str, str], ...]) -> NodeSettingInfo:
     value, source = values[0]
     return NodeSettingInfo(
-        name=name,
+        name=setting.name,
         kafka_name=setting.kafka_name,
         value=value,
         source=source,

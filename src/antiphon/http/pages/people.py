@@ -8,7 +8,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 from antiphon.http.pages.health import name_of
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
-from antiphon.model.node_settings import NODE_SETTINGS, GetNodeSettings, NodeSetting, NodeSettingsReply
+from antiphon.model.node_settings import GetNodeSettings, NodeSetting, NodeSettingsReply, known_here
 from antiphon.model.requests import GetStatus, StatusReply
 
 REPLICA_ROWS: Final = 100
@@ -100,7 +100,4 @@ async def _settings(look: Look, node_id: int) -> list[tuple[NodeSetting, str, st
         return []
     if not isinstance(told, NodeSettingsReply):
         return []
-    # A node of another version may have settings that this one does not know, or lack some.
-    return [
-        (NODE_SETTINGS[name], *values[0]) for name, values in told.values.items() if name in NODE_SETTINGS
-    ]
+    return [(setting, *values[0]) for setting, values in known_here(told)]
