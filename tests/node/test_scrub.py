@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import UnknownShardError, WrongKindError
+from antiphon.errors import NotLeaderError, UnknownShardError, WrongKindError
 from antiphon.http.listener import HttpListener
 from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.simulated_faults import Fault
@@ -280,6 +280,31 @@ def test_damage_of_a_file_that_was_trimmed_since_costs_no_replica() -> None:
         await eventually(lambda: not current(node))
         assert node.hosts[shard_id] is host
         assert host.state.is_serving
+
+    with_nodes(3, test)
+
+
+def test_damage_that_a_read_has_met_and_had_mended_costs_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """raft 9406722: between two looks the replica was opened anew and mended, and was then given up all the same."""
+    monkeypatch.setattr(mending, "LOOK_S", 20.0)
+
+    async def test(nodes: Nodes) -> None:
+        shard_id = await topic_of(nodes, "t")
+        host = await follower(nodes, shard_id)
+        node = nodes.nodes[host.services.node_id]
+        await asyncio.sleep(1.0)
+        rot(nodes, host, ".index")
+        node.gateway.start_scrub(shard_id)
+        await eventually(lambda: bool(current(node)))
+        with pytest.raises(NotLeaderError, match="damaged"):
+            await node.gateway.fetch(shard_id, 0, 100_000, "replica")
+        await eventually(lambda: node.hosts.get(shard_id) not in {None, host})
+        mended = node.hosts[shard_id]
+        await eventually(lambda: mended.log.damaged is None and mended.log.durable_end >= ROUNDS)
+        await asyncio.sleep(45)
+        assert node.hosts[shard_id] is mended
+        assert is_whole(node, shard_id)
+        assert not current(node)
 
     with_nodes(3, test)
 

@@ -568,6 +568,19 @@ def test_no_change_makes_the_vote_of_a_damaged_voter_necessary() -> None:
     assert cluster.voter(cluster.leader).settled_members == Members((1, 3))
 
 
+def test_no_change_makes_the_vote_of_a_voter_necessary_that_only_rejects() -> None:
+    """raft 9407812: it had not said yet that it is damaged, and nobody could be elected when the leader was gone."""
+    cluster = with_learner()
+    leading = cluster.voter(1).in_term.leading
+    assert leading is not None
+    cursor = leading.replicator.progress[3]
+    assert cursor.round_echoed > 0
+    assert not cursor.damaged
+    cursor.ack_offset = leading.tracker.term_start  # as where it rejects what it is sent: its log ends before
+    with pytest.raises(NotReadyError, match=r"only \[1\] would vote"):
+        cluster.voter(1).propose_members((1, 3))
+
+
 def test_no_change_makes_the_vote_of_a_voter_that_is_gone_necessary() -> None:
     cluster = with_learner()
     cluster.crash(3)

@@ -57,7 +57,7 @@ class Mending:
         self._node = node
         self._shards = shards
         self._findings = findings
-        self._found: dict[int, Damage] = {}
+        self._found: dict[int, tuple[Partition, Damage]] = {}  # in which open replica, and what
         self._log = structlog.get_logger()
 
     def waits(self, shard_id: int) -> bool:
@@ -67,14 +67,14 @@ class Mending:
     def found(self, host: "Partition", damage: "Damage") -> None:
         """The replica's files are not as they were written."""
         self._log.error("scrub_found_damage", shard=host.shard_id, reason=text_of(damage))
-        self._found[host.shard_id] = damage
+        self._found[host.shard_id] = host, damage
         self._findings.note(Noted(KIND, host.shard_id, text_of(damage), WAITS))
 
     async def run(self, read_again: Callable[[int], None]) -> None:
         """Until the node ends. `read_again` is told of replicas that are to be read again once they are mended."""
         while True:
-            for shard_id, damage in list(self._found.items()):
-                if await self._is_settled(shard_id, damage):
+            for shard_id, (host, damage) in list(self._found.items()):
+                if await self._is_settled(host, damage):
                     del self._found[shard_id]
                     self._findings.take_back(shard_id, KIND)
                     read_again(shard_id)
@@ -85,10 +85,10 @@ class Mending:
                     shards.start_over(shard_id)
             await asyncio.sleep(LOOK_S)
 
-    async def _is_settled(self, shard_id: int, damage: "Damage") -> bool:
+    async def _is_settled(self, host: "Partition", damage: "Damage") -> bool:
         """Stop the replica where that may be; is there nothing more to do here?"""
-        host = self._node.hosts.get(shard_id)
-        if host is None or is_over(host):
+        shard_id = host.shard_id
+        if self._is_over(host):
             return True  # somebody else has met the damage
         # First of all: two replicas whose damage is gone would else wait for each other, each for the other's finding.
         if await self._is_gone(host, damage):
@@ -96,7 +96,7 @@ class Mending:
         if not _can_make_anew(host, damage) and not await self._can_do_without(shard_id):
             self._findings.note(Noted(KIND, shard_id, text_of(damage), self._what_to_do(shard_id)))
             return False
-        if is_over(host) or await self._is_gone(host, damage):
+        if self._is_over(host) or await self._is_gone(host, damage):
             return True
         if isinstance(damage, DamagedStoreError):
             host.driver.fail(damage)
@@ -105,6 +105,10 @@ class Mending:
         error = DamagedLogError(text_of(damage), offset=damage.offset, position=damage.position)
         host.driver.fail(error)
         return True
+
+    def _is_over(self, host: "Partition") -> bool:
+        """Is the replica not the one any more in which that was found? One that was opened anew may be whole again."""
+        return self._node.hosts.get(host.shard_id) is not host or is_over(host)
 
     async def _is_gone(self, host: "Partition", damage: "Damage") -> bool:
         """Was the damaged file removed since, as the log was trimmed or reset? What is left is not to be given up."""

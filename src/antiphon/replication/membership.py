@@ -153,7 +153,10 @@ class Membership(TermObserver):
         return entry
 
     def _votes(self, node: NodeId) -> bool:
-        """Would it vote for a candidate? Who has answered in this term has said before if it is damaged."""
+        """Would it vote for a candidate? Who has acknowledged this term's first entry has said if it is damaged.
+
+        A replica that rejects entries has not said it yet. (Nobody writes an entry into an empty log.)
+        """
         leading = self._state.leading
         if leading is None or node == self._state.node_id:
             return leading is not None
@@ -162,6 +165,7 @@ class Membership(TermObserver):
             progress is not None
             and progress.answers
             and progress.round_echoed > 0
+            and progress.ack_offset >= min(leading.tracker.term_start + 1, self._state.log.terms.log_end)
             and not (progress.wants_term or progress.damaged)
         )
 

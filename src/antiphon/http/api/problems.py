@@ -31,7 +31,7 @@ STATUS_OF: Final = {
     "wrong_kind": 400,
     "wrong_shard": 503,
 }
-"""By the code of an error; others are 500."""
+"""By the code of an error."""
 
 
 class AskedWronglyError(Exception):
@@ -73,9 +73,14 @@ def problem(
     )
 
 
+def status_of(error: AntiphonError) -> int:
+    """The status that an error is answered with: what may go well when it is asked again is 503, of others 500."""
+    return STATUS_OF.get(error.code, 503 if error.retriable else 500)
+
+
 def of_error(error: AntiphonError) -> Problem:
     """What an error comes to."""
-    found = problem(error.message, STATUS_OF.get(error.code, 500), error.code)
+    found = problem(error.message, status_of(error), error.code)
     facts = {
         name: value
         for name, value in error.details.items()

@@ -14,11 +14,11 @@ from antiphon.errors import AccessDeniedError, AntiphonError, InvalidRequestErro
 from antiphon.http.access import may_see
 from antiphon.http.api.answers import Outcome
 from antiphon.http.api.call import Call
-from antiphon.http.api.problems import AskedWronglyError
+from antiphon.http.api.problems import STATUS_OF, AskedWronglyError
 from antiphon.http.api.routes import ROUTES, Route
 from antiphon.http.pages.action_table import ACTIONS
 from antiphon.http.pages.forms import asked_of, body_of, fields_of
-from antiphon.http.pages.site import STATUS_OF, Look, Site
+from antiphon.http.pages.site import Look, Site
 from antiphon.http.senders import foreign, from_own_page
 from antiphon.model.metadata import ShardMeta
 

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
+from antiphon.http.api.problems import status_of
 from antiphon.http.pages import words
 from antiphon.http.pages.action_table import done_by
 from antiphon.http.pages.asking import Asker
@@ -23,17 +24,6 @@ from antiphon.security.authorizer import Rights
 HERE: Final = Path(__file__).parent.parent
 PAGE_ROWS: Final = 50
 TEXT_MAX: Final = 1_024  # of what a client asks for in one field
-STATUS_OF: Final = {
-    "access_denied": 403,
-    "unknown_topic": 404,
-    "unknown_shard": 404,
-    "invalid_request": 400,
-    "not_ready": 503,
-    "key_locked": 503,
-    "unavailable": 503,
-    "timed_out": 503,
-    "overloaded": 503,
-}
 _CODE: Final = re.compile(r"`([^`]*)`")
 TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
@@ -176,5 +166,5 @@ class Site:
 
     def failed(self, look: Look, error: AntiphonError) -> Response:
         """A page that says what went wrong and what to do."""
-        status = STATUS_OF.get(error.code, 500)
+        status = status_of(error)
         return self.page(look, "error.html", status, error=error, status=status, title="Not shown")

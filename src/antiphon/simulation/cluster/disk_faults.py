@@ -17,6 +17,7 @@ from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.log.simulated_faults import Fault as DiskFault
 from antiphon.log.simulated_faults import descriptors_used_up
 from antiphon.log.simulated_tree import Copy
+from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of
 from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of, seldom
@@ -146,9 +147,21 @@ def _files(part: Copy, path: str) -> Iterator[tuple[str, bytes]]:
         yield from _files(part[name], f"{path}/{name}")
 
 
-def _replicas_of(machine: "Machine") -> list[str]:
-    """Folders of all replicas, also those of shards that nobody has written to."""
-    return [f"{SHARDS}/{name}" for name in names_in(machine, SHARDS) if name.isdigit()]
+def _opened(machine: "Machine") -> set[int]:
+    """Shards whose replicas are open."""
+    return set() if machine.node is None else set(machine.node.hosts)
+
+
+def _replicas_of(machine: "Machine", opened: set[int]) -> list[str]:
+    """Folders of all replicas, also those of shards that nobody has written to.
+
+    Not of `__cluster` where its replica was not open: who does not vote keeps its log, and nobody finds and mends what
+    happens to it before the node votes again.
+    """
+    found = [name for name in names_in(machine, SHARDS) if name.isdigit()]
+    return [
+        f"{SHARDS}/{name}" for name in found if int(name) != CLUSTER_SHARD_ID or CLUSTER_SHARD_ID in opened
+    ]
 
 
 @register(
@@ -167,8 +180,9 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
     if not machine.is_up or not may_be_hurt(faults.cluster, machine):
         return
     faults.cluster.watch.note_held(machine)
+    opened = _opened(machine)
     machine.kill()
-    lost = _some_loss(machine, draw)
+    lost = _some_loss(machine, opened, draw)
     if lost:
         hurt(faults, machine, f"lost {' '.join(lost)}")
     for path in lost:
@@ -176,8 +190,8 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
     restart_later(faults, machine, fault.lasts_ms)
 
 
-def _some_loss(machine: "Machine", draw: Random) -> list[str]:
-    shards = _replicas_of(machine)
+def _some_loss(machine: "Machine", opened: set[int], draw: Random) -> list[str]:
+    shards = _replicas_of(machine, opened)
     tables = [f"{TABLES}/{name}" for name in names_in(machine, TABLES)]
     segments = [
         f"{shard}/{name}"
@@ -226,11 +240,11 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
     if not machine.is_up or not may_be_hurt(faults.cluster, machine):
         return
     faults.cluster.watch.note_held(machine)
-    opened = set() if machine.node is None else set(machine.node.hosts)
+    opened = _opened(machine)
     machine.kill()
     by_kind: dict[str, list[tuple[str, int]]] = {}
     tables = [f"{TABLES}/{name}" for name in names_in(machine, TABLES)]
-    for root in (*_replicas_of(machine), *tables):
+    for root in (*_replicas_of(machine, opened), *tables):
         for path, data in _files(machine.disk.copy(root), root):
             kind = _kind_of_file(path)
             if path.endswith(DATA_SUFFIX) and shard_of(path) not in opened:
@@ -271,7 +285,7 @@ def _old_shard(faults: Faults, fault: Fault, draw: Random) -> None:
     starts the node.
     """
     machine = faults.machine(fault)
-    found = _replicas_of(machine)
+    found = _replicas_of(machine, _opened(machine))
     if not found:
         return
     path = draw.choice(found)
@@ -282,7 +296,11 @@ def _old_shard(faults: Faults, fault: Fault, draw: Random) -> None:
             hurt(faults, machine, f"old copy of {path}")
             machine.disk.restore(path, copy)
 
-    faults.later(fault.lasts_ms / 1000 + 0.5, _while_stopped, faults, machine, put_back)
+    def stop() -> None:
+        if path in _replicas_of(machine, _opened(machine)):
+            _while_stopped(faults, machine, put_back)
+
+    faults.later(fault.lasts_ms / 1000 + 0.5, stop)
 
 
 @register(

@@ -56,7 +56,7 @@ class ModeWatch:
     def __init__(
         self, evidence: Evidence, machines: "list[Machine]", expected: "tuple[Expected, Expected]"
     ) -> None:
-        self.recoveries = RecoveryWatch(evidence, self._has, expected)
+        self.recoveries = RecoveryWatch(evidence, self._has, self._is_empty, expected)
         self._evidence = evidence
         self._machines = machines
         self.version = -1  # of the newest metadata that any node had
@@ -128,6 +128,12 @@ class ModeWatch:
             shard.shard_id,
             f"the voters are recorded as {sets}, and of them only {have} hold what is committed up to {last.next_offset}",
         )
+
+    def _is_empty(self, node_id: int, shard_id: int) -> bool:
+        """Is this node's replica open, without an entry?"""
+        node = self._machines[node_id].node
+        host = None if node is None else node.hosts.get(shard_id)
+        return host is not None and host.log.log_end == 0
 
     def _has(self, node_id: int, shard_id: int, batch: "Batch") -> bool:
         """Does this node's disk hold the batch, what compaction has left of it, or a snapshot in its place?"""

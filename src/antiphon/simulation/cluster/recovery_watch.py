@@ -37,14 +37,20 @@ class RecoveryWatch:
     Args:
         evidence: what is known to be committed.
         has: does a node's disk hold a batch of a shard?
+        is_empty: is a node's replica of a shard open, without an entry?
         expected: by replica, what later starts of it are held to.
     """
 
     def __init__(
-        self, evidence: Evidence, has: "Callable[[int, int, Batch], bool]", expected: tuple[Expected, ...]
+        self,
+        evidence: Evidence,
+        has: "Callable[[int, int, Batch], bool]",
+        is_empty: "Callable[[int, int], bool]",
+        expected: tuple[Expected, ...],
     ) -> None:
         self._evidence = evidence
         self._has = has
+        self._is_empty = is_empty
         self._expected = expected
         self._numbers: dict[int, int] = {}  # by shard, of the recovery that was seen last
         self._led: dict[int, int] = {}  # the same of those after which the shard was led
@@ -67,7 +73,8 @@ class RecoveryWatch:
         self._lose(shard.shard_id, known)
         for node in known.members:
             if node != known.node:
-                self.old[node, shard.shard_id] = known.term
+                if not self._is_empty(node, shard.shard_id):  # as on a new disk: then it has no history
+                    self.old[node, shard.shard_id] = known.term
                 for known_of in self._expected:
                     known_of.pop((node, shard.shard_id), None)
         self.old.pop((known.node, shard.shard_id), None)
