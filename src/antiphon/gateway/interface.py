@@ -20,6 +20,7 @@ from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
+from antiphon.model.client_metrics import Subscription
 from antiphon.model.events import Event
 from antiphon.model.findings import AuditNote
 from antiphon.model.key_order import OrderedFind, OrderedScan
@@ -150,6 +151,11 @@ class Gateway(Protocol):
     @property
     def access(self) -> AccessBook:
         """Users, access control lists and quotas, as of that metadata. One object, which changes."""
+        ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Subscriptions to clients' metrics by name, as of that metadata. One object, which changes."""
         ...
 
     @property

@@ -1,7 +1,7 @@
 """The node as its listeners see it: `gateway.interface.Gateway`, on top of the shard hosts and the cluster agent."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -32,6 +32,7 @@ from antiphon.gateway.interface import (
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
+from antiphon.model.client_metrics import Subscription
 from antiphon.model.internal import write_problem
 from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
@@ -189,6 +190,11 @@ class NodeGateway:
     def access(self) -> AccessBook:
         """See Gateway."""
         return self.cluster.view.access
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """See Gateway."""
+        return self.cluster.view.subscriptions
 
     @property
     def metadata_version(self) -> int:
