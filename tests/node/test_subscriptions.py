@@ -48,7 +48,7 @@ async def test_while_a_node_is_of_an_earlier_version_it_is_refused() -> None:
             with pytest.raises(
                 InvalidRequestError, match="nodes 0 are of a version that takes no metrics of clients"
             ):
-                await node.gateway.administer(AlterSubscription("slow", SLOW.values, validate_only))
+                await node.gateway.administer(AlterSubscription("slow", {**SLOW.values}, validate_only))
         assert node.gateway.subscriptions == {}
 
 
@@ -56,12 +56,13 @@ async def test_while_a_node_is_of_an_earlier_version_it_is_refused() -> None:
 async def test_the_coordinator_checks_what_a_native_client_asks_for() -> None:
     async with cluster_of(1) as nodes:
         gateway = nodes.nodes[0].gateway
-        for name, config in (
+        cases: tuple[tuple[str, dict[str, str | None]], ...] = (
             ("", {"metrics": "*"}),
             ("s", {"push.ms": "1"}),
             ("s", {"interval.ms": "1"}),
             ("s", {"match": "client_id=("}),
-        ):
+        )
+        for name, config in cases:
             with pytest.raises(InvalidRequestError):
                 await gateway.administer(AlterSubscription(name, config))
         await gateway.administer(AlterSubscription("s", {"metrics": "*"}, validate_only=True))

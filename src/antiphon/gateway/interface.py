@@ -111,6 +111,7 @@ class Gateway(Protocol):
     Attributes:
         events: what happened to nodes, topics and shards lately, as this node heard of it; the oldest first.
         questions: what nodes ask each other.
+        subscriptions: those to clients' metrics by name, as of the newest metadata. One object, which changes.
         settings: of this node, which are changed while it runs.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         rehearse: given metadata and a request, what the coordinator would decide on it; raises what it would refuse it with.
@@ -137,6 +138,7 @@ class Gateway(Protocol):
     backups: ShardBackups
     questions: NodeQuestions
     events: Sequence[Event]
+    subscriptions: Mapping[str, Subscription]
     rack: str
     list_sessions: Callable[[ListSessions], SessionsReply]
     followers_with: Callable[[int, int], list[int]]
@@ -151,11 +153,6 @@ class Gateway(Protocol):
     @property
     def access(self) -> AccessBook:
         """Users, access control lists and quotas, as of that metadata. One object, which changes."""
-        ...
-
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]:
-        """Subscriptions to clients' metrics by name, as of that metadata. One object, which changes."""
         ...
 
     @property

@@ -12,11 +12,13 @@ fields are bounded too, and large messages are read in pieces (`Decoding`), betw
 """
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 ELEMENTS_MAX: Final = 100_000  # messages inside of one, and other elements of lists
 FIELDS_MAX: Final = 1_000_000  # of a message with all that is in it
 INNER_FIELDS_MAX: Final = 4_096  # of one message inside of a client's, with all that is in it
+REST_MESSAGES: Final = 256
 PIECE_FIELDS: Final = 4_096  # that are read in one go: 2 to 6 ms
 _FIXED32: Final = struct.Struct("<I")
 _FIXED64: Final = struct.Struct("<Q")
@@ -122,12 +124,26 @@ class Message:
 M = TypeVar("M", bound=Message)
 
 
-def decode(kind: type[M], data: bytes, inner_max: int = FIELDS_MAX, fields_max: int = FIELDS_MAX) -> M:
-    """Read a message; `inner_max`: fields that one inside of it may have, `fields_max`: that there may be. Raises
-    BadMessageError, TooManyFieldsError.
+def decode(
+    kind: type[M],
+    data: bytes,
+    inner_max: int = FIELDS_MAX,
+    fields_max: int = FIELDS_MAX,
+    rest: Callable[[], None] | None = None,
+) -> M:
+    """Read a message. Raises BadMessageError, TooManyFieldsError.
+
+    Args:
+        kind: of the message.
+        data: its bytes.
+        inner_max: fields that one inside of it may have.
+        fields_max: fields that there may be.
+        rest: called after every `REST_MESSAGES` messages in it, by who does not want to hold the interpreter for long.
     """
     made = kind()
-    at, left = _Reader(data, min(inner_max, fields_max)).fields(made, 0, len(data), fields_max)
+    most = min(inner_max, fields_max)
+    reader = _Reader(data, most) if rest is None else _RestingReader(data, most, rest)
+    at, left = reader.fields(made, 0, len(data), fields_max)
     if at < len(data) or left < 0:
         raise _too_many(fields_max)
     return made
@@ -280,6 +296,22 @@ class _Reader:
         if size > end - at:
             raise BadMessageError("a field beyond the end of the message")
         return at + size
+
+
+class _RestingReader(_Reader):
+    __slots__ = ("_rest", "_since")
+
+    def __init__(self, data: bytes, inner_max: int, rest: Callable[[], None]) -> None:
+        super().__init__(data, inner_max)
+        self._rest = rest
+        self._since = 0
+
+    def inner(self, kind: type[Message], at: int, end: int, most: int) -> tuple[Message, int]:
+        self._since += 1
+        if self._since > REST_MESSAGES:
+            self._since = 0
+            self._rest()
+        return super().inner(kind, at, end, most)
 
 
 def _text(name: str, kind: int, value: bytes) -> Any:

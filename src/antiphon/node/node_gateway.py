@@ -32,7 +32,6 @@ from antiphon.gateway.interface import (
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
-from antiphon.model.client_metrics import Subscription
 from antiphon.model.internal import write_problem
 from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
@@ -67,6 +66,7 @@ from antiphon.node.trimming import Trimming, trim_replica
 from antiphon.records.batch import Buffer
 
 if TYPE_CHECKING:
+    from antiphon.model.client_metrics import Subscription
     from antiphon.model.events import Event
 
 POSITIONS_A_TURN: Final = 256  # at which is begun to wait
@@ -170,6 +170,7 @@ class NodeGateway:
         self.questions: NodeQuestions = made  # see Gateway
         self.asked = made.asked
         self.events: Sequence[Event] = cluster.view.events.kept  # see Gateway
+        self.subscriptions: Mapping[str, Subscription] = cluster.view.subscriptions  # see Gateway
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self.note_audit: Callable[..., Coroutine[Any, Any, None]] = own.care.audit.take
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway
@@ -190,11 +191,6 @@ class NodeGateway:
     def access(self) -> AccessBook:
         """See Gateway."""
         return self.cluster.view.access
-
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]:
-        """See Gateway."""
-        return self.cluster.view.subscriptions
 
     @property
     def metadata_version(self) -> int:
