@@ -355,7 +355,7 @@ _APIS: Final = (
     ServedApi(
         71, "GetTelemetrySubscriptions", 0, 0, 0,
         telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse,
-        lambda on: on.telemetry.subscriptions, Routing.ANY, "[metrics of clients](#metrics-of-clients)",
+        lambda on: on.telemetry.subscriptions, Routing.ANY, "what subscriptions to metrics of clients say",
     ),
     ServedApi(
         72, "PushTelemetry", 0, 0, 0, telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse,
