@@ -5,11 +5,15 @@ from pathlib import Path
 
 import msgspec
 
+from antiphon.coordination import client_metrics as subscribed
 from antiphon.coordination.capacity import Capacity
+from antiphon.coordination.client_metrics import NAME_BYTES_MAX, TEXT_CHARACTERS_MAX, VALUE_BYTES_MAX
 from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES, WORK_MAX
 from antiphon.kafka import fetch_sessions
+from antiphon.kafka.client_metrics import otlp
+from antiphon.kafka.client_metrics.clients import CLIENT_POINTS_MAX, CLIENTS_MAX, POINTS_MAX
 from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
 from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
@@ -18,12 +22,14 @@ from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
 from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.markers import PARTS_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE
+from antiphon.kafka.handlers.telemetry import PUSH_BYTES_MAX, UNPACKED_BYTES_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
 from antiphon.kafka.pacing import PIECE
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.topic_config import TOPICS_ON_DEMAND
 from antiphon.log.producer_state import JOBS_MAX, PRODUCERS_MAX, SHARE
 from antiphon.model.backup import LEASE_MS_MAX
+from antiphon.model.client_metrics import SUBSCRIPTIONS_MAX
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.model.placement import NODES_MAX
@@ -124,6 +130,18 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"{PENDING_MAX:,}, {PENDING_BYTES_MAX // 1024} KiB" in PAGE
     assert f"{MARKERS_AT_ONCE}, {WORKERS} | they wait" in PAGE
     assert f"{KafkaListenerConfig().first_request_s:.0f} s; {NativeLimits(1, 1, 1).hello_s:.0f} s" in PAGE
+
+
+def test_bounds_of_clients_metrics() -> None:
+    sizes = f"{NAME_BYTES_MAX}, {VALUE_BYTES_MAX:,}, {subscribed.REGEX_BYTES_MAX:,}"
+    assert f"| {SUBSCRIPTIONS_MAX}; {sizes}; {TEXT_CHARACTERS_MAX:,} |" in PAGE
+    pushed = f"{PUSH_BYTES_MAX >> 20} MiB, {UNPACKED_BYTES_MAX >> 20} MiB; {otlp.FIELDS_MAX:,} | TELEMETRY_TOO_LARGE"
+    assert pushed in PAGE
+    figures = (
+        f"| {CLIENTS_MAX:,}; {CLIENT_POINTS_MAX:,}, {POINTS_MAX:,}; {otlp.LABELS_MAX} and the client's two; "
+    )
+    assert f"{figures}{otlp.NAME_CHARACTERS_MAX} |" in PAGE
+    assert otlp.NAME_CHARACTERS_MAX == otlp.LABEL_CHARACTERS_MAX
 
 
 def test_the_metrics_are_there() -> None:

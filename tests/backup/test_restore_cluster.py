@@ -21,10 +21,13 @@ from antiphon.log.directory import NodeDirectory
 from antiphon.log.disk import RealDisk
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.access import User
+from antiphon.model.client_metrics import AlterSubscription, Subscription
 from antiphon.model.metadata import ABSENT_NODE, ShardStatus
 from antiphon.security.passwords import credentials
 from tests.node.in_process import cluster_of, eventually, in_virtual_time
 from tests.node.test_checkpoints import SMALL, come_and_go, state, voter
+
+SLOW = Subscription("slow", {"interval.ms": "5000", "metrics": "*"})
 
 
 @pytest.fixture
@@ -37,6 +40,7 @@ def backup(tmp_path: Path) -> tuple[Place, Backup]:
             await db.create_topic("t", shards=4)
             await db.create_topic("strict", config={"commit": "at_least(3)"})
             await db.topic("t").append(b"1", shard=0)
+            await db.administer(AlterSubscription(SLOW.name, dict(SLOW.values)))
             assert nodes.nodes
             await create_backup(db, place)
 
@@ -64,6 +68,7 @@ def test_a_new_cluster_with_the_metadata_of_the_old(backup: tuple[Place, Backup]
         assert state.cluster is not None
         assert (state.cluster.cluster_id, state.cluster.bootstrapped) == (done.cluster_id, True)
         assert set(state.access.users) == {"admin"}
+        assert state.subscriptions == {"slow": SLOW}
         assert {name: topic.topic_id.hex() for name, topic in state.topics.items()} == {
             topic.name: topic.topic_id for topic in saved.topics
         }

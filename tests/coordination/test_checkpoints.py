@@ -30,6 +30,7 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.state import Checkpoint, ClusterState
 from antiphon.invariants import InvariantError
 from antiphon.model.access import User
+from antiphon.model.client_metrics import Subscription
 from antiphon.model.cluster import MetadataView
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.node_settings import NodeSettings
@@ -315,6 +316,8 @@ CHANGES: dict[str, Callable[[World, str], None]] = {
         NodeSettings(ord(name), {"num_partitions": "2"})
     ),
     "settings gone": lambda world, name: world.ledger.put_settings(NodeSettings(ord(name), {})),
+    "subscription": lambda world, name: world.ledger.put_subscription(Subscription(name, {"metrics": "*"})),
+    "subscription gone": lambda world, name: world.ledger.put_subscription(Subscription(name, {})),
     "tick": lambda world, _: world.checkpoints.tick(),
     "commit": lambda world, _: world.commit(),
     "flush": lambda world, _: world.flush(),

@@ -20,12 +20,14 @@ from antiphon.coordination.cluster_records import (
     settings_record,
     shard_gone,
     shard_record,
+    subscription_record,
     topic_gone,
     topic_record,
 )
 from antiphon.coordination.state import ClusterState
 from antiphon.invariants import InvariantError
 from antiphon.model.access import Acl, Credential, Operation, Pattern, Permission, Resource, User
+from antiphon.model.client_metrics import Subscription
 from antiphon.model.cluster import MetadataDelta, MetadataView
 from antiphon.model.metadata import Kind, NodeMeta, ShardMeta, ShardStatus, SplitPhase, TopicMeta
 from antiphon.model.node_settings import ALL_NODES, NodeSettings
@@ -235,6 +237,40 @@ def test_settings_of_nodes_are_written_as_documented() -> None:
             ClusterState().apply([bad], 1)
 
 
+def test_subscriptions_are_written_as_documented() -> None:
+    """Golden bytes, and the format that keeps versions out which would tell clients of no subscription."""
+    slow = Subscription("slow", {"interval.ms": "5000", "metrics": "*"})
+    written = subscription_record(slow)
+    gone = subscription_record(Subscription("slow", {}))
+    assert (written[0], written[1].hex() if written[1] else None) == (
+        b"subscription/slow",
+        "92a4736c6f7782ab696e74657276616c2e6d73a435303030a76d657472696373a12a",
+    )
+    assert gone == (b"subscription/slow", None)
+    assert {headers_of(key, value) for key, value in (written, gone)} == {(("antiphon.format", b"10"),)}
+    state, view = ClusterState(), MetadataView("c")
+    state.apply([written], 1)
+    assert view.apply(delta(state, -1))
+    assert view.subscriptions == state.subscriptions == {"slow": slow}
+    assert state.object_count == 1
+    state.apply([written], 2)  # a checkpoint repeats it
+    assert delta(state, 1).subscriptions == ()
+    other = Subscription("other", {"metrics": "a."})
+    state.apply([gone, subscription_record(other)], 3)
+    assert view.apply(delta(state, 1))
+    assert view.subscriptions == state.subscriptions == {"other": other}
+    assert view.apply(delta(state.clone(), -1))
+    assert view.subscriptions == {"other": other}
+    afresh = ClusterState()
+    afresh.apply([written], 9)
+    assert view.apply(delta(afresh, -1))
+    assert view.subscriptions == {"slow": slow}, "what is not named is not there"
+    empty = msgspec.msgpack.encode(Subscription("slow", {}))
+    for bad in ((b"subscription/fast", written[1]), (b"subscription/slow", empty)):
+        with pytest.raises(InvariantError):
+            ClusterState().apply([bad], 1)
+
+
 def test_unknown_records_are_refused() -> None:
     with pytest.raises(InvariantError):
         ClusterState().apply([(b"what/1", b"")], 1)
@@ -281,7 +317,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        9,  # settings of nodes
+        10,  # subscriptions to clients' metrics
         {
             "cluster",
             "node",
@@ -295,6 +331,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
             "voters",
             "recovery",
             "settings",
+            "subscription",
         },
         {
             "Kind": ["topic", "table"],

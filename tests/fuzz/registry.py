@@ -37,6 +37,7 @@ TARGETS: Final = {
     "peer-messages": "nodes:PeerMessages",
     "http": "nodes:Http",
     "http-login": "nodes:HttpLogin",
+    "pushed-metrics": "pushed:PushedMetrics",
     "oxia-messages": "oxia:OxiaMessages",
     "oxia-large": "oxia:OxiaLarge",
     "oxia-frames": "oxia:OxiaFrames",

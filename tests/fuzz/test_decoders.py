@@ -1,4 +1,4 @@
-"""A short run of targets: Messages, batches, the archive, secrets and rows of tables, without a node around them."""
+"""A short run of targets: messages, batches, archive, secrets, rows of tables, pushed metrics; no node is around them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.short_run import MARKS, finds_nothing, in_modules
 
 pytestmark = MARKS
-NAMES = in_modules("messages", "batches", "archived", "secrets", "tables", "oxia")
+NAMES = in_modules("messages", "batches", "archived", "secrets", "tables", "oxia", "pushed")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,9 +1,14 @@
-"""What is done with `kafka-configs`, in order: settings of brokers, loggers, topics, groups, quotas and users."""
+"""What is done with `kafka-configs`, in order: settings of brokers, loggers, topics, groups, clients' metrics, quotas and
+users; and with `kafka-client-metrics`.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from tests.interop.suite import UnexpectedError
+
 TOOL: Final = "kafka.admin.ConfigCommand"
+METRICS_TOOL: Final = "ClientMetricsCommand"
 Step = Callable[[], str]
 At = Callable[..., str]
 
@@ -47,6 +52,13 @@ def config_steps(at: At) -> Iterator[tuple[str, Step]]:
             "share.record.lock.duration.ms=20000",
         ),
         (
+            "a subscription to clients' metrics",
+            ("client-metrics", "--entity-name", "slow"),
+            "metrics=[org.apache.kafka.producer.,org.apache.kafka.consumer.],interval.ms=5000",
+            "interval.ms=5000 .*DYNAMIC_CLIENT_METRICS_CONFIG:interval.ms=5000",
+            "metrics=org.apache.kafka.producer.,org.apache.kafka.consumer. ",
+        ),
+        (
             "quotas of a user",
             ("users", "--entity-name", "ann"),
             "consumer_byte_rate=1000",
@@ -72,10 +84,53 @@ def config_steps(at: At) -> Iterator[tuple[str, Step]]:
         ),
     ):
         yield title, changed_and_described(("--entity-type", *entity), change, *patterns)
+    yield from _client_metrics(at)
     for title, entity, names in (
         ("settings of a broker go back", one, "num.partitions,log_level"),
         ("those of all brokers go back", every, "log.cleaner.backoff.ms"),
+        (
+            "a subscription to clients' metrics goes",
+            ("client-metrics", "--entity-name", "slow"),
+            "metrics,interval.ms",
+        ),
         ("quotas of clients are taken away", ("clients", "--entity-default"), "producer_byte_rate"),
         ("a password is taken away", ("users", "--entity-name", "bob"), "SCRAM-SHA-256"),
     ):
         yield title, reset(("--entity-type", *entity), names)
+
+
+def _client_metrics(at: At) -> Iterator[tuple[str, Step]]:
+    def refused() -> str:
+        try:
+            at(METRICS_TOOL, "--alter", "--name", "bad", "--match", "colour=red")
+        except UnexpectedError as error:
+            if "InvalidConfigurationException: 'colour=red' in match" in str(error):
+                return ""
+            raise
+        raise UnexpectedError("a subscription to clients of a colour was taken")
+
+    def deleted() -> str:
+        at(METRICS_TOOL, "--delete", "--name", "fast", expect="Deleted")
+        listed = at(METRICS_TOOL, "--list", expect="slow")
+        if "fast" in listed:
+            raise UnexpectedError(f"it is still listed: {listed}")
+        return listed
+
+    wanted = ("--metrics", "*", "--interval", "1000", "--match", "client_software_name=apache.*")
+    yield (
+        "kafka-client-metrics subscribes",
+        lambda: at(METRICS_TOOL, "--alter", "--name", "fast", *wanted, expect="Altered"),
+    )
+    yield (
+        "describes",
+        lambda: at(
+            METRICS_TOOL,
+            "--describe",
+            "--name",
+            "fast",
+            expect=r"interval.ms=1000.*match=client_software_name=apache.*metrics=\*",
+        ),
+    )
+    yield "lists", lambda: at(METRICS_TOOL, "--list", expect="fast.*slow")
+    yield "says why a subscription is refused", refused
+    yield "and deletes", deleted

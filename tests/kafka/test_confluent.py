@@ -1,6 +1,7 @@
 """confluent-kafka (librdkafka), unchanged, against the listener."""
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from antiphon.errors import NotLeaderError, TimedOutError
+from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import Kind
 from antiphon.model.results import AppendResult
 from tests.kafka.served import Served, serve
@@ -399,3 +401,38 @@ def test_consumer_protocol_members_come_and_go(served: Served) -> None:
     assert both[0].committed([TopicPartition("new-protocol", 1)], timeout=10)[0].offset == 100
     both[0].close()
     assert admin.delete_consumer_groups([group])[group].result(10) is None
+
+
+def test_its_metrics_are_shown_and_gone_with_it(served: Served) -> None:
+    """Real clients push what the cluster's subscriptions want, by default, and say when they end."""
+    wanted: dict[str, str | None] = {
+        "metrics": "org.apache.kafka.producer.",
+        "interval.ms": "1000",
+        "match": "client_id=told-.*,client_software_name=confluent-kafka-python",
+    }
+    served.call(lambda: served.node.gateway.administer(AlterSubscription("producers", wanted)))
+    served.create("measured")
+
+    def lines() -> list[str]:
+        text = served.do(served.node.metrics.render).decode()
+        return [line for line in text.splitlines() if line.startswith("org_apache_kafka_")]
+
+    told = producer(served, **{"client.id": "told-1"})
+    silent = producer(served, **{"client.id": "other"})
+    for client in (told, silent):
+        client.produce("measured", b"x")
+        assert client.flush(10) == 0
+    deadline = time.monotonic() + 20
+    while not lines():
+        assert time.monotonic() < deadline, "nothing was pushed"
+        time.sleep(0.1)
+    assert all('client_id="told-1"' in line for line in lines())
+    name = "org_apache_kafka_producer_connection_creation_total"
+    (made,) = [line for line in lines() if line.startswith(name)]
+    assert float(made.rsplit(" ", 1)[1]) >= 1
+    assert served.do(lambda: served.listener.clients.refusals) == 0
+    told.close()
+    while lines():
+        assert time.monotonic() < deadline, "it said that it ends"
+        time.sleep(0.1)
+    served.call(lambda: served.node.gateway.administer(AlterSubscription("producers", dict.fromkeys(wanted))))

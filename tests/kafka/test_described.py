@@ -1,4 +1,4 @@
-"""What newer tools ask: pages of partitions, the quorum, features, resources, telemetry; and AlterConfigs."""
+"""What newer tools ask: pages of partitions, the quorum, features, resources; and AlterConfigs."""
 
 from typing import Any
 
@@ -6,8 +6,7 @@ import pytest
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.features import CONDITIONAL_APPEND
-from antiphon.kafka.handlers.telemetry import METRICS_BYTES_MAX, PUSH_INTERVAL_MS, SUBSCRIPTION
-from antiphon.kafka.messages import admin, cluster, telemetry
+from antiphon.kafka.messages import admin, cluster
 from antiphon.kafka.messages import described as m
 from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
 from antiphon.model.node_settings import BY_KAFKA_NAME
@@ -140,37 +139,6 @@ async def test_nodes_that_are_down_are_described_as_fenced_to_who_asks_for_them(
             )
             answer = await client.ask(request, 60, 2)
             assert {one.broker_id: one.is_fenced for one in answer.brokers} == expected
-
-
-@in_virtual_time
-async def test_no_metrics_are_wanted_and_what_is_pushed_is_bounded() -> None:
-    async with listening() as (_, connect):
-        client = await connect()
-        request = telemetry.GetTelemetrySubscriptionsRequest(client_instance_id=bytes(16))
-        told = await client.ask(request, 71, 0)
-        assert told.client_instance_id != bytes(16)
-        assert (told.requested_metrics, told.push_interval_ms) == ([], PUSH_INTERVAL_MS)
-        again = telemetry.GetTelemetrySubscriptionsRequest(client_instance_id=b"i" * 16)
-        assert (await client.ask(again, 71, 0)).client_instance_id == b"i" * 16
-
-        async def push(**fields: Any) -> int:
-            fields = {
-                "client_instance_id": b"i" * 16,
-                "subscription_id": SUBSCRIPTION,
-                "terminating": True,
-                "compression_type": 0,
-                "metrics": b"x",
-                **fields,
-            }
-            answer = await client.ask(telemetry.PushTelemetryRequest(**fields), 72, 0)
-            error: int = answer.error_code
-            return error
-
-        assert await push() == code.NONE
-        assert await push(client_instance_id=bytes(16)) == code.INVALID_REQUEST
-        assert await push(subscription_id=7) == code.UNKNOWN_SUBSCRIPTION_ID
-        assert await push(metrics=bytes(METRICS_BYTES_MAX + 1)) == code.TELEMETRY_TOO_LARGE
-        assert await push(compression_type=4) == code.UNSUPPORTED_COMPRESSION_TYPE
 
 
 @pytest.mark.parametrize(("kind", "name"), [(2, "t"), (4, "0")], ids=["topic", "broker"])

@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import pytest
 
+from antiphon.gateway.protobuf import Decoding, decode
 from antiphon.model.requests import Fetch
 from antiphon.node.config import Limits
 from antiphon.oxia import call, writes
 from antiphon.oxia import frames as f
 from antiphon.oxia import messages as m
 from antiphon.oxia.allowance import Bounds
-from antiphon.oxia.protobuf import Decoding, decode
 from antiphon.oxia.shards import ShardRequests
 from antiphon.oxia.status import DEADLINE_EXCEEDED
 from antiphon.oxia.tails import Piece, Tails

@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.coordination.cluster_records import ORDER_FORMAT
 from antiphon.errors import InvalidRequestError
+from antiphon.gateway.protobuf import decode
 from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import Kind, key_hash
 from antiphon.model.requests import AlterTopic, CreateTopic, Put, SplitShard, TableGet, TableScan, TableWrite
@@ -17,7 +18,6 @@ from antiphon.node.config import Ports
 from antiphon.oxia import messages as m
 from antiphon.oxia import status
 from antiphon.oxia.call import MESSAGE_BYTES_MAX
-from antiphon.oxia.protobuf import decode
 from antiphon.simulation.cluster.oxia_client import SERVICES, CallError, OxiaClient
 from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, in_virtual_time
 

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
+from antiphon.gateway.protobuf import Message, decode, encode
 from antiphon.model.access import Acl, Operation, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import AlterAcls, AlterUser, CreateTopic
 from antiphon.oxia import messages as m
-from antiphon.oxia.protobuf import Message, decode, encode
 from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
 from tests.node.loop_in_thread import LoopInThread

@@ -8,8 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.oxia import messages as m
-from antiphon.oxia.protobuf import (
+from antiphon.gateway.protobuf import (
     ELEMENTS_MAX,
     FIELDS_MAX,
     INNER_FIELDS_MAX,
@@ -23,6 +22,7 @@ from antiphon.oxia.protobuf import (
     encode,
     put_varint,
 )
+from antiphon.oxia import messages as m
 
 _TYPES = {
     Kind.INT: descriptor_pb2.FieldDescriptorProto.TYPE_INT64,

@@ -7,13 +7,13 @@ from unittest.mock import Mock
 import pytest
 
 from antiphon.gateway.budget import Budget
+from antiphon.gateway.protobuf import decode
 from antiphon.gateway.turns import WORK_MAX, Turns
 from antiphon.oxia import frames as f
 from antiphon.oxia import messages as m
 from antiphon.oxia.allowance import WORK_MAX as ALONE_MAX
 from antiphon.oxia.allowance import Bounds
 from antiphon.oxia.connection import AT_ONCE, OxiaConnection
-from antiphon.oxia.protobuf import decode
 from antiphon.oxia.read_room import WAKE_WORK, ReadRoom
 from antiphon.simulation.cluster.oxia_client import SERVICES
 from tests.node.in_process import Nodes, in_virtual_time

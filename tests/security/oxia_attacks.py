@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from hpack import Encoder
 
+from antiphon.gateway.protobuf import Message, encode
 from antiphon.oxia import frames as f
 from antiphon.oxia import messages as m
-from antiphon.oxia.protobuf import Message, encode
 from antiphon.simulation.cluster.oxia_client import SERVICES
 
 MIB: Final = 1024 * 1024

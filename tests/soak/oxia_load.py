@@ -7,9 +7,9 @@ from collections import defaultdict
 from typing import Any, Final
 
 from antiphon import aio
+from antiphon.gateway.protobuf import decode
 from antiphon.model.metadata import KeyRanges
 from antiphon.oxia import messages as m
-from antiphon.oxia.protobuf import decode
 from antiphon.simulation.cluster.oxia_client import SERVICES, OxiaClient
 from tests.soak.ledger import parse, value_of
 from tests.soak.load import OXIA, PERIOD_S, SCAN_PERIOD_S, TIMEOUT_S, Pace, Work

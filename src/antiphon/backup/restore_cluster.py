@@ -27,6 +27,7 @@ from antiphon.coordination.cluster_records import (
     node_record,
     settings_record,
     shard_record,
+    subscription_record,
     topic_record,
 )
 from antiphon.coordination.placement import NodeLoad, place
@@ -220,6 +221,7 @@ def _found_cluster(
         records += [access_record(kind, name, value) for name, value in objects.items()]
     if ALL_NODES in state.node_settings:  # those of single nodes were of other machines
         records.append(settings_record(state.node_settings[ALL_NODES]))
+    records += [subscription_record(entry) for entry in state.subscriptions.values()]
     term, now_ms, batches, at = backup.cluster.term + TERMS_ABOVE, system.wall_ms(), [], 0
     for start in range(0, len(records), BATCH_RECORDS):
         some = [

@@ -29,6 +29,7 @@ from antiphon.coordination.cluster_records import (
     recovery_record,
     settings_record,
     shard_record,
+    subscription_record,
     topic_record,
     voters_record,
 )
@@ -138,6 +139,7 @@ def names(state: ClusterState) -> Iterator[Name]:
         ("acl", list(access.acls)),
         ("quota", list(access.quotas)),
         ("settings", list(state.node_settings)),
+        ("subscription", list(state.subscriptions)),
     )
     return chain.from_iterable(zip(repeat(kind), found, strict=False) for kind, found in kinds)
 
@@ -165,6 +167,9 @@ def image(state: ClusterState, kind: str, name: Any) -> Record | None:
         case "settings":
             entry = state.node_settings.get(name)
             return None if entry is None else settings_record(entry)
+        case "subscription":
+            subscription = state.subscriptions.get(name)
+            return None if subscription is None else subscription_record(subscription)
         case _:
             value = state.access.get(kind, name)
             return None if value is None else access_record(kind, name, value)

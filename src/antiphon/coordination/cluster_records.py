@@ -1,9 +1,10 @@
 """Records of `__cluster`: how the objects of the cluster's metadata are written there, and read.
 
 Each record is the after-image of one object: `cluster`, `node/<id>`, `topic/<name>`, `shard/<id>`, `counter/<name>`,
-`user/<name>`, `acl/<key>`, `quota/<key>`, `settings/<node>` (-1: all nodes); or `voters`, who holds `__cluster` itself
-(`antiphon.coordination.voters`), or `recovery`, the last one (`antiphon.coordination.recovery`). Its value is a msgpack
-array that only ever gains fields at the end. The record `checkpoint` is of no object (`antiphon.coordination.checkpoints`).
+`user/<name>`, `acl/<key>`, `quota/<key>`, `settings/<node>` (-1: all nodes), `subscription/<name>`; or `voters`, who
+holds `__cluster` itself (`antiphon.coordination.voters`), or `recovery`, the last one (`antiphon.coordination.recovery`).
+Its value is a msgpack array that only ever gains fields at the end. The record `checkpoint` is of no object
+(`antiphon.coordination.checkpoints`).
 
 A version whose records an older version could misread must raise `FORMAT` and say so in each of them (`FORMAT_HEADER`): an
 older version must not skip those.
@@ -17,13 +18,14 @@ from antiphon.coordination.actions import Record
 from antiphon.errors import UNDECODABLE
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
+from antiphon.model.client_metrics import Subscription
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.node_settings import NodeSettings
 from antiphon.model.quotas import Quota
 from antiphon.records.key_order import is_hierarchical
 
 FORMAT: Final = (
-    9  # of records: new kinds, and fields or values that an older version cannot read, need another
+    10  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
@@ -41,6 +43,9 @@ RECOVERED_FORMAT: Final = (
     8  # a version that does not read these would take a recovered shard's old replicas for its own
 )
 SETTINGS_FORMAT: Final = 9  # a version that does not read these would go on with what nodes' files say
+SUBSCRIPTIONS_FORMAT: Final = (
+    10  # a version that does not read these would pass them over, and tell clients of none
+)
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 CLUSTER_KEY = b"cluster"
@@ -96,10 +101,11 @@ _DECODERS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     "acl": msgspec.msgpack.Decoder(Acl),
     "quota": msgspec.msgpack.Decoder(Quota),
     "settings": msgspec.msgpack.Decoder(NodeSettings),
+    "subscription": msgspec.msgpack.Decoder(Subscription),
     "voters": msgspec.msgpack.Decoder(ShardMeta),
     "recovery": msgspec.msgpack.Decoder(Recovery),
 }
-_REMOVABLE: Final = {"node", "topic", "shard", "settings", *ACCESS_KINDS}
+_REMOVABLE: Final = {"node", "topic", "shard", "settings", "subscription", *ACCESS_KINDS}
 
 
 class Unreadable(NamedTuple):
@@ -152,7 +158,7 @@ def read_record(record: Record, version: int) -> Change:
         )
     elif isinstance(found, Recovery):
         _expect(not name and found.term > 0, "it is no recovery")
-    elif isinstance(found, User | Acl | Quota | NodeSettings):
+    elif isinstance(found, User | Acl | Quota | NodeSettings | Subscription):
         _expect_own(kind, name, found)
     return Change(kind, name, found)
 
@@ -162,11 +168,12 @@ def _decoded(kind: str, value: bytes) -> Any:
     return None if decoder is None else decoder.decode(value)
 
 
-def _expect_own(kind: str, name: str | int, found: User | Acl | Quota | NodeSettings) -> None:
+def _expect_own(kind: str, name: str | int, found: User | Acl | Quota | NodeSettings | Subscription) -> None:
     if isinstance(found, NodeSettings):
         _expect(found.node == name and bool(found.values), f"it is not what is set for node {name}")
     else:
-        own = found.name if isinstance(found, User) else found.key
+        _expect(not isinstance(found, Subscription) or bool(found.values), f"{kind} {name!r} says nothing")
+        own = found.name if isinstance(found, User | Subscription) else found.key
         _expect(own == name, f"it is not {kind} {name!r}")
 
 
@@ -242,6 +249,11 @@ def settings_record(entry: NodeSettings) -> Record:
     return b"settings/%d" % entry.node, _encode(entry) if entry.values else None
 
 
+def subscription_record(entry: Subscription) -> Record:
+    """The after-image of a subscription to clients' metrics; without values: its tombstone."""
+    return b"subscription/" + entry.name.encode(), _encode(entry) if entry.values else None
+
+
 def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]:
     """The headers that a record is written with: its format, where that is above 1."""
     kind, number = key.partition(b"/")[0].decode(), 1
@@ -261,4 +273,6 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
         number = VOTERS_FORMAT
     elif kind == "settings":
         number = SETTINGS_FORMAT
+    elif kind == "subscription":
+        number = SUBSCRIPTIONS_FORMAT
     return ((FORMAT_HEADER, b"%d" % number),) if number > 1 else ()

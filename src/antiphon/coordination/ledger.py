@@ -23,6 +23,7 @@ from antiphon.coordination.cluster_records import (
     settings_record,
     shard_gone,
     shard_record,
+    subscription_record,
     topic_gone,
     topic_record,
     voters_record,
@@ -32,6 +33,7 @@ from antiphon.coordination.state import ClusterState
 from antiphon.errors import AntiphonError
 from antiphon.invariants import invariant
 from antiphon.model.access import Acl, User
+from antiphon.model.client_metrics import Subscription, put_subscription
 from antiphon.model.cluster import CommandDone, ProducerIdBlock
 from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.node_settings import NodeSettings, put_entry
@@ -136,6 +138,11 @@ class Ledger:
         """Set what holds for a node, or for all of them; without values: nothing does."""
         put_entry(self.model.node_settings, entry)
         self._write(settings_record(entry))
+
+    def put_subscription(self, entry: Subscription) -> None:
+        """Set what a subscription to clients' metrics says; without values: it is gone."""
+        put_subscription(self.model.subscriptions, entry)
+        self._write(subscription_record(entry))
 
     def repeat(self, images: Iterable[Record]) -> None:
         """Write objects again as they are, for a checkpoint; what is about to be written anyway says the same."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from antiphon.coordination import node_settings, topic_rules
+from antiphon.coordination import client_metrics, node_settings, topic_rules
 from antiphon.coordination.balance import (
     Goal,
     even_leaders,
@@ -27,6 +27,7 @@ from antiphon.coordination.profiles import Replication, check, replication_of
 from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.coordination.voters import VoterChanges
 from antiphon.errors import InvalidRequestError, UnknownShardError
+from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.node_settings import AlterNodeSettings
 from antiphon.model.placement import PlaceReplicas
@@ -34,7 +35,14 @@ from antiphon.model.requests import AlterVoters, DrainNode, MoveReplica, Rebalan
 from antiphon.replication.messages import NodeId
 
 MemberRequest = (
-    AlterVoters | MoveReplica | PlaceReplicas | DrainNode | RemoveNode | Rebalance | AlterNodeSettings
+    AlterVoters
+    | MoveReplica
+    | PlaceReplicas
+    | DrainNode
+    | RemoveNode
+    | Rebalance
+    | AlterNodeSettings
+    | AlterSubscription
 )
 
 
@@ -67,6 +75,8 @@ class MemberCommands:
                 self._rebalance(leaders_only=request.leaders_only)
             case AlterNodeSettings():
                 node_settings.alter(self._ledger, request)
+            case AlterSubscription():
+                client_metrics.alter(self._ledger, request)
 
     def plan_replicas(self, topic: TopicMeta, replicas: int) -> dict[int, Goal]:
         """Goals that give every shard of a topic this many replicas. Raises InvalidRequestError; changes nothing."""

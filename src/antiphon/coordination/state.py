@@ -33,6 +33,7 @@ from antiphon.coordination.cluster_records import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.model.access import AccessBook
+from antiphon.model.client_metrics import Subscription, put_subscription
 from antiphon.model.cluster import MetadataDelta, ShardChange
 from antiphon.model.metadata import ABSENT_NODE, NodeMeta, Recovery, ShardMeta, ShardStatus, TopicMeta
 from antiphon.model.node_settings import NodeSettings, put_entry
@@ -77,6 +78,7 @@ class ClusterState:
         self.preferred_on: dict[int, int] = {}  # node -> shards that are meant to name it first
         self.access = AccessBook()
         self.node_settings: dict[int, NodeSettings] = {}  # by node, `ALL_NODES` among them
+        self.subscriptions: dict[str, Subscription] = {}  # to clients' metrics, by name
         self._journal: deque[tuple[int, str, int | str | bytes]] = deque()
         self._journal_from = begins_at  # the journal has every change after this version
 
@@ -147,6 +149,8 @@ class ClusterState:
         """What is of no shard, topic or node; False: it was so already."""
         if kind == "settings":
             return put_entry(self.node_settings, value or NodeSettings(int(name), {}))
+        if kind == "subscription":
+            return put_subscription(self.subscriptions, value or Subscription(str(name), {}))
         return self.access.put(kind, str(name), value)
 
     def _apply_shard(self, shard_id: int, value: ShardRecord | None, version: int) -> None:
@@ -187,6 +191,7 @@ class ClusterState:
             bool(self.cluster) + bool(self.voters) + bool(self.recovery)
             + len(self.nodes) + len(self.topics) + len(self.shards) + len(self.counters)
             + len(access.users) + len(access.acls) + len(access.quotas) + len(self.node_settings)
+            + len(self.subscriptions)
         )  # fmt: skip
 
     def put_topic(self, topic: TopicMeta) -> None:
@@ -265,6 +270,7 @@ class ClusterState:
         other.shards_of = {topic: dict(shards) for topic, shards in self.shards_of.items()}
         other.shards_on = {node: dict(shards) for node, shards in self.shards_on.items()}
         other.access, other.node_settings = self.access.copy(), dict(self.node_settings)
+        other.subscriptions = dict(self.subscriptions)
         other._journal_from = self.version
         return other
 
@@ -284,6 +290,7 @@ class ClusterState:
         topic_ids = [name for kind, name in keys if kind == "topic" and isinstance(name, bytes)]
         shard_ids = [int(name) for kind, name in keys if kind == "shard"]
         settings = [int(name) for kind, name in keys if kind == "settings"]
+        subscribed = [str(name) for kind, name in keys if kind == "subscription"]
         access = {kind: [str(name) for k, name in keys if k == kind] for kind in ACCESS_KINDS}
         return MetadataDelta(
             cluster_id=cluster_id,
@@ -305,6 +312,7 @@ class ClusterState:
             voters=self.voters,
             recovery=self.recovery,
             node_settings=tuple(self.node_settings.get(n, NodeSettings(n, {})) for n in settings),
+            subscriptions=tuple(self.subscriptions.get(n, Subscription(n, {})) for n in subscribed),
         )
 
     def _full(self, cluster_id: str, controller: int, coordinator_term: int) -> MetadataDelta:
@@ -321,6 +329,7 @@ class ClusterState:
             voters=self.voters,
             recovery=self.recovery,
             node_settings=tuple(self.node_settings.values()),
+            subscriptions=tuple(self.subscriptions.values()),
         )
 
     def _place(self, meta: ShardMeta) -> None:

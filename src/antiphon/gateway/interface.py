@@ -20,6 +20,7 @@ from antiphon.gateway.backups import ShardBackups
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
+from antiphon.model.client_metrics import Subscription
 from antiphon.model.events import Event
 from antiphon.model.findings import AuditNote
 from antiphon.model.key_order import OrderedFind, OrderedScan
@@ -110,6 +111,7 @@ class Gateway(Protocol):
     Attributes:
         events: what happened to nodes, topics and shards lately, as this node heard of it; the oldest first.
         questions: what nodes ask each other.
+        subscriptions: those to clients' metrics by name, as of the newest metadata. One object, which changes.
         settings: of this node, which are changed while it runs.
         check_request: given how many partitions one request makes, raises LimitReachedError where it is refused as a whole.
         rehearse: given metadata and a request, what the coordinator would decide on it; raises what it would refuse it with.
@@ -136,6 +138,7 @@ class Gateway(Protocol):
     backups: ShardBackups
     questions: NodeQuestions
     events: Sequence[Event]
+    subscriptions: Mapping[str, Subscription]
     rack: str
     list_sessions: Callable[[ListSessions], SessionsReply]
     followers_with: Callable[[int, int], list[int]]

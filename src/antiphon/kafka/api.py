@@ -39,6 +39,15 @@ class Api:
         return version >= self.flexible_since
 
 
+class Software:
+    """What a client says that it is, by the ApiVersions of its connection."""
+
+    __slots__ = ("name", "version")
+
+    def __init__(self) -> None:
+        self.name = self.version = "unknown"
+
+
 class RequestContext(NamedTuple):
     """What a handler may want to know of a request: its version, who sent it, who pays for it and with what."""
 
@@ -50,6 +59,8 @@ class RequestContext(NamedTuple):
     payer: Payer | None = None
     charged: Charged | None = None
     turn: Callable[[], Awaitable[None]] = at_once
+    client_port: int = 0
+    software: Software | None = None
 
     @property
     def pace(self) -> Pace:

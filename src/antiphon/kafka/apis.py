@@ -355,11 +355,11 @@ _APIS: Final = (
     ServedApi(
         71, "GetTelemetrySubscriptions", 0, 0, 0,
         telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse,
-        lambda on: on.telemetry.subscriptions, Routing.ANY, "to nothing",
+        lambda on: on.telemetry.subscriptions, Routing.ANY, "what subscriptions to metrics of clients say",
     ),
     ServedApi(
         72, "PushTelemetry", 0, 0, 0, telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse,
-        lambda on: on.telemetry.push, Routing.ANY, "nothing is kept",
+        lambda on: on.telemetry.push, Routing.ANY, "the newest are kept, by the node that gets them",
     ),
     ServedApi(
         74, "ListConfigResources", 0, 1, 0,

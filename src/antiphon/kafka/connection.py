@@ -21,6 +21,7 @@ from antiphon import system
 from antiphon.errors import ProtocolViolationError
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.quotas import FREE, Mute, Place
+from antiphon.kafka.api import Software
 from antiphon.kafka.framing import LENGTH_BYTES, frame_size
 from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.records.batch import Buffer
@@ -160,6 +161,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._tasks: set[asyncio.Task[None]] = set()
         self.client_host = ""
+        self.client_port = 0
+        self.software = Software()
         self.session = OPEN
         self.quotas = FREE
         self._mute: Mute | None = None
@@ -178,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         """A client connected."""
         self._transport = transport  # type: ignore[assignment]  # TCP gives a Transport
         peer = transport.get_extra_info("peername")
-        self.client_host = str(peer[0]) if peer else ""
+        self.client_host, self.client_port = (str(peer[0]), int(peer[1])) if peer else ("", 0)
         if not self._dispatcher.connected(self):
             transport.abort()  # type: ignore[attr-defined]
 

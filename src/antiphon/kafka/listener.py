@@ -142,7 +142,7 @@ def _handlers(
         reassignments=ReassignmentHandler(gateway, cache),
         topic_partitions=TopicPartitionsHandler(gateway, cache),
         quorum=QuorumHandler(gateway, cache),
-        telemetry=TelemetryHandler(),
+        telemetry=TelemetryHandler(gateway, aside),
         logins=LoginHandler(),
         access=AccessHandler(gateway),
         quotas=QuotaHandler(gateway),
@@ -176,6 +176,7 @@ class KafkaListener:
         self._handlers = _handlers(
             gateway, config, self._coordinator, transactions, self._aside, self._shares, self.topics
         )
+        self.clients = self._handlers.telemetry.clients
         self.hosted = transactions.told_groups.host = HostedGroups(gateway, self._coordinator, self._shares)
         self._pool = pool or Budget(_ALONE_BYTES).pool("kafka", _ALONE_BYTES, _ALONE_BYTES // 4)
         self._inbox = Inbox()
@@ -489,5 +490,7 @@ async def _carried_out(
         payer,
         answer,
         answer.next_turn,
+        connection.client_port,
+        connection.software,
     )
     return await handler(request, context)

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from antiphon.model.access import NO_CHANGE, AccessBook, AccessDelta
 from antiphon.model.body import Body
+from antiphon.model.client_metrics import Subscription, put_subscription
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.node_settings import NodeSettings, put_entry
 from antiphon.model.requests import AdminRequest
@@ -80,6 +81,7 @@ class MetadataDelta(Body, frozen=True, array_like=True, tag=True):
     voters: ShardMeta | None = None  # of `__cluster`, always as they are; None: as the cluster was founded
     recovery: Recovery | None = None  # the last one; who knows of a later one takes nothing of this
     node_settings: tuple[NodeSettings, ...] = ()  # that changed; without values: there are none any more
+    subscriptions: tuple[Subscription, ...] = ()  # to clients' metrics that changed; without values: gone
 
 
 class Register(Body, frozen=True, array_like=True, tag=True):
@@ -317,6 +319,7 @@ class MetadataView:
         self.voters: ShardMeta | None = None  # of `__cluster`; None: as the cluster was founded, or not known
         self.recovery: Recovery | None = None  # the last one
         self.node_settings: dict[int, NodeSettings] = {}  # by node, `ALL_NODES` among them
+        self.subscriptions: dict[str, Subscription] = {}  # to clients' metrics, by name
         self.wants_all = False  # there was a later one: what is known is of before it
         self._cluster: ClusterMeta | None = None
 
@@ -348,8 +351,7 @@ class MetadataView:
             self.joining.pop(shard_id, None)
         self._put_shards(delta.shards)
         self.access.apply(delta.access, whole=delta.base_version < 0)
-        for entry in delta.node_settings:
-            put_entry(self.node_settings, entry)
+        self._put_settings(delta)
         self.version, self.voters = delta.version, delta.voters
         self.recovery = delta.recovery
         if delta.coordinator_term >= self.coordinator_term:
@@ -421,6 +423,13 @@ class MetadataView:
         self._places.clear()
         self.joining.clear()
         self.node_settings.clear()
+        self.subscriptions.clear()
+
+    def _put_settings(self, delta: MetadataDelta) -> None:
+        for entry in delta.node_settings:
+            put_entry(self.node_settings, entry)
+        for subscription in delta.subscriptions:
+            put_subscription(self.subscriptions, subscription)
 
     def _drop_topic(self, topic_id: bytes) -> None:
         name = self._names.pop(topic_id, None)

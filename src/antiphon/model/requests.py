@@ -13,6 +13,7 @@ from msgspec import Meta
 from antiphon.model.access import ACLS_MAX, Acl, Credential
 from antiphon.model.attributes import PutAttributed
 from antiphon.model.body import Body
+from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.counters import Counters
 from antiphon.model.findings import Finding, ScrubStatus
 from antiphon.model.key_order import DeleteOrdered
@@ -484,6 +485,6 @@ class TableScan(Body, frozen=True, array_like=True, tag=True):
 AdminRequest = (
     CreateTopic | DeleteTopic | AlterTopic | ElectLeader | MoveReplica | DrainNode | RemoveNode | Rebalance | SplitShard
     | AlterUser | AlterAcls | AlterQuota | PlaceReplicas | AlterVoters | RecoverShard
-    | AlterNodeSettings
+    | AlterNodeSettings | AlterSubscription
 )  # fmt: skip
 """What the coordinator carries out for a client."""

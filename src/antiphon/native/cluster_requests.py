@@ -8,6 +8,7 @@ import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.gateway.told_settings import told_settings
+from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
@@ -256,5 +257,6 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     AlterQuota: administer,
     GetNodeSettings: get_node_settings,
     AlterNodeSettings: administer,
+    AlterSubscription: administer,
     NewProducerId: new_producer_id,
 }

@@ -1,5 +1,5 @@
 """What a node counts, for Prometheus. Per node, kind of request and reason, never per shard or client: the number of series
-does not grow with use.
+does not grow with use. What Kafka's clients push about themselves stands behind it (`more`), with a bound of its own.
 
 Hot paths add to plain integers; they are turned into Prometheus samples when somebody asks.
 """
@@ -81,6 +81,7 @@ class NodeMetrics:
             str, tuple[str, Callable[[], float]]
         ] = {}  # counters, where a name ends in `_total`
         self.labelled: dict[str, Labelled] = {}
+        self.more: list[Callable[[], bytes]] = []  # lines in the same format, made already
         self.histograms: dict[str, tuple[str, Callable[[], tuple[list[tuple[str, float]], float]]]] = {
             "antiphon_commit_seconds": ("From a client's append to its commit", self.commit_latency.buckets),
             "antiphon_disk_seconds": (
@@ -114,7 +115,7 @@ class NodeMetrics:
         """The metrics in Prometheus's text format."""
         registry = CollectorRegistry()
         registry.register(_Samples(self))
-        return generate_latest(registry)
+        return b"".join((generate_latest(registry), *(lines() for lines in self.more)))
 
 
 _COUNTERS: Final = {

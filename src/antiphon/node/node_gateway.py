@@ -1,7 +1,7 @@
 """The node as its listeners see it: `gateway.interface.Gateway`, on top of the shard hosts and the cluster agent."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -66,6 +66,7 @@ from antiphon.node.trimming import Trimming, trim_replica
 from antiphon.records.batch import Buffer
 
 if TYPE_CHECKING:
+    from antiphon.model.client_metrics import Subscription
     from antiphon.model.events import Event
 
 POSITIONS_A_TURN: Final = 256  # at which is begun to wait
@@ -169,6 +170,7 @@ class NodeGateway:
         self.questions: NodeQuestions = made  # see Gateway
         self.asked = made.asked
         self.events: Sequence[Event] = cluster.view.events.kept  # see Gateway
+        self.subscriptions: Mapping[str, Subscription] = cluster.view.subscriptions  # see Gateway
         self.start_scrub: Callable[[int], None] = own.care.scrub.ask
         self.note_audit: Callable[..., Coroutine[Any, Any, None]] = own.care.audit.take
         self.check_request: Callable[[int], None] = cluster.check_request  # see Gateway

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from antiphon.oxia.protobuf import INNER_FIELDS_MAX, BadMessageError, Decoding, Message, decode, encode
+from antiphon.gateway.protobuf import INNER_FIELDS_MAX, BadMessageError, Decoding, Message, decode, encode
 from antiphon.oxia.status import (
     DEADLINE_EXCEEDED,
     HEADERS_OK,

@@ -14,6 +14,7 @@ from antiphon.errors import (
     UnknownTopicError,
     WrongShardError,
 )
+from antiphon.gateway.protobuf import encode, put_sized
 from antiphon.gateway.quotas import WAIT_S_MAX, Use, payer_of
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
@@ -24,7 +25,6 @@ from antiphon.oxia import messages as m
 from antiphon.oxia.call import Call, Carrier, Handler
 from antiphon.oxia.feeds import Feeds, Follower, empty_batch, newest_of
 from antiphon.oxia.placing import Place, only_shard, place_in
-from antiphon.oxia.protobuf import encode, put_sized
 from antiphon.oxia.reads import ANSWER_BYTES, Reads, record
 from antiphon.oxia.shards import SCAN_BYTES_MAX, ShardRequests
 from antiphon.oxia.status import (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from antiphon.oxia.protobuf import Field, Kind, Message
+from antiphon.gateway.protobuf import Field, Kind, Message
 
 _INT, _UINT, _BOOL, _TEXT, _KEY, _BYTES = Kind.INT, Kind.UINT, Kind.BOOL, Kind.TEXT, Kind.KEY, Kind.BYTES
 

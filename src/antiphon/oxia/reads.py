@@ -7,13 +7,13 @@ than Oxia's clients can put, is not shown: one such key would make a whole answe
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from antiphon.gateway.protobuf import encode, put_sized
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
 from antiphon.model.metadata import ShardMeta
 from antiphon.model.requests import TableGet, TableRows, TableScan
 from antiphon.model.rows import Row
 from antiphon.oxia.messages import GetRequest, GetResponse, RangeRequest, Status, Version
-from antiphon.oxia.protobuf import encode, put_sized
 from antiphon.oxia.shards import GET_BYTES_MAX, ShardRequests, reply_as
 from antiphon.oxia.status import INVALID_ARGUMENT, CallFailedError
 from antiphon.records.attributes import unpack

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from antiphon.errors import AntiphonError
+from antiphon.gateway.protobuf import encode
 from antiphon.oxia.frames import literal
 from antiphon.oxia.messages import AnyMessage, ErrorInfo, ErrorMetadata, RpcStatus
-from antiphon.oxia.protobuf import encode
 
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = range(6)
 ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE = range(

@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from antiphon.errors import AntiphonError
+from antiphon.gateway.protobuf import encode
 from antiphon.oxia.messages import Notification, NotificationBatch, NotificationEntry, NotificationType
-from antiphon.oxia.protobuf import encode
 from antiphon.records.changes import Change
 
 KEPT_BYTES: Final = 64 * 1024  # of the newest pieces of a shard, beside the last one

@@ -20,6 +20,7 @@ from antiphon.errors import (
     OutOfOrderSequenceError,
     UnavailableError,
 )
+from antiphon.gateway.protobuf import put_sized, put_varint
 from antiphon.model.attributes import PutAttributed
 from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.requests import (
@@ -35,7 +36,6 @@ from antiphon.model.requests import (
 from antiphon.model.sessions import PutEphemeral
 from antiphon.oxia.messages import PutRequest, WriteRequest
 from antiphon.oxia.placing import NOWHERE
-from antiphon.oxia.protobuf import put_sized, put_varint
 from antiphon.oxia.shards import ShardRequests, reply_as
 from antiphon.oxia.status import NOT_FOUND, UNIMPLEMENTED, CallFailedError
 from antiphon.records.attributes import Attributes

@@ -4,12 +4,12 @@ import inspect
 from random import Random
 from typing import Final
 
+from antiphon.gateway.protobuf import INNER_FIELDS_MAX, BadMessageError, Decoding, Message, decode, encode
 from antiphon.model.metadata import Kind
 from antiphon.oxia import frames as f
 from antiphon.oxia import messages as m
 from antiphon.oxia.events import Event, Opened
 from antiphon.oxia.http2 import ConnectionFailedError, Http2
-from antiphon.oxia.protobuf import INNER_FIELDS_MAX, BadMessageError, Decoding, Message, decode, encode
 from antiphon.security.settings import Security
 from antiphon.simulation.cluster.oxia_client import SERVICES, OxiaClient
 from tests.fuzz.target import MIB, Target, check

@@ -20,6 +20,7 @@ from antiphon.kafka.handlers.refusals import (
     refuse_internal,
 )
 from antiphon.kafka.handlers.rights import may
+from antiphon.kafka.handlers.subscriptions import APPEND, SUBTRACT, SubscriptionSettings
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import described as d
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -35,8 +36,6 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-APPEND: Final = 2
-SUBTRACT: Final = 3
 FIXED: Final = frozenset({"election", "writers", "conflict", "key.sorting"})  # when a topic is made
 THROTTLES: Final = frozenset(
     {
@@ -59,6 +58,7 @@ class ConfigHandler:
         self._groups = groups
         self._brokers = BrokerSettings(gateway, cache, groups)
         self._loggers = BrokerLoggers(gateway)
+        self._subscriptions = SubscriptionSettings(gateway)
 
     async def describe(
         self, request: m.DescribeConfigsRequest, context: RequestContext
@@ -79,7 +79,7 @@ class ConfigHandler:
         described = m.DescribedResource(
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
-        if wanted.resource_type in {BROKER, BROKER_LOGGER, GROUP}:
+        if wanted.resource_type in {BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
             found: list[m.DescribedSetting] = []
             try:
                 found = await self._of_nodes(wanted, request, rights)
@@ -123,6 +123,8 @@ class ConfigHandler:
             raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be described")
         if wanted.resource_type == BROKER_LOGGER:
             return self._loggers.described(name)
+        if wanted.resource_type == CLIENT_METRICS:
+            return self._subscriptions.described(name, request)
         return self._brokers.described(name, request)
 
     async def alter(
@@ -179,6 +181,8 @@ class ConfigHandler:
             return sorted(SETTINGS)
         if resource.resource_type == BROKER:
             return self._brokers.set_for(resource.resource_name)
+        if resource.resource_type == CLIENT_METRICS:
+            return self._subscriptions.set_for(resource.resource_name)
         if resource.resource_type != TOPIC:
             return []
         try:
@@ -189,9 +193,9 @@ class ConfigHandler:
     async def list_resources(
         self, request: d.ListConfigResourcesRequest, context: RequestContext
     ) -> d.ListConfigResourcesResponse:
-        """Topics, brokers, their loggers, and groups with settings of their own.
+        """Topics, brokers, their loggers, groups with settings of their own, and subscriptions to clients' metrics.
 
-        Version 0 asks for subscriptions to clients' metrics, which there are none of.
+        Version 0 asks for the last ones only.
         """
         if not context.rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
             return d.ListConfigResourcesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
@@ -205,6 +209,8 @@ class ConfigHandler:
             names += [(TOPIC, topic.name) for topic in self._gateway.metadata.topics]
         nodes = [str(node) for node in self._cache.endpoints]
         names += [(kind, node) for kind in (BROKER, BROKER_LOGGER) if kind in wanted for node in nodes]
+        if CLIENT_METRICS in wanted:
+            names += [(CLIENT_METRICS, name) for name in self._subscriptions.names()]
         if GROUP in wanted:
             names += [(GROUP, group) for group in await self._groups.with_settings()]
         return d.ListConfigResourcesResponse(
@@ -215,11 +221,17 @@ class ConfigHandler:
 
     async def _alter(self, resource: m.AlterableResource, validate_only: bool, rights: Rights) -> None:
         configs = [one for one in resource.configs if not _is_no_throttle(one)]
-        if resource.resource_type in {BROKER, BROKER_LOGGER}:
+        if resource.resource_type in {BROKER, BROKER_LOGGER, CLIENT_METRICS}:
             if not rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
                 raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be altered")
-            of_nodes = self._loggers if resource.resource_type == BROKER_LOGGER else self._brokers
-            await of_nodes.alter(resource.resource_name, configs, validate_only=validate_only)
+            of_cluster: dict[int, BrokerSettings | BrokerLoggers | SubscriptionSettings] = {
+                BROKER: self._brokers,
+                BROKER_LOGGER: self._loggers,
+                CLIENT_METRICS: self._subscriptions,
+            }
+            await of_cluster[resource.resource_type].alter(
+                resource.resource_name, configs, validate_only=validate_only
+            )
             return
         if resource.resource_type == GROUP:
             if not rights.may(Operation.ALTER_CONFIGS, Resource.GROUP, resource.resource_name):
@@ -228,7 +240,7 @@ class ConfigHandler:
             return
         if resource.resource_type != TOPIC:
             raise InvalidRequestError(
-                "only topics, groups and brokers have settings that can be altered here"
+                "only topics, groups, brokers and client metrics have settings that can be altered here"
             )
         if not may(self._gateway, rights, Operation.ALTER_CONFIGS, resource.resource_name):
             raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED, "its settings may not be altered")

@@ -5,6 +5,7 @@ are kept by (version of the API, topics asked for) until the cluster's metadata 
 """
 
 import asyncio
+import re
 from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,7 @@ AUTO_CREATE_TIMEOUT_S: Final = 30.0
 # again only after its own back-off, which is longer (librdkafka: a second) than an election.
 ELECTION_WAIT_S: Final = 1.5
 LOOK_S: Final = 0.1  # where replicas vote, a leader may be found without news from the coordinator
+SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,253}[a-zA-Z0-9])?")  # a client's name or version
 BROKERS: Final = 1  # endpoint type of DescribeCluster
 
 _NOTHING_KNOWN: Final = ClusterMeta("", -1, ABSENT_NODE, (), ())
@@ -327,8 +329,13 @@ class MetadataHandler:
         """Let ApiVersions tell of these from now on."""
         self._apis = apis
 
-    async def api_versions(self, _: m.ApiVersionsRequest, context: RequestContext) -> m.ApiVersionsResponse:
+    async def api_versions(
+        self, request: m.ApiVersionsRequest, context: RequestContext
+    ) -> m.ApiVersionsResponse:
         """ApiVersions."""
+        software, told = context.software, (request.client_software_name, request.client_software_version)
+        if software is not None and all(SOFTWARE.fullmatch(text) for text in told):
+            software.name, software.version = told
         return served_versions(self._apis, context.version, meta=self._gateway.metadata)
 
     async def describe_cluster(

@@ -1,47 +1,142 @@
-"""GetTelemetrySubscriptions and PushTelemetry: no metrics of clients are wanted, and none are kept.
+"""GetTelemetrySubscriptions and PushTelemetry: clients are told which of their metrics are wanted, and push them (KIP-714).
 
-A client that asks gets an id and an empty subscription, and asks again after `PUSH_INTERVAL_MS`. What it pushes all the same
-is measured by that subscription and dropped.
+A node keeps what each client pushed last (`kafka.client_metrics.clients`). What is pushed is unpacked and read beside the
+event loop, one push at a time. Of a push that is refused nothing is kept.
 """
 
+from base64 import urlsafe_b64encode
+from importlib.util import find_spec
+from itertools import islice
 from typing import Final
 
 from antiphon import system
+from antiphon.errors import CorruptBatchError, DecompressedTooLargeError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.client_metrics.clients import Client, Clients, Subscribed
+from antiphon.kafka.client_metrics.exposition import Families, families_of
+from antiphon.kafka.client_metrics.otlp import MalformedError, Point, TooLargeError, points_of
 from antiphon.kafka.messages import telemetry as m
+from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import ZERO_UUID
+from antiphon.records.batch import CODEC_NAMES
+from antiphon.records.compression import GZIP, decompress
 
-PUSH_INTERVAL_MS: Final = 300_000
-METRICS_BYTES_MAX: Final = 64 * 1024
-SUBSCRIPTION: Final = 0  # the empty one
+PUSH_BYTES_MAX: Final = 1024 * 1024  # as it is sent; Kafka's telemetry.max.bytes
+UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
 NOT_COMPRESSED: Final = 0
+PREFERRED_CODECS: Final = ("zstd", "lz4", "gzip", "snappy")  # Kafka's order
+UNKNOWN: Final = "unknown"
+Pushed = tuple[list[Point], Families, int]
+"""Figures that are kept, their lines for Prometheus, and how many are left out."""
 
 
 class TelemetryHandler:
-    """Keeps nothing."""
+    """See the module's text. `clients`: those that have asked or pushed, with what is kept of them."""
+
+    def __init__(self, gateway: Gateway, aside: OneThread) -> None:
+        self.clients = Clients(lambda: gateway.subscriptions)
+        self._aside = aside
+        numbers = [CODEC_NAMES.index(name) for name in PREFERRED_CODECS]
+        has_library = find_spec("pyarrow") is not None
+        self._codecs = [number for number in numbers if has_library or number <= GZIP]
 
     async def subscriptions(
-        self, request: m.GetTelemetrySubscriptionsRequest, _: RequestContext
+        self, request: m.GetTelemetrySubscriptionsRequest, context: RequestContext
     ) -> m.GetTelemetrySubscriptionsResponse:
-        """Nothing is subscribed to."""
+        """What is wanted of the client. One that has no id yet is given one."""
         known = request.client_instance_id
+        instance = known if known != ZERO_UUID else system.rng().randbytes(16)
+        now_s = system.monotonic_s()
+        client = self._client(instance, context, now_s)
+        error = code.NONE
+        subscribed = client.subscribed
+        if client.may_ask(now_s):
+            client.error = code.NONE
+        else:
+            error, subscribed = code.THROTTLING_QUOTA_EXCEEDED, Subscribed((), 0, 0)
         return m.GetTelemetrySubscriptionsResponse(
-            client_instance_id=known if known != ZERO_UUID else system.rng().randbytes(16),
-            subscription_id=SUBSCRIPTION,
-            push_interval_ms=PUSH_INTERVAL_MS,
-            telemetry_max_bytes=METRICS_BYTES_MAX,
+            error_code=error,
+            client_instance_id=instance,
+            subscription_id=subscribed.subscription_id,
+            accepted_compression_types=self._codecs,
+            push_interval_ms=subscribed.interval_ms,
+            telemetry_max_bytes=PUSH_BYTES_MAX,
+            requested_metrics=list(subscribed.metrics),
         )
 
-    async def push(self, request: m.PushTelemetryRequest, _: RequestContext) -> m.PushTelemetryResponse:
-        """Drop it."""
-        error = code.NONE
+    async def push(self, request: m.PushTelemetryRequest, context: RequestContext) -> m.PushTelemetryResponse:
+        """Keep what a client pushes, in place of what it pushed before."""
         if request.client_instance_id == ZERO_UUID:
-            error = code.INVALID_REQUEST
-        elif request.subscription_id != SUBSCRIPTION:
-            error = code.UNKNOWN_SUBSCRIPTION_ID
-        elif len(request.metrics) > METRICS_BYTES_MAX:
-            error = code.TELEMETRY_TOO_LARGE
-        elif request.compression_type != NOT_COMPRESSED:
-            error = code.UNSUPPORTED_COMPRESSION_TYPE
+            return m.PushTelemetryResponse(error_code=code.INVALID_REQUEST)
+        now_s = system.monotonic_s()
+        client = self._client(request.client_instance_id, context, now_s)
+        error = self._problem(client, request, now_s) or await self._take(client, request)
+        client.error = error
+        if error:
+            self.clients.refusals += 1
+        elif request.terminating:
+            client.is_terminating = True
+            self.clients.forget(client)
         return m.PushTelemetryResponse(error_code=error)
+
+    def _client(self, instance: bytes, context: RequestContext, now_s: float) -> Client:
+        text = instance_text(instance)
+        software = context.software
+        attributes = {
+            "client_instance_id": text,
+            "client_id": context.client_id,
+            "client_software_name": UNKNOWN if software is None else software.name,
+            "client_software_version": UNKNOWN if software is None else software.version,
+            "client_source_address": context.client_host,
+            "client_source_port": str(context.client_port),
+        }
+        return self.clients.client(text, context.client_host, attributes, now_s)
+
+    def _problem(self, client: Client, request: m.PushTelemetryRequest, now_s: float) -> int:
+        """Why a push is refused before it is looked into, in Kafka's order."""
+        if client.is_terminating:
+            return code.INVALID_REQUEST
+        if not client.may_push(now_s) and not request.terminating:
+            return code.THROTTLING_QUOTA_EXCEEDED
+        if request.subscription_id != client.subscribed.subscription_id:
+            return code.UNKNOWN_SUBSCRIPTION_ID
+        if request.compression_type not in {NOT_COMPRESSED, *self._codecs}:
+            return code.UNSUPPORTED_COMPRESSION_TYPE
+        return code.TELEMETRY_TOO_LARGE if len(request.metrics) > PUSH_BYTES_MAX else code.NONE
+
+    async def _take(self, client: Client, request: m.PushTelemetryRequest) -> int:
+        if not client.subscribed.metrics:
+            return code.NONE  # nothing is wanted
+        try:
+            points, families, left_out = await self._aside.run(
+                read_push,
+                request.compression_type,
+                request.metrics,
+                client.subscribed,
+                self.clients.room(client),
+                {name: client.attributes[name] for name in ("client_id", "client_instance_id")},
+            )
+        except (DecompressedTooLargeError, TooLargeError):
+            return code.TELEMETRY_TOO_LARGE
+        except (CorruptBatchError, MalformedError):
+            return code.INVALID_RECORD
+        self.clients.pushes += 1
+        self.clients.left_out += left_out
+        self.clients.keep(client, points, families)
+        return code.NONE
+
+
+def instance_text(instance: bytes) -> str:
+    """A client's id as Kafka writes it."""
+    return urlsafe_b64encode(instance).decode().rstrip("=")
+
+
+def read_push(codec: int, data: bytes, subscribed: Subscribed, room: int, client: dict[str, str]) -> Pushed:
+    """What a push says, as far as it is wanted and there is room for it. Raises what its parts do."""
+    plain = bytes(decompress(codec, data, UNPACKED_BYTES_MAX))
+    wanted = points_of(plain, subscribed.wants)
+    points = list(islice(wanted, room))
+    left_out = sum(1 for _ in wanted)
+    return points, families_of(points, client), left_out

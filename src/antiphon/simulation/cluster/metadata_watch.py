@@ -145,6 +145,7 @@ def objects_of(state: "ClusterState") -> Objects:
         ("acl", access.acls),
         ("quota", access.quotas),
         ("settings", state.node_settings),
+        ("subscription", state.subscriptions),
     )
     found = {f"{kind}/{name}": _encode(value) for kind, named in kinds for name, value in named.items()}
     if state.cluster is not None:

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 
 from hpack import Decoder
 
+from antiphon.gateway.protobuf import Message, decode, encode
 from antiphon.oxia import frames as f
 from antiphon.oxia.messages import ErrorInfo, RpcStatus
-from antiphon.oxia.protobuf import Message, decode, encode
 
 SERVICES: Final = ("/io.streamnative.oxia.proto.OxiaClient/", "/io.oxia.proto.v1.OxiaClient/")
 WINDOW_BYTES: Final = 64 * 1024

@@ -1,9 +1,10 @@
-"""Mutants of settings of nodes that are changed while they run."""
+"""Mutants of settings of nodes that are changed while they run, and of subscriptions to clients' metrics."""
 
 from typing import Any, Final
 
 from antiphon.coordination import checkpoints
 from antiphon.coordination import node_settings as recorded
+from antiphon.model.cluster import MetadataView
 from antiphon.node.live_settings import LiveSettings
 from antiphon.node.node import Node
 from antiphon.node.topic_settings import SettingsBook
@@ -18,6 +19,14 @@ _FEW: Final[dict[str, Any]] = {
     "operations_per_s": 100,
 }
 _SETTINGS: Final[dict[str, Any]] = {**CALM, **_FEW, "fault_ms": 3_000}
+
+_CHECKPOINTED: Final[dict[str, Any]] = {
+    **CRASHES,
+    **_FEW,
+    "checkpoint_records": 1,
+    "checkpoint_batch": 16,
+    "metadata_segment_bytes": 4096,
+}
 
 SETTINGS_MUTANTS: Final = (
     ClusterMutant(
@@ -70,12 +79,19 @@ SETTINGS_MUTANTS: Final = (
         "settings-missing-from-checkpoints",
         "a checkpoint leaves out what is set for nodes",
         (Edit(checkpoints, "names", '("settings", list(state.node_settings)),', ""),),
-        options={
-            **CRASHES,
-            **_FEW,
-            "checkpoint_records": 1,
-            "checkpoint_batch": 16,
-            "metadata_segment_bytes": 4096,
-        },
+        options=_CHECKPOINTED,
+    ),
+    ClusterMutant(
+        "subscriptions-are-not-followed",
+        "a node passes over what the metadata says of subscriptions to clients' metrics",
+        (Edit(MetadataView, "_put_settings", "put_subscription(self.subscriptions, subscription)", "None"),),
+        options={**_SETTINGS, "settings_operators": 0, "subscribers": 1},
+        quick=True,
+    ),
+    ClusterMutant(
+        "subscriptions-missing-from-checkpoints",
+        "a checkpoint leaves out subscriptions to clients' metrics",
+        (Edit(checkpoints, "names", '("subscription", list(state.subscriptions)),', ""),),
+        options={**_CHECKPOINTED, "settings_operators": 0, "subscribers": 1},
     ),
 )

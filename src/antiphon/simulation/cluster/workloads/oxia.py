@@ -19,10 +19,10 @@ from antiphon.errors import (
     TimedOutError,
     VersionMismatchError,
 )
+from antiphon.gateway.protobuf import decode
 from antiphon.model.metadata import key_hash
 from antiphon.model.rows import Row, Version
 from antiphon.oxia import messages as m
-from antiphon.oxia.protobuf import decode
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import decode_changes
 from antiphon.simulation.cluster.drawing import Drawn, one_of

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError
+from antiphon.gateway.protobuf import decode
 from antiphon.model.metadata import key_hash
 from antiphon.oxia import messages as m
-from antiphon.oxia.protobuf import decode
 from antiphon.oxia.reads import PAGE_ROWS
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.oxia_client import PATIENCE_S, SERVICES, CallError, NoEndError, OxiaClient

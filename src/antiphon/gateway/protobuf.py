@@ -1,4 +1,6 @@
-"""Protocol Buffers' wire format, as far as Oxia's messages use it: messages are classes with a table of fields.
+"""Protocol Buffers' wire format, as far as the messages of listeners use it: Oxia's, and metrics of Kafka's clients.
+
+Messages are classes with a table of fields.
 
 The bytes come from strangers. Nothing is trusted: numbers and lengths that do not fit, texts that are no UTF-8, and more
 elements than `ELEMENTS_MAX` raise `BadMessageError`. Fields that nobody knows are passed over, as everywhere in this format.
@@ -10,20 +12,28 @@ fields are bounded too, and large messages are read in pieces (`Decoding`), betw
 """
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 ELEMENTS_MAX: Final = 100_000  # messages inside of one, and other elements of lists
 FIELDS_MAX: Final = 1_000_000  # of a message with all that is in it
 INNER_FIELDS_MAX: Final = 4_096  # of one message inside of a client's, with all that is in it
+REST_MESSAGES: Final = 256
 PIECE_FIELDS: Final = 4_096  # that are read in one go: 2 to 6 ms
 _FIXED32: Final = struct.Struct("<I")
 _FIXED64: Final = struct.Struct("<Q")
+_SFIXED64: Final = struct.Struct("<q")
+_DOUBLE: Final = struct.Struct("<d")
 _VARINT, _I64, _BYTES, _I32 = 0, 1, 2, 5
 _U64: Final = (1 << 64) - 1
 
 
 class BadMessageError(Exception):
     """These bytes are not a message of this kind."""
+
+
+class TooManyFieldsError(BadMessageError):
+    """They have more fields, or elements, than are read."""
 
 
 class Kind:
@@ -38,6 +48,8 @@ class Kind:
     TEXT: Final = 6  # string
     KEY: Final = 7  # string, kept as bytes
     MESSAGE: Final = 8
+    SFIXED64: Final = 9
+    DOUBLE: Final = 10
 
 
 _INT, _UINT, _BOOL, _OF_BYTES, _KEY, _MESSAGE = (
@@ -48,8 +60,15 @@ _INT, _UINT, _BOOL, _OF_BYTES, _KEY, _MESSAGE = (
     Kind.KEY,
     Kind.MESSAGE,
 )
-_WIRES: Final = (_VARINT, _VARINT, _VARINT, _I32, _I64, _BYTES, _BYTES, _BYTES, _BYTES)  # by kind
-_ZERO: Final[tuple[Any, ...]] = (0, 0, False, 0, 0, b"", "", b"", None)  # what a field is that is not there
+_WIRES: Final = (
+    _VARINT, _VARINT, _VARINT, _I32, _I64, _BYTES, _BYTES, _BYTES, _BYTES, _I64, _I64,
+)  # fmt: skip
+"""By kind."""
+_ZERO: Final[tuple[Any, ...]] = (0, 0, False, 0, 0, b"", "", b"", None, 0, 0.0)
+"""What a field is that is not there, by kind."""
+_LAYOUTS: Final = {
+    Kind.FIXED32: _FIXED32, Kind.FIXED64: _FIXED64, Kind.SFIXED64: _SFIXED64, Kind.DOUBLE: _DOUBLE,
+}  # fmt: skip
 
 
 class Field(NamedTuple):
@@ -105,12 +124,28 @@ class Message:
 M = TypeVar("M", bound=Message)
 
 
-def decode(kind: type[M], data: bytes, inner_max: int = FIELDS_MAX) -> M:
-    """Read a message; `inner_max`: fields that one inside of it may have. Raises BadMessageError."""
+def decode(
+    kind: type[M],
+    data: bytes,
+    inner_max: int = FIELDS_MAX,
+    fields_max: int = FIELDS_MAX,
+    rest: Callable[[], None] | None = None,
+) -> M:
+    """Read a message. Raises BadMessageError, TooManyFieldsError.
+
+    Args:
+        kind: of the message.
+        data: its bytes.
+        inner_max: fields that one inside of it may have.
+        fields_max: fields that there may be.
+        rest: called after every `REST_MESSAGES` messages in it, by who does not want to hold the interpreter for long.
+    """
     made = kind()
-    at, _ = _Reader(data, inner_max).fields(made, 0, len(data), FIELDS_MAX)
-    if at < len(data):
-        raise _too_many(FIELDS_MAX)
+    most = min(inner_max, fields_max)
+    reader = _Reader(data, most) if rest is None else _RestingReader(data, most, rest)
+    at, left = reader.fields(made, 0, len(data), fields_max)
+    if at < len(data) or left < 0:
+        raise _too_many(fields_max)
     return made
 
 
@@ -133,8 +168,8 @@ class Decoding(Generic[M]):
         return self._at >= end
 
 
-def _too_many(most: int) -> BadMessageError:
-    return BadMessageError(f"more than {most} fields")
+def _too_many(most: int) -> TooManyFieldsError:
+    return TooManyFieldsError(f"more than {most} fields")
 
 
 class _Reader:
@@ -222,7 +257,7 @@ class _Reader:
             if kind is _INT and value >> 63:
                 value -= 1 << 64
             return (bool(value) if kind is _BOOL else value), at
-        layout = _FIXED32 if wire == _I32 else _FIXED64
+        layout = _LAYOUTS[kind]
         if layout.size > end - at:
             raise BadMessageError("a number beyond the end of the message")
         return layout.unpack_from(self.data, at)[0], at + layout.size
@@ -230,7 +265,7 @@ class _Reader:
     def _count(self) -> None:
         self.elements += 1
         if self.elements > ELEMENTS_MAX:
-            raise BadMessageError(f"more than {ELEMENTS_MAX} elements")
+            raise TooManyFieldsError(f"more than {ELEMENTS_MAX} elements")
 
     def _packed(self, into: list[int], at: int, end: int, most: int) -> int:
         """Numbers without tags, of which there may be so many; returns how many there are."""
@@ -261,6 +296,22 @@ class _Reader:
         if size > end - at:
             raise BadMessageError("a field beyond the end of the message")
         return at + size
+
+
+class _RestingReader(_Reader):
+    __slots__ = ("_rest", "_since")
+
+    def __init__(self, data: bytes, inner_max: int, rest: Callable[[], None]) -> None:
+        super().__init__(data, inner_max)
+        self._rest = rest
+        self._since = 0
+
+    def inner(self, kind: type[Message], at: int, end: int, most: int) -> tuple[Message, int]:
+        self._since += 1
+        if self._since > REST_MESSAGES:
+            self._since = 0
+            self._rest()
+        return super().inner(kind, at, end, most)
 
 
 def _text(name: str, kind: int, value: bytes) -> Any:
@@ -336,4 +387,4 @@ def _put(out: bytearray, field: Field, value: Any) -> None:
         put_varint(out, len(value))
         out += value
     else:
-        out += (_FIXED32 if wire == _I32 else _FIXED64).pack(value)
+        out += _LAYOUTS[kind].pack(value)
