@@ -5,7 +5,7 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -211,6 +211,27 @@ async def test_each_request_is_refused_to_who_has_no_rights() -> None:
             reply, _ = await root.request(GetAccess())
             assert [name for name, _ in reply.users] == ["eve", "root"]
             assert b"stored" not in repr(reply).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "operation"),
+    [
+        (AlterNodeSettings(config={"num_partitions": "1"}), Op.ALTER_CONFIGS),
+        (AlterSubscription("s", {"metrics": "*"}), Op.ALTER_CONFIGS),
+        (AlterUser("eve", remove=True), Op.ALTER),
+        (AlterAcls((eves(R.TOPIC, "*", Op.ALL),)), Op.ALTER),
+        (DrainNode(0), Op.ALTER),
+        (NoteAudit((1,)), Op.ALTER),
+        (GetAccess(), Op.DESCRIBE),
+    ],
+)
+def test_what_a_request_of_the_cluster_takes(body: Any, operation: Op) -> None:
+    class Asked:
+        def require(self, operation: Op, resource: R, name: str = "") -> None:
+            raise AccessDeniedError(f"{operation.name} {resource.name} {name}")
+
+    with pytest.raises(AccessDeniedError, match=f"^{operation.name} CLUSTER "):
+        ACCESS[type(body)](cast("Any", None), cast("Any", Asked()), body)
 
 
 @in_virtual_time
