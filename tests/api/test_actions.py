@@ -143,6 +143,8 @@ BODIES: dict[str, Any] = {
 @in_virtual_time
 async def test_every_operation_asks_for_the_rights_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.security.session.is_loopback", lambda _: True)
+    hashed: list[str] = []  # which takes milliseconds: not for who may not
+    monkeypatch.setattr("antiphon.http.api.actions.credential", lambda name, _: hashed.append(name))
     async with served(1, security=SECURE) as nodes:
         gateway = nodes.nodes[0].gateway
         for user in ("root", "eve"):
@@ -168,6 +170,7 @@ async def test_every_operation_asks_for_the_rights_that_it_names(monkeypatch: py
             if route.method == "GET":
                 assert (await call(path_of(route), headers=root)).status == 200
         assert gateway.metadata.topics == before.topics, "nothing of it happened"
+        assert not hashed
         assert (await call("/api/topics/none", headers=eve)).status == 403, (
             "nor is she told what there is not"
         )
@@ -194,6 +197,12 @@ async def test_users_lists_and_quotas_are_changed_and_a_dry_run_says_what_is_wro
 
         await tried("/api/users/ann/password", {"password": "s3cret"}, lambda: dict(access.users))
         assert proves(access.users["ann"].credentials[0], "s3cret")
+        narrow = {"password": "an0ther", "mechanisms": ["SCRAM-SHA-512"]}
+        await tried("/api/users/ann/password", narrow, lambda: dict(access.users))
+        (kept,) = access.users["ann"].credentials
+        assert (kept.mechanism, proves(kept, "an0ther")) == ("SCRAM-SHA-512", True), (
+            "the old one is good nowhere"
+        )
         entry = {"principal": "User:ann", "operation": "read", "name": "t", "pattern": "prefixed"}
         of_cluster = {"principal": "User:ann", "operation": "describe", "resource": "cluster"}
         await tried("/api/acls", {"add": [entry, of_cluster]}, lambda: set(access.acls))
@@ -216,6 +225,7 @@ async def test_users_lists_and_quotas_are_changed_and_a_dry_run_says_what_is_wro
         for path, body, words in (
             ("/api/users/ann/remove", {}, "no user 'ann'"),
             ("/api/users/__ann/password", {"password": "x"}, "do not begin with"),
+            ("/api/users/ann/password", {"password": "x", "mechanisms": ["PLAIN"]}, "mechanisms"),
             ("/api/acls", {"add": [{**entry, "principal": "ann"}]}, "no principal"),
             ("/api/acls", {"add": [{**entry, "name": ""}]}, "the name of a resource"),
             ("/api/quotas", {"user": "ann", "limits": {"speed": 1}}, "producer_byte_rate"),

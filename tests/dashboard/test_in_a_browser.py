@@ -21,6 +21,10 @@ import pytest
 
 import antiphon
 from antiphon.errors import AntiphonError
+from antiphon.model.access import Acl, Operation, Pattern, Resource
+from antiphon.model.quotas import Quota
+from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
+from antiphon.security.passwords import credentials
 from antiphon.testing.running import Cluster
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -36,6 +40,7 @@ SHOTS = os.environ.get("DASHBOARD_SHOTS", "")
 WIDE, PHONE = (1280, 900), (390, 844)
 PATIENCE_S = 15.0
 HOSTILE = b"<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+LONG = "a-user-with-a-name-that-is-wider-than-the-window-of-a-telephone-is"
 PATHS = (
     "/",
     "/ui/topics",
@@ -53,6 +58,10 @@ PATHS = (
     "/ui/actions/create_topic",
     "/ui/actions/elect_leader?topic=flights&shard=0",
     "/ui/actions/alter_node_settings?node=0",
+    "/ui/actions/add_user",
+    "/ui/actions/add_access_entry?principal=User%3Aann",
+    "/ui/actions/set_quota",
+    f"/ui/actions/remove_quota?user={LONG}",
     "/ui/none",
 )
 
@@ -72,6 +81,10 @@ def cluster() -> Iterator[Cluster]:
                 flights.append(json.dumps({"flight": f"UA{number}"}).encode(), key=b"N%d" % number, shard=1)
             for number in range(5):
                 aircraft.put(f"N{number}", HOSTILE)
+            db.run(db.aio.administer(AlterUser(LONG, credentials("secret"))))
+            entry = Acl(f"User:{LONG}", Resource.TOPIC, LONG, Operation.READ, Pattern.PREFIXED)
+            db.run(db.aio.administer(AlterAcls((entry,))))
+            db.run(db.aio.administer(AlterQuota(Quota(LONG, producer_byte_rate=1e9, connections=9.0))))
         yield cluster
     finally:
         cluster.stop()
@@ -194,6 +207,49 @@ def test_a_topic_is_made_with_the_keyboard_alone_and_its_plan_is_shown_first(bro
     until(browser, "document.title.startsWith('by-hand2')")
     assert "carried out" in browser.find_element("css selector", "[role=status]").text
     assert browser.current_url.endswith("/ui/topics/by-hand2?did=create_topic")
+
+
+def test_a_user_is_added_and_removed_with_the_keyboard_alone_on_a_phone_in_the_dark(
+    browser: Any, base: str
+) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    looks(browser, PHONE, "dark")
+    browser.get(base + "/ui/security")
+    browser.find_element("link text", "Add a user").send_keys(Keys.ENTER)
+    until(browser, "document.title.startsWith('Add a user')")
+    browser.find_element("name", "user").send_keys("by-hand", Keys.ENTER)
+    until(browser, "document.querySelector('.plan')")
+    assert "is added" in browser.find_element("css selector", ".plan").text
+    browser.find_element("name", "password").send_keys(Keys.ENTER)
+    assert browser.find_element("css selector", "[name=password]:invalid"), (
+        "the browser wants one, and sends nothing"
+    )
+    for name, text in (("password", "one secret"), ("password_again", "another")):
+        box = browser.find_element("name", name)
+        box.send_keys(text)
+        assert browser.execute_script("return arguments[0].matches(':focus')", box)
+    box.send_keys(Keys.ENTER)
+    until(browser, "document.querySelector('[role=alert]')")
+    assert browser.find_element("css selector", ".plan"), "the plan is shown with it"
+    for name in ("password", "password_again"):
+        assert browser.find_element("name", name).get_attribute("value") == ""
+        browser.find_element("name", name).send_keys("one secret")
+    wide = browser.execute_script("return document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0, f"the plan is {wide} pixels too wide"
+    browser.find_element("name", "password").send_keys(Keys.ENTER)
+    until(browser, "document.title.startsWith('Security')")
+    assert browser.current_url == f"{base}/ui/security?did=add_user"
+    link = browser.find_element("css selector", "[aria-label='Remove: by-hand']")
+    assert browser.execute_script("return arguments[0].tabIndex", link) == 0
+    link.send_keys(Keys.ENTER)
+    until(browser, "document.title.startsWith('Remove user by-hand')")
+    browser.find_element("css selector", "button.main").send_keys(Keys.ENTER)
+    until(browser, "document.querySelector('.plan')")
+    browser.find_element("css selector", "button.grave").send_keys(Keys.ENTER)
+    until(browser, "document.title.startsWith('Security')")
+    assert not browser.find_elements("css selector", "[aria-label='Remove: by-hand']")
+    assert not [one["message"] for one in browser.get_log("browser") if "secret" in one["message"]]
 
 
 def test_the_overview_follows_the_cluster(browser: Any, base: str) -> None:

@@ -32,7 +32,7 @@ from antiphon.http.api.asked import (
 from antiphon.http.api.call import Call
 from antiphon.http.api.logs import find_shard
 from antiphon.http.pages.asking import off_loop, topic_for
-from antiphon.model.access import CLUSTER_NAME, Acl, Resource
+from antiphon.model.access import CLUSTER_NAME, Acl, Credential, Resource
 from antiphon.model.findings import StartScrub
 from antiphon.model.internal import PREFIX
 from antiphon.model.metadata import Kind
@@ -54,7 +54,7 @@ from antiphon.model.requests import (
     RemoveNode,
     SplitShard,
 )
-from antiphon.security.passwords import credentials
+from antiphon.security.passwords import MECHANISMS, credential
 
 DECIDED_S = 8.0  # a request is answered before its time is over
 GOES_ON = (SplitShard,)  # what is decided at once, and takes long
@@ -142,8 +142,13 @@ async def alter_settings(call: Call, asked: Action, body: NodeSettingsBody) -> O
 
 async def set_password(call: Call, asked: OfUser, body: PasswordBody) -> Outcome:
     """Add a user, or set the password of one."""
-    found = await off_loop(credentials, body.password)
-    return await _carry_out(call, AlterUser(asked.user, found), dry_run=asked.dry_run)
+    check(call.gateway, call.rights, AlterUser(asked.user))  # before any work is done for who may not
+    made = await off_loop(_credentials, body)
+    known = call.gateway.access.users.get(asked.user)
+    before = () if known is None else known.credentials
+    # A mechanism that is not wanted would go on taking the password that was.
+    gone = tuple(one.mechanism for one in before if one.mechanism not in mechanisms_of(body))
+    return await _carry_out(call, AlterUser(asked.user, made, gone), dry_run=asked.dry_run)
 
 
 async def remove_user(call: Call, asked: OfUser, _body: NoBody) -> Outcome:
@@ -153,7 +158,7 @@ async def remove_user(call: Call, asked: OfUser, _body: NoBody) -> Outcome:
 
 async def alter_acls(call: Call, asked: Action, body: AclsBody) -> Outcome:
     """Add entries of the access control lists, and remove entries that say exactly this."""
-    request = AlterAcls(tuple(map(_acl, body.add)), tuple(map(_acl, body.remove)))
+    request = AlterAcls(tuple(map(acl_of, body.add)), tuple(map(acl_of, body.remove)))
     return await _carry_out(call, request, dry_run=asked.dry_run)
 
 
@@ -162,10 +167,7 @@ async def alter_quota(call: Call, asked: Action, body: QuotaBody) -> Outcome:
     unknown = sorted(body.limits.keys() - set(LIMITS))
     if unknown:
         raise InvalidRequestError(f"there is no limit {unknown[0]!r}: there are {', '.join(LIMITS)}")
-    set_now = {name: limit for name, limit in body.limits.items() if limit is not None}
-    gone = tuple(name for name, limit in body.limits.items() if limit is None)
-    quota = Quota(body.user, body.client_id, address(body.ip) or body.ip if body.ip else body.ip, **set_now)
-    return await _carry_out(call, AlterQuota(quota, gone), dry_run=asked.dry_run)
+    return await _carry_out(call, AlterQuota(*quota_of(body)), dry_run=asked.dry_run)
 
 
 async def _set_values(call: Call, node: int, body: NodeSettingsBody, *, dry_run: bool) -> Outcome:
@@ -178,7 +180,25 @@ async def _set_values(call: Call, node: int, body: NodeSettingsBody, *, dry_run:
     return msgspec.structs.replace(outcome, plan=plan)
 
 
-def _acl(one: AclEntry) -> Acl:
+def mechanisms_of(body: PasswordBody) -> list[str]:
+    """What the user logs in with then."""
+    return sorted(set(body.mechanisms or MECHANISMS))
+
+
+def _credentials(body: PasswordBody) -> tuple[Credential, ...]:
+    return tuple(credential(name, body.password) for name in mechanisms_of(body))
+
+
+def quota_of(body: QuotaBody) -> tuple[Quota, tuple[str, ...]]:
+    """What is to be set, and which limits are to be taken away."""
+    set_now = {name: limit for name, limit in body.limits.items() if limit is not None}
+    gone = tuple(name for name, limit in body.limits.items() if limit is None)
+    ip = address(body.ip) or body.ip if body.ip else body.ip
+    return Quota(body.user, body.client_id, ip, **set_now), gone
+
+
+def acl_of(one: AclEntry) -> Acl:
+    """The entry as the cluster has it."""
     name = CLUSTER_NAME if one.resource is Resource.CLUSTER else one.name
     return Acl(one.principal, one.resource, name, one.operation, one.pattern, one.permission, one.host)
 

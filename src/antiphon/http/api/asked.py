@@ -250,10 +250,20 @@ class OfUser(Action, frozen=True, kw_only=True):
     user: Annotated[str, Meta(min_length=1, max_length=255, description="name of the user")]
 
 
+SECRET: Final = {"format": "password", "writeOnly": True}
+
+
 class PasswordBody(Body, frozen=True, kw_only=True):
     """A password. The cluster keeps what proves it, and not the password."""
 
-    password: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
+    password: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, extra_json_schema=SECRET)]
+    mechanisms: Annotated[
+        list[Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]],
+        Meta(max_length=2, description="what it is for; empty: both. The user logs in with no others then"),
+    ] = []
+
+    def __repr__(self) -> str:
+        return f"PasswordBody(mechanisms={self.mechanisms})"
 
 
 class AclEntry(Body, frozen=True, kw_only=True):

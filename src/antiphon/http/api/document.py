@@ -147,6 +147,9 @@ BODIES: Final[dict[str, Any]] = {
     "move_replica": {"from_node": 0, "to_node": 3},
     "place_replicas": {"nodes": [0, 1, 2]},
     "drain_node": {},
+    "set_password": {"password": "..."},
+    "alter_acls": {"add": [{"principal": "User:ann", "operation": "read", "name": "flights"}]},
+    "alter_quota": {"user": "ann", "limits": {"producer_byte_rate": 1_000_000}},
     "alter_node_settings": {"settings": {"log_level": "debug"}},
     "alter_settings": {"settings": {"cleaner.bytes_per_s": "16777216"}},
 }

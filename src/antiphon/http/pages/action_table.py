@@ -10,18 +10,23 @@ class Action(NamedTuple):
         title: with the names of fields in braces.
         to: the page that shows what came of it.
         removes: something is gone for good afterwards.
+        operation: of the API, where it has another name.
+        start: the page that one comes from, where it is not that of what came of it.
     """
 
     title: str
     to: str
     removes: bool = False
+    operation: str = ""
+    start: str = ""
 
 
 _TOPIC: Final = "/ui/topics/{topic}"
 _NODE: Final = "/ui/nodes/{node}"
+_SECURITY: Final = "/ui/security"
 
 ACTIONS: Final = {
-    "create_topic": Action("Make a topic or table", "/ui/topics/{name}"),
+    "create_topic": Action("Make a topic or table", "/ui/topics/{name}", start="/ui/topics"),
     "alter_topic": Action("Change {topic}", _TOPIC),
     "delete_topic": Action("Delete {topic}", "/ui/topics", removes=True),
     "elect_leader": Action("Elect the leader of {topic}/{shard}", _TOPIC),
@@ -34,8 +39,17 @@ ACTIONS: Final = {
     "alter_node_settings": Action("Change settings of node {node}", _NODE),
     "alter_settings": Action("Change settings of all nodes", "/"),
     "rebalance": Action("Spread replicas and leaderships evenly", "/"),
+    "add_user": Action("Add a user", _SECURITY, operation="set_password"),
+    "set_password": Action("Set the password of {user}", _SECURITY),
+    "remove_user": Action("Remove user {user}", _SECURITY, removes=True),
+    "add_access_entry": Action("Add an access control entry", _SECURITY, operation="alter_acls"),
+    "remove_access_entry": Action(
+        "Remove an access control entry", _SECURITY, removes=True, operation="alter_acls"
+    ),
+    "set_quota": Action("Set a quota", _SECURITY, operation="alter_quota"),
+    "remove_quota": Action("Remove a quota", _SECURITY, removes=True, operation="alter_quota"),
 }
-"""By the name of the API's operation."""
+"""By the name of the API's operation, or by its own where one operation does several things."""
 
 
 def done_by(name: str) -> str:

@@ -8,11 +8,12 @@ import msgspec
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import UNDECODABLE, InvalidRequestError
 from antiphon.http.api import document
-from antiphon.http.api.routes import Route
+from antiphon.http.api.routes import ROUTES, Route
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta
 
 LINES_MAX: Final = 100
 TAKES_AWAY: Final = "name=value, one a line; name= alone takes a value away"
+AGAIN: Final = "_again"  # behind the name of a secret: the same once more
 _NODES: Final = ("node", "from_node", "to_node")
 
 
@@ -20,10 +21,11 @@ class Field(NamedTuple):
     """One thing that is asked for.
 
     Attributes:
-        kind: text, number, check, choice, lines (`name=value`, one a line) or numbers (joined by commas).
+        kind: text, number, check, choice, lines (`name=value`, one a line), numbers (joined by commas) or password.
         value: what stands in it now, as text.
         choices: of a choice: each value, and how it is shown.
         fixed: it was said by where the form was opened.
+        fractions: of a number: it may have some.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Field(NamedTuple):
     most: int | None = None
     required: bool = False
     fixed: bool = False
+    fractions: bool = False
 
     @property
     def label(self) -> str:
@@ -51,8 +54,28 @@ def fields_of(
         value = given.get(name, "")
         found.append(Field(name, "text", "", value, required=True, fixed=bool(value)))
     for name, schema in _body_fields(route).items():
-        found.append(_field(name, schema, given, meta, shard))
+        if not _is_secret(schema):
+            found.append(_field(name, schema, given, meta, shard))
     return found
+
+
+def secrets_of(route: Route) -> list[Field]:
+    """The fields that are asked for with the plan only, each twice; they never have a value."""
+    return [
+        Field(each, "password", "", "", most=schema.get("maxLength"), required=True)
+        for name, schema in _body_fields(route).items()
+        if _is_secret(schema)
+        for each in (name, name + AGAIN)
+    ]
+
+
+def without_secrets(given: Mapping[str, str]) -> dict[str, str]:
+    """What was given but for secrets, whatever form they are sent to: nothing else is ever shown again."""
+    return {name: value for name, value in given.items() if name not in SECRETS}
+
+
+def _is_secret(schema: Mapping[str, Any]) -> bool:
+    return bool(schema.get("writeOnly"))
 
 
 def _body_fields(route: Route) -> dict[str, Any]:
@@ -72,6 +95,9 @@ def _field(
     if name == "profile":
         choices = (("", "the default of the cluster"), *((each, each) for each in PROFILES))
         return Field(name, "choice", "", value, choices)
+    if "enum" in one.get("items", {}):
+        some = tuple((str(each), f"{each} only") for each in one["items"]["enum"])
+        return Field(name, "choice", about, given.get(name, ""), (("", "all of them"), *some))
     if "enum" in one:
         return Field(name, "choice", about, value, tuple((str(each), str(each)) for each in one["enum"]))
     kinds = {
@@ -115,13 +141,17 @@ def _nodes(name: str, meta: ClusterMeta, shard: ShardMeta | None, *, with_any: b
     return found
 
 
+SECRETS: Final = frozenset(one.name for route in ROUTES for one in secrets_of(route))
+"""The names of all secrets."""
+
+
 # -- what was filled in -------------------------------------------------------------------------------------------
 
 
 def asked_of(route: Route, given: Mapping[str, str], *, dry_run: bool) -> msgspec.Struct:
     """What the form says of where the action is. Raises InvalidRequestError."""
     values: dict[str, Any] = {name: given.get(name, "") for name in route.in_path}
-    return _converted(values | {"dry_run": dry_run}, route.asks)
+    return converted(values | {"dry_run": dry_run}, route.asks)
 
 
 def body_of(route: Route, given: Mapping[str, str]) -> msgspec.Struct:
@@ -135,11 +165,13 @@ def body_of(route: Route, given: Mapping[str, str]) -> msgspec.Struct:
             values[name] = text in {"1", "true", "on"}
         elif kind == "object" and (text or "default" not in schema):
             values[name] = _lines(text, nullable=_nullable(schema))
-        elif kind == "array":
+        elif _is_secret(schema):
+            values[name] = given.get(name, "")
+        elif kind == "array" and (text or "default" not in schema):
             values[name] = [part for part in text.replace(",", " ").split() if part]
         elif text:
             values[name] = text
-    return _converted(values, route.body)
+    return converted(values, route.body)
 
 
 def _lines(text: str, *, nullable: bool) -> dict[str, str | None]:
@@ -162,7 +194,8 @@ def _lines(text: str, *, nullable: bool) -> dict[str, str | None]:
     return found
 
 
-def _converted(values: dict[str, Any], kind: type[msgspec.Struct]) -> msgspec.Struct:
+def converted(values: Mapping[str, Any], kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """The values as the API has them. Raises InvalidRequestError."""
     try:
         return msgspec.convert(values, kind, strict=False)
     except UNDECODABLE as error:

@@ -5,6 +5,7 @@ from typing import Final
 from starlette.responses import Response
 
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
+from antiphon.http.pages.access_forms import quota_link
 from antiphon.http.pages.health import name_of
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
@@ -41,6 +42,8 @@ async def security(site: Site, look: Look) -> Response:
         users=paged(users, look.whole("start", 0)),
         acls=paged(acls, look.whole("start", 0)),
         quotas=paged(quotas, look.whole("start", 0)),
+        is_filtered=bool(wanted),
+        quota_link=quota_link,
     )
 
 
