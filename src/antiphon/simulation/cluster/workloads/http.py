@@ -34,6 +34,8 @@ OF_OTHERS: Final = (
     "/ui/jobs",
     "/ui/security",
     "/ui/actions/create_topic",
+    "/ui/actions/add_user",
+    "/ui/actions/set_quota",
     "/ui/actions/elect_leader?topic=default&shard=0",
     "/api",
 )
