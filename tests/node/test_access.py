@@ -225,9 +225,9 @@ async def test_each_request_is_refused_to_who_has_no_rights() -> None:
         (GetAccess(), Op.DESCRIBE),
     ],
 )
-def test_what_a_request_of_the_cluster_takes(body: Any, operation: Op) -> None:
+def test_what_a_request_of_the_cluster_takes(body: Any, operation: Operation) -> None:
     class Asked:
-        def require(self, operation: Op, resource: R, name: str = "") -> None:
+        def require(self, operation: Operation, resource: Resource, name: str = "") -> None:
             raise AccessDeniedError(f"{operation.name} {resource.name} {name}")
 
     with pytest.raises(AccessDeniedError, match=f"^{operation.name} CLUSTER "):

@@ -87,10 +87,10 @@ def test_a_long_placement_is_refused_before_it_is_decoded(form: str) -> None:
     else:
         start = b"\x92\x01\x9a\xabCreateTopic\xa1t\xa5topic\x01\x00\xa4oxia\x80\xc2\xc2"
         header = start + array32(count, b"\x90")
-    began_s = time.process_time()
+    began_s = time.thread_time()
     with allocated_at_most(MIB), pytest.raises(ProtocolViolationError):
         decode_request(header)
-    assert time.process_time() - began_s < 0.02
+    assert time.thread_time() - began_s < 0.02
 
 
 def test_a_placement_of_every_shard_on_every_node_it_may_have_is_read() -> None:
@@ -110,13 +110,13 @@ def header_of(request_id: int, fields: tuple[Any, ...], more: bytes = b"", count
 
 @pytest.mark.parametrize("request_id", [1, 200, 60_000, 1 << 20, 1 << 40])
 def test_only_requests_that_need_it_are_long(request_id: int) -> None:
-    began_s = time.process_time()
     header = header_of(request_id, ("GetMetadata", 1, 1), b"\xc0", 20_000_000)
+    began_s = time.thread_time()
     with pytest.raises(InvalidRequestError, match=f"at most {HEADER_BYTES_MAX}") as refused:
         request_of_large(header)
     assert refused.value.details == {"request_id": request_id}
     assert request_id_of(header) == request_id
-    assert time.process_time() - began_s < 0.05
+    assert time.thread_time() - began_s < 0.05
 
 
 def test_what_is_long_has_no_unknown_fields() -> None:
