@@ -9,8 +9,8 @@ from typing import Final
 from antiphon.coordination.topic_settings import STRING
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.handlers.group_settings import RESET, SET
 from antiphon.kafka.handlers.refusals import RefusedError, config_errors
+from antiphon.kafka.handlers.setting_changes import RESET, SET
 from antiphon.kafka.messages import admin as m
 from antiphon.model.node_settings import AlterNodeSettings
 

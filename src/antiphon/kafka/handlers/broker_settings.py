@@ -12,8 +12,9 @@ from antiphon.coordination.topic_settings import BOOLEAN, INT, LONG, STRING, TOP
 from antiphon.errors import InvalidRequestError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.handlers.group_settings import RESET, SET, SOURCES, GroupSettings, of_broker
+from antiphon.kafka.handlers.group_settings import SOURCES, GroupSettings, of_broker
 from antiphon.kafka.handlers.refusals import RefusedError, config_errors
+from antiphon.kafka.handlers.setting_changes import RESET, SET
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.topic_config import BROKER_DEFAULTS, SOURCE_BROKER, SOURCE_DEFAULT

@@ -11,7 +11,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.broker_loggers import BrokerLoggers
 from antiphon.kafka.handlers.broker_settings import BrokerSettings
-from antiphon.kafka.handlers.group_settings import RESET, SET, GroupSettings
+from antiphon.kafka.handlers.group_settings import GroupSettings
 from antiphon.kafka.handlers.refusals import (
     RefusedError,
     check_setting,
@@ -20,7 +20,8 @@ from antiphon.kafka.handlers.refusals import (
     refuse_internal,
 )
 from antiphon.kafka.handlers.rights import may
-from antiphon.kafka.handlers.subscriptions import APPEND, SUBTRACT, SubscriptionSettings
+from antiphon.kafka.handlers.setting_changes import RESET, SET, SUBTRACT, value_after
+from antiphon.kafka.handlers.subscriptions import SubscriptionSettings
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import described as d
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -274,26 +275,12 @@ def _is_no_throttle(change: m.AlterableSetting) -> bool:
 
 def _altered(topic: TopicMeta, change: m.AlterableSetting) -> str | None:
     """A setting's value after a change; None: back to the default. Raises RefusedError for what has no value then."""
-    name, operation = change.name, change.config_operation
-    if operation == RESET:
-        return None
-    if operation not in {SET, APPEND, SUBTRACT}:
-        raise RefusedError(code.INVALID_REQUEST, f"{operation} is no operation on {name}")
-    if change.value is None:
-        raise RefusedError(code.INVALID_CONFIG, f"{name} is set to nothing")
-    known = TOPIC_SETTINGS.get(name)
-    if operation == SET or known is None:
-        return change.value
-    if known.kafka_type != LIST:
-        raise RefusedError(code.INVALID_CONFIG, f"{name} is not a list: set it or reset it")
-    items = [item for item in topic.config.get(name, known.default).split(",") if item]
-    named = [item.strip() for item in change.value.split(",") if item.strip()]
-    if operation == APPEND:
-        return ",".join(dict.fromkeys([*items, *named]))
-    left = [item for item in items if item not in named]
-    if not left:
-        raise RefusedError(code.INVALID_CONFIG, f"nothing would be left of {name}")
-    return ",".join(left)
+    known = TOPIC_SETTINGS.get(change.name)
+    before = "" if known is None else topic.config.get(change.name, known.default)
+    value = value_after(change, before, is_list=None if known is None else known.kafka_type == LIST)
+    if known is not None and value == "" and change.config_operation == SUBTRACT:
+        raise RefusedError(code.INVALID_CONFIG, f"nothing would be left of {change.name}")
+    return value
 
 
 def _described_setting(

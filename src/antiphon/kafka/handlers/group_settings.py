@@ -13,6 +13,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.kafka.handlers.setting_changes import RESET, SET
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.topic_config import (
     SOURCE_BROKER,
@@ -28,8 +29,6 @@ from antiphon.model.requests import TableRows, TableScan
 from antiphon.transactions.share_rows import group_of_settings, settings_of, settings_rows
 from antiphon.transactions.share_states import ShareStateAsker
 
-SET: Final = 0
-RESET: Final = 1
 SOURCE_GROUP: Final = 8
 SOURCES: Final = {
     Source.NODE: SOURCE_DYNAMIC_BROKER,

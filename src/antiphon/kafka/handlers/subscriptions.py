@@ -3,19 +3,17 @@
 from collections.abc import Sequence
 from typing import Final
 
-from antiphon.coordination.client_metrics import BadValueError, check_name, check_values, items_of
+from antiphon.coordination.client_metrics import BadValueError, check_name, check_values
 from antiphon.coordination.topic_settings import INT, LIST
 from antiphon.errors import InvalidRequestError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.handlers.group_settings import RESET, SET
 from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.kafka.handlers.setting_changes import value_after
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.topic_config import SOURCE_DEFAULT
 from antiphon.model.client_metrics import DEFAULTS, INTERVAL_MS, MATCH, METRICS, AlterSubscription
 
-APPEND: Final = 2
-SUBTRACT: Final = 3
 SOURCE_SUBSCRIPTION: Final = 7
 DOCUMENTED: Final = {
     METRICS: "Prefixes of the names of metrics that are wanted; *: all of them. Empty: none.",
@@ -71,7 +69,9 @@ class SubscriptionSettings:
         for one in changes:
             if one.name in wanted:
                 raise RefusedError(code.INVALID_REQUEST, f"{one.name} is changed twice by one request")
-            wanted[one.name] = _value_after(own.get(one.name, ""), one)
+            wanted[one.name] = value_after(
+                one, own.get(one.name, ""), is_list=one.name != INTERVAL_MS if one.name in DEFAULTS else None
+            )
         try:
             check_name(name)
             check_values(wanted)
@@ -81,21 +81,3 @@ class SubscriptionSettings:
             raise RefusedError(code.INVALID_REQUEST, error.message) from error
         if wanted:
             await self._gateway.administer(AlterSubscription(name, wanted, validate_only))
-
-
-def _value_after(before: str, change: m.AlterableSetting) -> str | None:
-    name, operation = change.name, change.config_operation
-    if operation == RESET:
-        return None
-    if operation not in {SET, APPEND, SUBTRACT}:
-        raise RefusedError(code.INVALID_REQUEST, f"{operation} is no operation on {name}")
-    if change.value is None:
-        raise RefusedError(code.INVALID_CONFIG, f"{name} is set to nothing")
-    if operation == SET:
-        return change.value
-    if name == INTERVAL_MS:
-        raise RefusedError(code.INVALID_CONFIG, f"{name} is not a list: set it or reset it")
-    items, named = items_of(before), items_of(change.value)
-    if operation == APPEND:
-        return ",".join(dict.fromkeys([*items, *named]))
-    return ",".join(item for item in items if item not in named)
