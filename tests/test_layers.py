@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
         "wire",
     },
-    "kafka": {"transactions", "gateway", "coordination", "security", "records", "model"},
+    "kafka": {"archive", "transactions", "gateway", "coordination", "security", "records", "model"},
     "http": {"transactions", "gateway", "coordination", "security", "records", "model"},
     "oxia": {"gateway", "security", "records", "model"},
     "archive": {"records", "model"},
@@ -92,6 +92,7 @@ ALLOWED: dict[str, set[str]] = {
         "model",
     },
     "simulation": {
+        "archive",
         "backup",
         "gateway",
         "security",

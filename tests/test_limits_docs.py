@@ -12,6 +12,7 @@ from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES, WORK_MAX
 from antiphon.kafka import fetch_sessions
+from antiphon.kafka.archived.reader import LOOKING_MAX
 from antiphon.kafka.client_metrics import otlp
 from antiphon.kafka.client_metrics.clients import CLIENT_POINTS_MAX, CLIENTS_MAX, POINTS_MAX
 from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
@@ -23,7 +24,8 @@ from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.markers import PARTS_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE
 from antiphon.kafka.handlers.telemetry import PUSH_BYTES_MAX, UNPACKED_BYTES_MAX
-from antiphon.kafka.listener import INLINE_ELEMENTS, KafkaListenerConfig
+from antiphon.kafka.listener import INLINE_ELEMENTS
+from antiphon.kafka.listener_config import KafkaListenerConfig
 from antiphon.kafka.pacing import PIECE
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.topic_config import TOPICS_ON_DEMAND
@@ -112,6 +114,11 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"{groups.metadata_bytes_max >> 10} KiB; {REGEX_BYTES_MAX:,} bytes; {ID_BYTES_MAX} bytes |" in PAGE
     assert f"wait in one group | {KEPT_BYTES_MAX >> 20} MiB; {WAITING_MAX:,} |" in PAGE
     assert f"forgotten after {groups.abandoned_ms // 1000} s" in PAGE
+    assert limits.archive_memory == KafkaListenerConfig().archive_bytes
+    assert (
+        f"looked for at a time | {limits.archive_memory >> 20} MiB, and one more while it is read; {LOOKING_MAX} |"
+        in PAGE
+    )
     sessions, each = fetch_sessions.SESSIONS_MAX, fetch_sessions.OF_CONNECTION_MAX
     assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE
     assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE

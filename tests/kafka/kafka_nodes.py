@@ -8,7 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from antiphon.kafka.groups.types import GroupConfig
-from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
+from antiphon.kafka.listener import KafkaListener
+from antiphon.kafka.listener_config import KafkaListenerConfig
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
@@ -28,7 +29,7 @@ def configured(**config: Any) -> Iterator[None]:
     """Nodes that start meanwhile open listeners with these settings, of which an operator cannot set all."""
     made = partial(KafkaListenerConfig, **{"groups": FAST_GROUPS, **config})
     with (
-        patch("antiphon.kafka.listener.KafkaListenerConfig", made),
+        patch("antiphon.kafka.listener_config.KafkaListenerConfig", made),
         patch(
             "antiphon.transactions.group_offsets.SCAN_ROWS", 7
         ),  # small pages, so that readers must turn them

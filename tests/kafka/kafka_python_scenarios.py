@@ -206,9 +206,34 @@ def stored(address: str) -> None:
         consumer.close()
 
 
+def archived(address: str) -> None:
+    """Records of which most left the log for the archive (`tests.archive.test_archived_kafka`)."""
+    consumer = kafka.KafkaConsumer(
+        "t", bootstrap_servers=address, auto_offset_reset="earliest", group_id="py"
+    )
+    found = read(consumer, 600)
+    assert [(m.offset, m.value) for m in found] == [(n, b"%d" % n) for n in range(600)]
+    assert found[7].headers == [("h", b"x"), ("none", None)]
+    at = kafka.TopicPartition("t", 0)
+    assert consumer.beginning_offsets([at]) == {at: 0}
+    consumer.close()
+
+
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (plain, gzip, stored, offsets, sessions, described, static, table, administration, quotas)
+    for scenario in (
+        plain,
+        gzip,
+        stored,
+        archived,
+        offsets,
+        sessions,
+        described,
+        static,
+        table,
+        administration,
+        quotas,
+    )
 }
 
 if __name__ == "__main__":

@@ -4,12 +4,21 @@ import asyncio
 import random
 import struct
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import msgspec
 import pytest
 
-from antiphon.errors import NotReadyError, PortInUseError
+from antiphon.errors import (
+    ArchiveError,
+    CorruptBatchError,
+    NotReadyError,
+    OverloadedError,
+    PortInUseError,
+    StorageFailedError,
+    TimedOutError,
+    UnavailableError,
+)
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.apis import APIS
 from antiphon.kafka.framing import FRAME_BYTES_MAX
@@ -355,6 +364,25 @@ async def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
         for version, error in ((7, code.OFFSET_NOT_AVAILABLE), (4, code.LEADER_NOT_AVAILABLE)):
             answer = await client.ask(request, 2, version)
             assert answer.topics[0].partitions[0].error_code == error
+
+
+@in_virtual_time
+async def test_a_fetch_that_can_be_repeated_is_refused_with_a_code_after_which_consumers_repeat_it() -> None:
+    """Java's consumer throws at any code but these of a fetch, LEADER_NOT_AVAILABLE and REQUEST_TIMED_OUT among them."""
+    async with listening() as (served, connect):
+        await served.create("t")
+        client = await connect()
+        for error, expected in (
+            (NotReadyError("soon"), code.NOT_LEADER_OR_FOLLOWER),
+            (OverloadedError("later"), code.NOT_LEADER_OR_FOLLOWER),
+            (TimedOutError("late"), code.NOT_LEADER_OR_FOLLOWER),
+            (UnavailableError("gone"), code.NOT_LEADER_OR_FOLLOWER),
+            (StorageFailedError("broken"), code.KAFKA_STORAGE_ERROR),
+            (ArchiveError("damaged"), code.KAFKA_STORAGE_ERROR),
+            (CorruptBatchError("damaged"), code.CORRUPT_MESSAGE),
+        ):
+            served.first.gateway.fetch = AsyncMock(side_effect=error)  # type: ignore[method-assign]  # planted
+            assert (await fetch(client, "t", 0)).error_code == expected
 
 
 @in_virtual_time

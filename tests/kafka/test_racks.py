@@ -49,7 +49,7 @@ def only(answer: m.FetchResponse) -> m.FetchedPartition:
 
 
 def cache_of(served: KafkaNodes, node_id: int) -> MetadataCache:
-    return listener_of(served.nodes.servers[node_id])._handlers.fetch._cache
+    return listener_of(served.nodes.servers[node_id])._handlers.fetch.cache
 
 
 async def led_in_rack_a(served: KafkaNodes) -> None:

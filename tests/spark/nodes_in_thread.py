@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from tests.kafka.kafka_nodes import listener_of
 from tests.node.loop_in_thread import LoopInThread
 from tests.node.real_nodes import Nodes, eventually
 
@@ -22,6 +23,11 @@ class LiveNodes:
     @property
     def servers(self) -> str:
         return ",".join(member.native for member in self.nodes.members)
+
+    @property
+    def kafka(self) -> str:
+        """Where Kafka's clients connect."""
+        return ",".join(listener_of(server).address for server in self.nodes.servers.values())
 
     def run(self, work: Awaitable[T], timeout_s: float = 30.0) -> T:
         """Await something on the nodes' loop."""
@@ -65,12 +71,12 @@ class LiveNodes:
 
 
 @contextmanager
-def live_nodes(directory: Path, count: int) -> Iterator[LiveNodes]:
-    """A running cluster of `count` nodes in this process, in a thread."""
+def live_nodes(directory: Path, count: int, *, kafka: bool = False) -> Iterator[LiveNodes]:
+    """A running cluster of `count` nodes in this process, in a thread; with `kafka` for Kafka's clients too."""
     loop = LoopInThread(asyncio.new_event_loop())
 
     async def make() -> Nodes:
-        return Nodes(directory, count, {})
+        return Nodes(directory, count, {}, kafka=kafka)
 
     nodes = loop.call(make(), 10)
     try:

@@ -9,9 +9,10 @@ pyarrow and fsspec are loaded when a file is touched: who never meets an archive
 
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from xxhash import xxh3_128
 
@@ -31,6 +32,9 @@ BATCH_ROWS: Final = 16_384
 
 Options = Mapping[str, Any]
 """Keyword arguments of an fsspec file system, such as credentials."""
+
+simulated: Final[dict[str, Any]] = {}
+"""File systems by scheme that take the place of fsspec's, which asks the real machine for its time and its process."""
 
 
 def options_from_environment() -> dict[str, Any]:
@@ -54,6 +58,9 @@ def file_system(uri: str, options: Options | None = None) -> tuple[Any, str]:
 
     Raises ArchiveError where fsspec or pyarrow is not installed, or the scheme's library is not.
     """
+    scheme, _, path = uri.partition("://")
+    if scheme in simulated:
+        return simulated[scheme], path
     try:
         import fsspec
         import pyarrow.parquet  # noqa: F401 - whoever opens a file will need it
@@ -109,6 +116,14 @@ def describe(file: ArchivedFile) -> bytes:
     """What a file says of itself in its own footer, as JSON: that which is known before it is written."""
     known = {"format": FORMAT_VERSION, "topic_id": file.topic_id, "shard": file.shard}
     return json.dumps({**known, "start": file.start, "end": file.end}).encode()
+
+
+class RowGroup(NamedTuple):
+    """The rows of a file with start <= offset < end, in order. Offsets without a row are of control batches."""
+
+    start: int
+    end: int
+    rows: "pa.Table"
 
 
 class OpenFile:
@@ -183,19 +198,35 @@ class OpenFile:
             for number in self._groups(start, end - 1):
                 yield from self._group(number, start, end)
 
-    def _groups(self, lowest: int, highest: int) -> Iterator[int]:
-        """Numbers of the row groups with offsets in [lowest, highest], as far as their bounds tell."""
-        metadata = self.parquet.metadata
+    def group_at(self, offset: int) -> "RowGroup":
+        """The row group that holds an offset of the file, with the offsets from its first row on to the next one's."""
+        with _blamed(self.file):
+            firsts = [bounds.min for bounds in map(self._bounds, range(self.parquet.metadata.num_row_groups))]
+            number = max(0, bisect_right(firsts, offset) - 1)
+            rows = self._rows(number) if firsts else self.parquet.schema_arrow.empty_table()
+            start = firsts[number] if number else self.file.start
+            end = firsts[number + 1] if number + 1 < len(firsts) else self.file.end
+            return RowGroup(start, end, rows)
+
+    def _bounds(self, number: int) -> Any:
+        """The smallest and the largest offset of a row group, as the file's footer tells them."""
         at = self.parquet.schema_arrow.names.index("offset")
         at += 1 if at > self.parquet.schema_arrow.names.index("headers") else 0  # headers are two columns
-        for number in range(metadata.num_row_groups):
-            bounds = metadata.row_group(number).column(at).statistics
-            if bounds is None or not bounds.has_min_max or (bounds.min <= highest and bounds.max >= lowest):
+        found = self.parquet.metadata.row_group(number).column(at).statistics
+        if found is None or not found.has_min_max:
+            raise CorruptBatchError(f"row group {number} does not tell the bounds of its offsets")
+        return found
+
+    def _groups(self, lowest: int, highest: int) -> Iterator[int]:
+        """Numbers of the row groups with offsets in [lowest, highest]."""
+        for number in range(self.parquet.metadata.num_row_groups):
+            bounds = self._bounds(number)
+            if bounds.min <= highest and bounds.max >= lowest:
                 yield number
 
-    def _group(self, number: int, start: int, end: int) -> "Iterator[pa.RecordBatch]":
+    def _rows(self, number: int) -> "pa.Table":
+        """All rows of a row group, which are in the order of their offsets."""
         import numpy as np
-        import pyarrow as pa
 
         table = self.parquet.read_row_group(number).combine_chunks()
         offsets = table.column("offset").to_numpy()
@@ -205,7 +236,14 @@ class OpenFile:
             raise CorruptBatchError(
                 f"row group {number} is not in the order of its offsets, or of other offsets"
             )
-        first, last = np.searchsorted(offsets, (start, end))
+        return table
+
+    def _group(self, number: int, start: int, end: int) -> "Iterator[pa.RecordBatch]":
+        import numpy as np
+        import pyarrow as pa
+
+        table = self._rows(number)
+        first, last = np.searchsorted(table.column("offset").to_numpy(), (start, end))
         for batch in table.slice(first, last - first).to_batches(max_chunksize=BATCH_ROWS):
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self.parquet.schema_arrow)

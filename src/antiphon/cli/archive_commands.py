@@ -85,7 +85,7 @@ def run(
 ) -> None:
     """Move records to Parquet files, prove the files, then trim the log of every replica.
 
-    Without a limit all that is committed goes. Spark and the Python client see the archive too, Kafka's consumers do not.
+    Without a limit all that is committed goes. Spark, the Python client and Kafka's consumers read on in the archive.
     """
     from antiphon.archive.job.plan import Limits
     from antiphon.archive.job.run import ArchiveRun, addresses, with_spark

@@ -122,6 +122,7 @@ CODE_OF: Final[dict[type[errors.AntiphonError], int]] = {
     errors.StorageFailedError: KAFKA_STORAGE_ERROR,
     errors.DamagedLogError: KAFKA_STORAGE_ERROR,
     errors.DamagedStoreError: KAFKA_STORAGE_ERROR,
+    errors.ArchiveError: KAFKA_STORAGE_ERROR,
     errors.UnreachableError: NOT_ENOUGH_REPLICAS,
     errors.UnauthenticatedError: SASL_AUTHENTICATION_FAILED,
     errors.AccessDeniedError: CLUSTER_AUTHORIZATION_FAILED,

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -12,56 +12,32 @@ from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationErro
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
-from antiphon.gateway.quotas import FREE, Payer, Quotas, Steps, Use, payer_of
+from antiphon.gateway.quotas import Payer, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes, Key
 from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
-from antiphon.kafka.apis import APIS, Handlers, HotHandler, ServedApi
+from antiphon.kafka.apis import APIS, HotHandler, ServedApi
+from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.bodies import decoded, encoded
+from antiphon.kafka.composition import handlers_of
 from antiphon.kafka.connection import Answer, Connection, Inbox
-from antiphon.kafka.fetch_sessions import SESSIONS_MAX
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.groups.told import HostedGroups
-from antiphon.kafka.groups.types import DEFAULT_GROUP_CONFIG, GroupConfig
-from antiphon.kafka.handlers.access import AccessHandler
-from antiphon.kafka.handlers.configs import ConfigHandler
-from antiphon.kafka.handlers.consumer_groups import ConsumerGroupHandler
-from antiphon.kafka.handlers.elections import ElectionHandler
-from antiphon.kafka.handlers.fetch import FetchHandler
-from antiphon.kafka.handlers.group_admin import GroupAdminHandler
-from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
-from antiphon.kafka.handlers.group_settings import GroupSettings
-from antiphon.kafka.handlers.groups import GroupHandler
-from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
-from antiphon.kafka.handlers.logins import HANGS_UP, LoginHandler, bare_login
-from antiphon.kafka.handlers.markers import MarkersHandler
-from antiphon.kafka.handlers.metadata import MetadataHandler, served_versions
-from antiphon.kafka.handlers.partitions import TopicPartitionsHandler
-from antiphon.kafka.handlers.produce import ProduceHandler
-from antiphon.kafka.handlers.producers import ProducersHandler
-from antiphon.kafka.handlers.quorum import QuorumHandler
-from antiphon.kafka.handlers.quotas import QuotaHandler
-from antiphon.kafka.handlers.reassignments import ReassignmentHandler
-from antiphon.kafka.handlers.share_fetch import ShareFetchHandler
-from antiphon.kafka.handlers.share_groups import ShareGroupHandler
-from antiphon.kafka.handlers.share_offsets import ShareOffsetsHandler
-from antiphon.kafka.handlers.telemetry import TelemetryHandler
-from antiphon.kafka.handlers.topics import TopicHandler
-from antiphon.kafka.handlers.transaction_offsets import TransactionOffsetsHandler
-from antiphon.kafka.handlers.transactions import TransactionHandler
+from antiphon.kafka.groups.types import GroupConfig
+from antiphon.kafka.handlers.logins import HANGS_UP, bare_login
+from antiphon.kafka.handlers.metadata import served_versions
+from antiphon.kafka.listener_config import KafkaListenerConfig
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
-from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import ELEMENTS_MAX, Reader, TooManyElementsError
 from antiphon.kafka.schema import Message
-from antiphon.kafka.topic_config import TOPICS_ON_DEMAND, TopicDefaults
-from antiphon.security.authenticator import Authenticator
+from antiphon.kafka.topic_config import TopicDefaults
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
-from antiphon.transactions.service import GROUP_SHARDS, TransactionService
+from antiphon.transactions.service import TransactionService
 
 LARGE_REQUEST_BYTES: Final = 16 * 1024
 INLINE_ELEMENTS: Final = 256  # of a Produce or Fetch request that is decoded in the turn in which it arrives
@@ -73,24 +49,6 @@ BULKY: Final = {
 LOOK_S: Final = 1.0  # between two looks at connections that are silent or slow
 TELL_EVERY_S: Final = 5.0
 BEFORE_LOGIN: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
-
-
-class KafkaListenerConfig(NamedTuple):
-    """What an operator may choose."""
-
-    auto_create_topics: bool = True  # a client that asks for a missing topic's metadata creates it
-    shards_default: int = 1  # partitions of a topic that is created without a number
-    topics_on_demand: int = TOPICS_ON_DEMAND  # that there may be before none is created so any more
-    group_table_shards: int = GROUP_SHARDS
-    groups: GroupConfig = DEFAULT_GROUP_CONFIG
-    connections_max: int = 2_000
-    fetch_sessions_max: int = SESSIONS_MAX
-    handshakes_max: int = 512  # of TLS at once
-    address_connections_max: int = 1 << 30  # of one address, this machine aside
-    idle_s: float = 600.0  # a connection without a request for so long is closed
-    first_request_s: float = 30.0  # and so is one that has not sent its first one by then
-    authenticator: Authenticator | None = None  # None: everybody may do everything
-    quotas: Quotas = FREE
 
 
 _DEFAULT_CONFIG: Final = KafkaListenerConfig()
@@ -105,48 +63,6 @@ class _Seen:
     def __init__(self, now_s: float) -> None:
         self.at_s = self.since_s = now_s
         self.requests = 0
-
-
-def _handlers(
-    gateway: Gateway,
-    config: KafkaListenerConfig,
-    coordinator: GroupCoordinator,
-    service: TransactionService,
-    aside: OneThread,
-    shares: SharePartitions,
-    defaults: TopicDefaults,
-) -> Handlers:
-    groups = config.groups
-    cache = MetadataCache(gateway)
-    offsets, pending, asker = service.offsets, service.pending, service.asker
-    group_offsets = GroupOffsetsHandler(gateway, coordinator, offsets, pending)
-    return Handlers(
-        produce=ProduceHandler(gateway, cache, config.quotas, asker),
-        fetch=FetchHandler(gateway, cache, config.quotas, config.fetch_sessions_max),
-        metadata=MetadataHandler(gateway, cache, APIS.values(), defaults, config.quotas, aside),
-        log_offsets=LogOffsetsHandler(gateway, cache),
-        producers=ProducersHandler(gateway, cache),
-        markers=MarkersHandler(gateway, cache),
-        groups=GroupHandler(cache, coordinator, service.coordinator),
-        transactions=TransactionHandler(gateway, cache, service.coordinator, coordinator),
-        transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
-        group_offsets=group_offsets,
-        group_admin=GroupAdminHandler(coordinator, offsets, pending),
-        consumer_groups=ConsumerGroupHandler(gateway, coordinator, groups.metadata_bytes_max),
-        share_groups=ShareGroupHandler(gateway, coordinator, groups.metadata_bytes_max),
-        share_fetch=ShareFetchHandler(gateway, cache, config.quotas, shares),
-        share_offsets=ShareOffsetsHandler(gateway, coordinator, service.share_states),
-        topics=TopicHandler(gateway, cache, defaults, config.quotas),
-        configs=ConfigHandler(gateway, cache, GroupSettings(gateway, coordinator, service.share_asker)),
-        elections=ElectionHandler(gateway, cache),
-        reassignments=ReassignmentHandler(gateway, cache),
-        topic_partitions=TopicPartitionsHandler(gateway, cache),
-        quorum=QuorumHandler(gateway, cache),
-        telemetry=TelemetryHandler(gateway, aside),
-        logins=LoginHandler(),
-        access=AccessHandler(gateway),
-        quotas=QuotaHandler(gateway),
-    )
 
 
 class KafkaListener:
@@ -173,8 +89,16 @@ class KafkaListener:
         self._aside = OneThread()
         self._shares = SharePartitions(gateway, transactions.share_asker, config.groups.share)
         self.topics = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
-        self._handlers = _handlers(
-            gateway, config, self._coordinator, transactions, self._aside, self._shares, self.topics
+        self.archive = ArchiveReader(gateway, config.archive_bytes, self._aside)
+        self._handlers = handlers_of(
+            gateway,
+            config,
+            self._coordinator,
+            transactions,
+            self._aside,
+            self._shares,
+            self.topics,
+            self.archive,
         )
         self.clients = self._handlers.telemetry.clients
         self.hosted = transactions.told_groups.host = HostedGroups(gateway, self._coordinator, self._shares)
@@ -246,6 +170,7 @@ class KafkaListener:
         if self._look is not None:
             self._look.cancel()
         await self._handlers.metadata.stop()
+        await self.archive.stop()
         await self._shares.stop()
         await self._coordinator.stop()
         for connection in list(self._connections):

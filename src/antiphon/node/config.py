@@ -98,6 +98,9 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     http_memory: PositiveBytes = 16 * 1024 * 1024
     oxia_memory: PositiveBytes = 96 * 1024 * 1024
     connection_memory: PositiveBytes = 32 * 1024 * 1024  # and for one connection, or one larger request
+    archive_memory: Annotated[int, Meta(ge=0, le=1 << 40)] = (
+        64 * 1024 * 1024
+    )  # of archived records; 0: none are served
     disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = (
         8 * 1024 * 1024
     )  # kept free for votes and elections

@@ -50,6 +50,7 @@ _COMMITTED_VALUE: Final = struct.Struct(">hq")  # version, high watermark
 _END_MARKER_VALUE: Final = struct.Struct(">hi")  # version, number (Kafka: the coordinator's epoch)
 NO_PRODUCER: Final = (-1, -1)
 _LENGTH_AT: Final = struct.Struct(">i")
+_LAST_DELTA_AT: Final = 23
 _CRC_AT: Final = struct.Struct(">I")
 _ATTRIBUTES_AT: Final = struct.Struct(">h")
 _TIMES_AT: Final = struct.Struct(">qq")  # base timestamp, max timestamp
@@ -138,6 +139,43 @@ def building(
         raise InvalidRequestError(f"records cannot be put in a batch: {error}") from error
     if later_ms:
         _set_earlier(batch, later_ms)
+    return batch
+
+
+def build_sparse(
+    records: Sequence[RecordInput],
+    deltas: Sequence[int],
+    *,
+    base_offset: int,
+    last_delta: int,
+    leader_epoch: int,
+    append_time_ms: int = NO_TIME,
+) -> bytearray:
+    """Build a plain batch whose records have offsets of their own, as compaction leaves them. Raises as `build_batch` does.
+
+    Args:
+        records: as for `build_batch`.
+        deltas: the offset of each, counted from `base_offset`; they rise, and the first is 0.
+        base_offset: of the first record.
+        last_delta: of the last offset that the batch takes, at or behind the last record's.
+        leader_epoch: the term.
+        append_time_ms: the time that the log gave all of them; -1: they have their producer's.
+    """
+    cls = _builder_class or load_builder()
+    later_ms = int(records[0][3] == NO_TIME)
+    try:
+        builder = cls(MAGIC, 0, False, -1, -1, -1, BATCH_BYTES_MAX)
+        for delta, (key, value, headers, timestamp_ms) in zip(deltas, records, strict=True):
+            if builder.append(delta, timestamp_ms + later_ms, key, value, list(headers)) is None:
+                raise _too_large()
+        batch: bytearray = builder.build()
+    except _UNFIT as error:
+        raise InvalidRequestError(f"records cannot be put in a batch: {error}") from error
+    if later_ms:
+        _set_earlier(batch, later_ms)
+    _LENGTH_AT.pack_into(batch, _LAST_DELTA_AT, last_delta)
+    seal(batch)
+    stamp(batch, base_offset, leader_epoch, append_time_ms)
     return batch
 
 

@@ -127,12 +127,14 @@ async def start_kafka(
     faults: "InjectedFaults | None" = None,
 ) -> tuple["KafkaListener", str]:
     """Listen for Kafka's clients; returns the listener and its address. With `faults` it does wrong as they say."""
-    from antiphon.kafka.listener import KafkaListener, KafkaListenerConfig
+    from antiphon.kafka.listener import KafkaListener
+    from antiphon.kafka.listener_config import KafkaListenerConfig
 
     told = KafkaListenerConfig(
         auto_create_topics=config.auto_create_topics,
         shards_default=config.num_partitions,
         topics_on_demand=config.limits.topics_on_demand,
+        archive_bytes=config.limits.archive_memory,
         authenticator=guards.authenticator,
         quotas=guards.quotas,
     )

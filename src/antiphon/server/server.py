@@ -26,7 +26,7 @@ from antiphon.server.followed_settings import KeptSettings, transaction_config
 from antiphon.server.group_lag import add_group_lag
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
-from antiphon.server.pushed_metrics import add_pushed_metrics
+from antiphon.server.pushed_metrics import add_archive_metrics, add_pushed_metrics
 from antiphon.server.secrets import settings_of, shared_secret
 from antiphon.server.share_gauges import add_share_gauges
 from antiphon.transactions.service import TransactionService
@@ -143,6 +143,7 @@ class Server:
             self.kafka.request_times = node.metrics.request_times.kafka
             add_share_gauges(node.metrics, self.kafka.hosted)
             add_pushed_metrics(node.metrics, self.kafka.clients)
+            add_archive_metrics(node.metrics, self.kafka.archive)
             add_group_lag(node.metrics, self.transactions.told_groups, node.spawn)
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(

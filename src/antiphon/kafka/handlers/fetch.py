@@ -13,6 +13,8 @@ room comes when there is room for it, or when it is the one of the node that nee
 A client that says where it stands (KIP-392) is told by the leader which replica is nearer to it. A node that stands there
 serves it what its replica knows to be committed.
 
+Records that left the log come from the archive, where there is one (`kafka.archived`).
+
 Whose quota is used up gets an empty answer at once, which tells how long to wait. No answer is larger than what a quota
 holds.
 """
@@ -23,10 +25,17 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Final
 
-from antiphon.errors import AntiphonError, NotLeaderError, OffsetOutOfRangeError, UnknownTopicError
+from antiphon.errors import (
+    AntiphonError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use, payer_of
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch_codec import (
     FIRST_TOPIC_IDS,
@@ -55,17 +64,30 @@ BATCH_BYTES: Final = (
     1024 * 1024
 )  # counted at least for what is read: the first batch comes however large it is
 FOLLOWER_ISOLATIONS: Final = {0: FOLLOWER, 1: FOLLOWER_COMMITTED}
+TRIMS_MAX: Final = 3  # of a log while records are read that left it
 GATHER_S: Final = 0.005  # between looks, while a client wants more bytes than there are
+# Java's consumer asks again after these, of what can be tried again; at any other code it throws, and its application ends.
+FETCHED_AGAIN: Final = frozenset({
+    code.UNKNOWN_TOPIC_OR_PARTITION, code.NOT_LEADER_OR_FOLLOWER, code.KAFKA_STORAGE_ERROR, code.OFFSET_NOT_AVAILABLE,
+})  # fmt: skip
 ISOLATIONS: Final = {0: "read_uncommitted", 1: COMMITTED}
 
 
 class FetchHandler:
     """Carries out Fetch requests."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache, quotas: Quotas, sessions_max: int) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        cache: MetadataCache,
+        quotas: Quotas,
+        sessions_max: int,
+        archive: ArchiveReader,
+    ) -> None:
         self.sessions = FetchSessions(gateway, sessions_max)
-        self._gateway = gateway
-        self._cache = cache
+        self.gateway = gateway
+        self.archive = archive
+        self.cache = cache
         self._quotas = quotas
 
     async def run(self, header: RequestHeader, request: FetchRequest, answer: Answer) -> None:
@@ -107,7 +129,7 @@ class FetchHandler:
             by_id = header.version >= FIRST_TOPIC_IDS
             session_id = await self.sessions.opened(request, topics, answer, by_id=by_id)
         hints = [p.leader for topic in topics for p in topic.partitions if p.leader is not None]
-        endpoints = self._cache.endpoints_of(hints) if hints else []
+        endpoints = self.cache.endpoints_of(hints) if hints else []
         self._quotas.charge(Use.FETCH, payer, sweep.found_bytes, answer)
         how = {
             "isolation": request.isolation,
@@ -133,7 +155,7 @@ class FetchHandler:
             elif session is not None:
                 await session.wait(left_s)
             else:
-                await self._gateway.wait_for_data(list(sweep.ends.items()), sweep.isolation, left_s)
+                await self.gateway.wait_for_data(list(sweep.ends.items()), sweep.isolation, left_s)
             sweep = await self._sweep(request, answer, deadline_s, session)
             if sweep.must_wait and sweep.found_bytes:
                 await asyncio.sleep(min(GATHER_S, max(0.0, deadline_s - loop.time())))
@@ -158,7 +180,7 @@ class FetchHandler:
         reserved = max(bound, BATCH_BYTES) if is_whole else bound
         answer.reserve(reserved)
         rights = answer.connection.session.rights
-        sweep = _Sweep(self._gateway, self._cache, request, bound, rights, session, is_whole=is_whole)
+        sweep = _Sweep(self, request, bound, rights, session, is_whole=is_whole)
         try:
             await sweep.read(answer.next_turn)
         finally:
@@ -171,8 +193,7 @@ class _Sweep:
 
     def __init__(
         self,
-        gateway: Gateway,
-        cache: MetadataCache,
+        handler: FetchHandler,
         request: FetchRequest,
         bound_bytes: int,
         rights: Rights,
@@ -180,10 +201,10 @@ class _Sweep:
         *,
         is_whole: bool,
     ) -> None:
-        self._gateway = gateway
+        gateway, cache = self._gateway, self._cache = handler.gateway, handler.cache
+        self._archive = handler.archive
         self._is_whole = is_whole  # is there room for a first batch, however large it is?
         self.lacks_room = False  # was there one without room for it?
-        self._cache = cache
         self._request = request
         # Who stands where this node does reads from its replicas, whoever leads.
         self._is_near = bool(request.rack) and request.rack == gateway.rack
@@ -193,17 +214,17 @@ class _Sweep:
         self._session = session
         self._rights = rights
         self.bound_bytes = self._bytes_left = bound_bytes
-        self._failed = False
+        self._ends_wait = False  # does the client have to know at once what was found?
         self.found_bytes = 0
         self.topics: list[TopicFetched] = []
         self.ends: dict[int, int] = {}  # shard id -> where what was read ended: where to wait for more
 
     @property
     def must_wait(self) -> bool:
-        """Less was found than the client wants at least, and nothing went wrong that it should know at once."""
-        if self.lacks_room and not self.found_bytes and not self._failed:
+        """Less was found than the client wants at least, and nothing that it should know at once."""
+        if self.lacks_room and not self.found_bytes and not self._ends_wait:
             return True
-        if self.found_bytes >= self._request.min_bytes or self._failed:
+        if self.found_bytes >= self._request.min_bytes or self._ends_wait:
             return False
         return bool(self.ends) or self._session is not None
 
@@ -220,7 +241,7 @@ class _Sweep:
                 if not next(places) % PIECE:
                     await next_turn()
                 if topic is None:
-                    self._failed = True
+                    self._ends_wait = True
                     found, shard_id = PartitionFetched(partition.partition, missing), -1
                 else:
                     found, shard_id = await self._read_partition(topic, partition)
@@ -249,26 +270,26 @@ class _Sweep:
         """What was found, and the shard's id, or -1 where it cannot be read."""
         shard = self._cache.shard_at(topic, wanted.partition)
         if shard is None:
-            self._failed = True
+            self._ends_wait = True
             return PartitionFetched(wanted.partition, code.UNKNOWN_TOPIC_OR_PARTITION), -1
         read_at = self._nearer_replica(shard.shard_id, wanted.offset) if self._nearer else NOWHERE
         try:
             if self._is_near:
                 self._check_led(shard)
-            found = await self._fetch(shard.shard_id, wanted, is_read=read_at == NOWHERE)
+            found = await self._fetch(topic, shard, wanted, is_read=read_at == NOWHERE)
         except AntiphonError as error:
-            self._failed = True
+            self._ends_wait = True
             hint = (
                 self._cache.hint(topic.name, wanted.partition) if isinstance(error, NotLeaderError) else None
             )
             return PartitionFetched(wanted.partition, self._code_of(error, wanted.offset), leader=hint), -1
         mismatch = epoch_mismatch(wanted.leader_epoch, found.term)
         if mismatch:
-            self._failed = True
+            self._ends_wait = True
             return PartitionFetched(wanted.partition, mismatch), -1
         self._bytes_left -= found.size_bytes
         self.found_bytes += found.size_bytes
-        self._failed |= read_at != NOWHERE  # no failure, but to be told at once
+        self._ends_wait |= read_at != NOWHERE
         self.ends[shard.shard_id] = (
             found.stable_end if self.isolation in OF_COMMITTED else found.high_watermark
         )
@@ -285,17 +306,53 @@ class _Sweep:
         )
         return read, shard.shard_id
 
-    async def _fetch(self, shard_id: int, wanted: PartitionWanted, *, is_read: bool) -> FetchResult:
+    async def _fetch(
+        self, topic: TopicMeta, shard: ShardMeta, wanted: PartitionWanted, *, is_read: bool
+    ) -> FetchResult:
         """What there is, or no more than where it ends."""
         bound = max(0, min(wanted.max_bytes, self._bytes_left)) if is_read else 0
         is_first = self.found_bytes == 0
-        found = await self._gateway.fetch(
-            shard_id, wanted.offset, bound, self.isolation, at_least_one=is_first and self._is_whole
-        )
+        at_least_one = is_first and self._is_whole
+        try:
+            found = await self._gateway.fetch(
+                shard.shard_id, wanted.offset, bound, self.isolation, at_least_one=at_least_one
+            )
+        except OffsetOutOfRangeError as error:
+            found = await self._archived(topic, shard, wanted, bound, error)
         if is_first and not self._is_whole and bound and not found.batches:
             end = found.stable_end if self.isolation in OF_COMMITTED else found.high_watermark
             self.lacks_room |= wanted.offset < end
         return found
+
+    async def _archived(
+        self,
+        topic: TopicMeta,
+        shard: ShardMeta,
+        wanted: PartitionWanted,
+        bound: int,
+        error: OffsetOutOfRangeError,
+    ) -> FetchResult:
+        """What the archive has of records that left the log; raises the error of the log where it has none."""
+        start, offset = int(error.details["start"]), wanted.offset
+        if not int(error.details["deleted"]) <= offset < start or not self._archive.serves():
+            raise error
+        at_least_one = self.found_bytes == 0 and self._is_whole
+        piece = await self._archive.read(topic, shard.index, offset, bound, at_least_one=at_least_one)
+        if piece is None:
+            raise error
+        self._ends_wait |= not piece.lacks_room
+        log = await self._log_from(shard.shard_id, start)
+        first = self._archive.known_start(topic, shard.index, offset)
+        return log._replace(log_start=first, batches=piece.batches, size_bytes=piece.size_bytes)
+
+    async def _log_from(self, shard_id: int, start: int) -> FetchResult:
+        """Where the log ends that began at `start`, and may begin later by now."""
+        for _ in range(TRIMS_MAX):
+            try:
+                return await self._gateway.fetch(shard_id, start, 0, self.isolation, at_least_one=False)
+            except OffsetOutOfRangeError as error:
+                start = int(error.details["start"])
+        raise NotReadyError(f"the log of shard {shard_id} is being trimmed; ask again")
 
     def _nearer_replica(self, shard_id: int, offset: int) -> int:
         """The node in the client's rack whose replica has everything up to there, and the most (KIP-392)."""
@@ -315,7 +372,8 @@ class _Sweep:
         """Kafka's code. What a follower does not have yet, its leader may have."""
         if self._is_near and isinstance(error, OffsetOutOfRangeError) and offset > int(error.details["end"]):
             return code.OFFSET_NOT_AVAILABLE
-        return code.code_of(error)
+        found = code.code_of(error)
+        return code.NOT_LEADER_OR_FOLLOWER if error.retriable and found not in FETCHED_AGAIN else found
 
 
 def epoch_mismatch(asked: int, current: int) -> int:

@@ -6,18 +6,20 @@ from antiphon.errors import AntiphonError, NotReadyError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.handlers.fetch import ISOLATIONS, epoch_mismatch
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import offsets as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation
 from antiphon.model.metadata import ShardMeta
+from antiphon.model.results import OffsetResult
 from antiphon.security.authorizer import Rights
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-EARLIEST_LOCAL: Final = -4  # tiered storage's "earliest on the broker's own disk": everything is
-LATEST_TIERED: Final = -5  # the last offset that is elsewhere: none is
+EARLIEST_LOCAL: Final = -4  # tiered storage's "earliest on the broker's own disk"
+LATEST_TIERED: Final = -5  # the last offset that is elsewhere
 UNKNOWN: Final = -1
 EPOCH_MAX: Final = (1 << 31) - 1
 FIRST_OFFSET_NOT_AVAILABLE: Final = 5
@@ -26,9 +28,10 @@ FIRST_OFFSET_NOT_AVAILABLE: Final = 5
 class LogOffsetsHandler:
     """Answers about positions in shards that this node leads."""
 
-    def __init__(self, gateway: Gateway, cache: MetadataCache) -> None:
+    def __init__(self, gateway: Gateway, cache: MetadataCache, archive: ArchiveReader) -> None:
         self._gateway = gateway
         self._cache = cache
+        self._archive = archive
 
     def _shard(self, topic: str, index: int) -> ShardMeta | None:
         try:
@@ -77,6 +80,15 @@ class LogOffsetsHandler:
         mismatch = epoch_mismatch(wanted.current_leader_epoch, found.term)
         if mismatch:
             return m.ListedOffset(partition_index=index, error_code=mismatch)
+        try:
+            archived = await self._archived(topic, index, wanted.timestamp, found)
+        except AntiphonError as error:
+            return m.ListedOffset(partition_index=index, error_code=code.code_of(error))
+        if archived is not None:
+            offset, time_ms = archived
+            return m.ListedOffset(
+                partition_index=index, error_code=code.NONE, timestamp=time_ms, offset=offset
+            )
         if wanted.timestamp == LATEST_TIERED:
             return m.ListedOffset(partition_index=index, error_code=code.NONE, leader_epoch=UNKNOWN)
         by_name = wanted.timestamp in {LATEST, EARLIEST, EARLIEST_LOCAL}
@@ -87,6 +99,23 @@ class LogOffsetsHandler:
             offset=found.offset,
             leader_epoch=found.term if found.offset >= 0 else UNKNOWN,
         )
+
+    async def _archived(
+        self, topic: str, index: int, timestamp: int, found: OffsetResult
+    ) -> tuple[int, int] | None:
+        """(offset, time in ms or -1) where the archive has what is asked for; None: what was found in the log counts."""
+        if (timestamp not in {EARLIEST, LATEST_TIERED} and timestamp < 0) or not self._archive.serves():
+            return None
+        meta, log_start = self._gateway.topic(topic), found.log_start
+        if timestamp == LATEST_TIERED:
+            last = await self._archive.last_offset(meta, index)
+            return None if last < 0 else (last, UNKNOWN)
+        start = await self._archive.start(meta, index, log_start, found.deleted_before)
+        if start >= log_start:
+            return None
+        if timestamp == EARLIEST:
+            return start, UNKNOWN
+        return await self._archive.offset_at(meta, index, timestamp, start, log_start)
 
     async def offset_for_leader_epoch(
         self, request: m.OffsetForLeaderEpochRequest, context: RequestContext

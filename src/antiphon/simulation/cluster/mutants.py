@@ -9,6 +9,7 @@ from typing import Final
 
 from antiphon.invariants import invariant
 from antiphon.simulation.cluster.access_mutants import ACCESS_MUTANTS
+from antiphon.simulation.cluster.archive_mutants import ARCHIVE_MUTANTS
 from antiphon.simulation.cluster.audit_mutants import AUDIT_MUTANTS
 from antiphon.simulation.cluster.backup_mutants import BACKUP_MUTANTS
 from antiphon.simulation.cluster.checkpoint_mutants import CHECKPOINT_MUTANTS
@@ -92,6 +93,7 @@ _ALL: Final = (
     *CHECKPOINT_MUTANTS,
     *BACKUP_MUTANTS,
     *AUDIT_MUTANTS,
+    *ARCHIVE_MUTANTS,
     *VOTER_MUTANTS,
     *RECOVERY_MUTANTS,
     *RETENTION_MUTANTS,

@@ -37,6 +37,11 @@ NEW_SESSION: Final = (0, 0)
 SESSION_LOST: Final = frozenset({code.FETCH_SESSION_ID_NOT_FOUND, code.INVALID_FETCH_SESSION_EPOCH})
 LIST_OFFSETS: Final = 2
 EARLIEST: Final = -2
+# Kafka's consumer in Java asks again after these; at any other code of a fetch it throws, and its application ends.
+FETCHED_AGAIN: Final = frozenset({
+    code.UNKNOWN_TOPIC_OR_PARTITION, code.NOT_LEADER_OR_FOLLOWER, code.KAFKA_STORAGE_ERROR, code.FENCED_LEADER_EPOCH,
+    code.UNKNOWN_LEADER_EPOCH, code.OFFSET_NOT_AVAILABLE, code.UNKNOWN_TOPIC_ID,
+})  # fmt: skip
 RETRIABLE: Final = frozenset({
     code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE, code.NOT_LEADER_OR_FOLLOWER, code.REQUEST_TIMED_OUT,
     code.NOT_ENOUGH_REPLICAS, code.KAFKA_STORAGE_ERROR, code.FENCED_LEADER_EPOCH, code.UNKNOWN_LEADER_EPOCH,
@@ -140,7 +145,7 @@ class _Follower:
             return is_led and await self._is_trimmed(address)
         if fetched.error_code:
             require(
-                fetched.error_code in RETRIABLE,
+                fetched.error_code in FETCHED_AGAIN,
                 "fetch-refused",
                 self._shard_id,
                 f"a fetch at {self._position} is refused with error {fetched.error_code}",

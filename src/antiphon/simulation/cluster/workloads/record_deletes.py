@@ -24,7 +24,7 @@ from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.kafka_consume import LIST_OFFSETS, RETRIABLE
+from antiphon.simulation.cluster.workloads.kafka_consume import FETCHED_AGAIN, LIST_OFFSETS
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import require
@@ -250,7 +250,7 @@ class RecordDeletes(KafkaWorkload):
                 f"{position} is out of range; nobody asked for more than what is before {self._highest(partition)} to go",
             )
         elif found.error_code:
-            require(found.error_code in RETRIABLE, "fetch-refused", shard_id, f"error {found.error_code}")
+            require(found.error_code in FETCHED_AGAIN, "fetch-refused", shard_id, f"error {found.error_code}")
             client.forget(TOPIC, partition)
         else:
             self.outcomes["pruned-read"] += 1

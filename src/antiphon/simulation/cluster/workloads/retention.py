@@ -20,7 +20,7 @@ from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.timing import RETENTION_CHECK_MS
-from antiphon.simulation.cluster.workloads.kafka_consume import RETRIABLE
+from antiphon.simulation.cluster.workloads.kafka_consume import FETCHED_AGAIN
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.runtime.process import EPOCH_NS
@@ -121,7 +121,7 @@ class RetentionWorkload(KafkaWorkload):
             self.outcomes["aging-gone"] += 1
             self._judge_start(partition, position + 1, "a fetch was refused as out of range")
         elif found.error_code:
-            require(found.error_code in RETRIABLE, "retained-read", shard_id, f"error {found.error_code}")
+            require(found.error_code in FETCHED_AGAIN, "retained-read", shard_id, f"error {found.error_code}")
             client.forget(TOPIC, partition)
         else:
             self.outcomes["aging-read"] += 1

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S
-from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.schema import encode
@@ -28,6 +27,7 @@ from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import METADATA, Connection, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.kafka_consume import FETCHED_AGAIN
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.world import HTTP_PORT, KAFKA_PORT, NATIVE_PORT
@@ -64,10 +64,6 @@ ANSWER_BYTES: Final = {
 PORTS: Final = {"kafka": KAFKA_PORT, "native": NATIVE_PORT, "http": HTTP_PORT}
 LONG: Final = 0.3  # of the clients that stop last: they wait until they are hung up on
 LONGEST_S: Final = PATIENCE_S * 1.2 + 2.0  # a node's clock may be slow
-RETRIABLE: Final = frozenset({
-    code.UNKNOWN_TOPIC_OR_PARTITION, code.LEADER_NOT_AVAILABLE, code.NOT_LEADER_OR_FOLLOWER, code.REQUEST_TIMED_OUT,
-    code.KAFKA_STORAGE_ERROR, code.OFFSET_NOT_AVAILABLE,
-})  # fmt: skip
 
 
 class _Pages(asyncio.Protocol):
@@ -303,7 +299,9 @@ class StalledReaders(KafkaWorkload):
         shard_id = self.shard_ids[0]
         truth = self.cluster.evidence.truth(shard_id)
         if fetched.error_code:
-            require(fetched.error_code in RETRIABLE, "fetch-refused", shard_id, f"error {fetched.error_code}")
+            require(
+                fetched.error_code in FETCHED_AGAIN, "fetch-refused", shard_id, f"error {fetched.error_code}"
+            )
             return
         self.outcomes["late-fetches"] += 1
         for header, data in iter_batches(fetched.records or b""):

@@ -1,0 +1,239 @@
+"""Serves records that left their logs for the archive to Kafka's consumers.
+
+A fetch below the start of a log is answered from the file that the catalog names for its offset. One row group of it is read
+at a time, in a thread of its own, and is kept for the fetches that follow. A fetch waits for a file for `WAIT_S`; then it is
+answered without records, and the next one finds what was read meanwhile. Batches are made beside the event loop for each
+fetch, no more than it asks for.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import structlog
+
+from antiphon import system
+from antiphon.archive.format import ArchivedFile
+from antiphon.errors import AntiphonError, ArchiveError
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka.archived.catalog import ArchiveRows
+from antiphon.kafka.archived.memory import RowGroups
+from antiphon.kafka.one_thread import OneThread, pause
+from antiphon.model.metadata import TopicMeta
+from antiphon.records.batch import Buffer
+
+if TYPE_CHECKING:
+    from antiphon.archive.files import OpenFile, RowGroup
+
+WAIT_S: Final = 0.5
+LOOKING_MAX: Final = 64  # offsets that are looked for at a time
+KNOWN_MAX: Final = 1_000  # shards of which the file that was found last is kept
+TELL_EVERY_S: Final = 5.0
+LISTED_S: Final = 30.0  # that a search by time may take
+ARCHIVE_BYTES: Final = 64 * 1024 * 1024
+HAS_LIBRARIES: Final = all(find_spec(name) is not None for name in ("pyarrow", "fsspec"))
+
+ShardKey = tuple[bytes, int]
+_Result = TypeVar("_Result")
+
+
+class Piece(NamedTuple):
+    """Batches from the archive. Without any, the file is still being read; or there was no room, where `lacks_room`."""
+
+    batches: list[Buffer]
+    size_bytes: int
+    lacks_room: bool = False
+
+
+class _Found(NamedTuple):
+    file: ArchivedFile
+    group: "RowGroup"
+
+
+class ArchiveReader:
+    """See the module's text. `memory_bytes`: of row groups that are kept; 0: nothing archived is served.
+
+    All calls raise ArchiveError where a file is missing or damaged, or the catalog cannot be read now.
+    """
+
+    def __init__(self, gateway: Gateway, memory_bytes: int, aside: OneThread) -> None:
+        self._rows = ArchiveRows(gateway)
+        self._groups = RowGroups(memory_bytes)
+        self._aside = aside
+        self._files_thread = OneThread()
+        self._is_on = memory_bytes > 0 and HAS_LIBRARIES
+        self._looking: dict[tuple[ShardKey, int], asyncio.Task[_Found | None]] = {}
+        self._known: dict[ShardKey, ArchivedFile] = {}  # the least recently used first
+        self._starts: dict[ShardKey, tuple[int, int]] = {}  # where a log began, and its archive then
+        self._tell_s = 0.0
+        self.fetched_bytes = 0  # since the start, for metrics
+        self.failures = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Of row groups in memory."""
+        return self._groups.held_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """What they may take."""
+        return self._groups.limit_bytes
+
+    def serves(self) -> bool:
+        """Is anything archived, and can this node read it?"""
+        return self._is_on and self._rows.exists
+
+    async def read(
+        self, topic: TopicMeta, shard: int, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> Piece | None:
+        """Batches of a shard from an offset on that is no more in its log; None: the archive does not have it, either."""
+        found = self._at_hand(topic, shard, offset)
+        if found is None:
+            if not max_bytes:
+                return Piece([], 0)
+            task = self._look(topic, shard, offset)
+            if task is None or not (await asyncio.wait({task}, timeout=WAIT_S))[0]:
+                return Piece([], 0)
+            found = task.result()
+            if found is None:
+                self._starts.pop((topic.topic_id, shard), None)
+                return None
+        from antiphon.archive.batches import batches_of
+
+        make = partial(batches_of, at_least_one=at_least_one)
+        made = await self._aside.run(make, found.group, offset, max_bytes, pause)
+        self.fetched_bytes += made.size_bytes
+        return Piece(list(made.batches), made.size_bytes, lacks_room=not made.batches)
+
+    async def start(self, topic: TopicMeta, shard: int, log_start: int, deleted_before: int) -> int:
+        """Where the records of a shard begin, whose log begins at `log_start`: there, or in the archive.
+
+        `deleted_before`: records before it were deleted on request, and are read from no file any more.
+        """
+        key = (topic.topic_id, shard)
+        known = self._starts.get(key)
+        if known is None or known[0] != log_start:
+            known = log_start, await self._told(self._rows.start(topic, shard, log_start))
+            self._starts[key] = known
+            while len(self._starts) > KNOWN_MAX:
+                del self._starts[next(iter(self._starts))]
+        return max(known[1], min(deleted_before, log_start))
+
+    def known_start(self, topic: TopicMeta, shard: int, offset: int) -> int:
+        """What `start` found last, or an offset that is archived where it was not asked."""
+        return min(self._starts.get((topic.topic_id, shard), (0, offset))[1], offset)
+
+    async def last_offset(self, topic: TopicMeta, shard: int) -> int:
+        """The highest archived offset of a shard; -1 without any."""
+        file = await self._told(self._rows.last(topic, shard))
+        return -1 if file is None else file.end - 1
+
+    async def offset_at(
+        self, topic: TopicMeta, shard: int, timestamp_ms: int, start: int, log_start: int
+    ) -> tuple[int, int] | None:
+        """(offset, time in ms) of the first record with start <= offset < log_start that is that late; None without one."""
+        try:
+            async with asyncio.timeout(LISTED_S):
+                return await self._told(self._first_since(topic, shard, timestamp_ms, start, log_start))
+        except TimeoutError:
+            raise ArchiveError(
+                f"{topic.name} shard {shard}: its archive was not read within {LISTED_S:.0f} s"
+            ) from None
+
+    async def stop(self) -> None:
+        """Give up what is being looked for."""
+        for task in self._looking.values():
+            task.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    def _at_hand(self, topic: TopicMeta, shard: int, offset: int) -> _Found | None:
+        """What needs no look at the catalog, nor at a file."""
+        file = self._known.get((topic.topic_id, shard))
+        if file is None or not file.start <= offset < file.end:
+            return None
+        group = self._groups.find(file, offset)
+        return None if group is None else _Found(file, group)
+
+    def _look(self, topic: TopicMeta, shard: int, offset: int) -> "asyncio.Task[_Found | None] | None":
+        """The look for an offset, which others may wait for too; None while there is no place for one more."""
+        place = (topic.topic_id, shard), offset
+        task = self._looking.get(place)
+        if task is None:
+            loop = asyncio.get_running_loop()
+            if len(self._looking) >= LOOKING_MAX or not self._groups.has_room(loop.time()):
+                return None
+            looking = self._told(self._find(topic, shard, offset))
+            task = self._looking[place] = loop.create_task(looking, name="archived records")
+            task.add_done_callback(partial(self._looked, place))
+        return task
+
+    def _looked(self, place: tuple[ShardKey, int], task: "asyncio.Task[_Found | None]") -> None:
+        del self._looking[place]
+        if not task.cancelled():
+            task.exception()  # who waits no more does not ask for it
+
+    async def _find(self, topic: TopicMeta, shard: int, offset: int) -> _Found | None:
+        key = topic.topic_id, shard
+        file = self._known.pop(key, None)
+        if file is None or not file.start <= offset < file.end:
+            file = await self._rows.holder(topic, shard, offset)
+            if file is None:
+                return None
+        group = self._groups.find(file, offset)
+        if group is None:
+            group = await self._files_thread.run(_group_at, file, offset)
+            self._groups.add(file, group, asyncio.get_running_loop().time())
+        self._known[key] = file  # not before: what cannot be read is looked up anew
+        while len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        return _Found(file, group)
+
+    async def _first_since(
+        self, topic: TopicMeta, shard: int, timestamp_ms: int, start: int, log_start: int
+    ) -> tuple[int, int] | None:
+        async for file in self._rows.files(topic, shard):
+            if file.start >= log_start:
+                return None
+            if file.end > start and file.latest_ms >= timestamp_ms:
+                found = await self._files_thread.run(_first_since, file, timestamp_ms, start)
+                if found is not None:
+                    return found if found[0] < log_start else None
+        return None
+
+    async def _told(self, work: Awaitable[_Result]) -> _Result:
+        """What the work returns; what goes wrong is told to the operator, too."""
+        try:
+            return await work
+        except AntiphonError as error:
+            self.failures += 1
+            now_s = system.monotonic_s()
+            if now_s >= self._tell_s:
+                self._tell_s = now_s + TELL_EVERY_S
+                structlog.get_logger().warning(
+                    "archived records not served", reason=error.message, failures=self.failures
+                )
+            raise
+
+
+def _group_at(file: ArchivedFile, offset: int) -> "RowGroup":
+    return _looked_at(file, lambda opened: opened.group_at(offset))
+
+
+def _first_since(file: ArchivedFile, timestamp_ms: int, start: int) -> tuple[int, int] | None:
+    return _looked_at(file, lambda opened: opened.first_since(timestamp_ms, start))
+
+
+def _looked_at(file: ArchivedFile, look: "Callable[[OpenFile], _Result]") -> _Result:
+    from antiphon.archive.files import OpenFile
+
+    try:
+        with OpenFile(file) as opened:
+            return look(opened)
+    except AntiphonError:
+        raise
+    except Exception as error:  # of any library for any kind of store
+        raise ArchiveError(f"archived file {file.name} cannot be read: {error!r}", uri=file.uri) from error

@@ -1,0 +1,53 @@
+"""Mutants of what Kafka's consumers get of records that left their logs for the archive."""
+
+from typing import Any, Final
+
+from antiphon.archive import batches
+from antiphon.kafka.archived.catalog import ArchiveRows
+from antiphon.kafka.archived.reader import ArchiveReader
+from antiphon.kafka.handlers import fetch
+from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
+from antiphon.simulation.cluster.mutant_worlds import CALM
+
+_WORK: Final[dict[str, Any]] = {
+    **CALM,
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 200,
+    "archive_readers": 3,
+}
+
+ARCHIVE_MUTANTS: Final = (
+    ClusterMutant(
+        "archive-unreadable-is-out-of-range",
+        "a position whose file cannot be read now is said to be out of range",
+        (Edit(ArchiveReader, "_told", "        raise", "        return None"),),
+        options=_WORK,
+        quick=True,
+    ),
+    ClusterMutant(
+        "archive-passes-over-a-record",
+        "batches from the archive begin behind the record that was asked for",
+        (
+            Edit(
+                batches,
+                "batches_of",
+                "np.searchsorted(offsets, offset)",
+                'np.searchsorted(offsets, offset, side="right")',
+            ),
+        ),
+        options=_WORK,
+    ),
+    ClusterMutant(
+        "archive-begins-before-a-gap",
+        "the earliest offset is that of the first file, whether or not the others reach the log without a gap",
+        (Edit(ArchiveRows, "start", "file.start > end", "end < 0"),),
+        options=_WORK,
+    ),
+    ClusterMutant(
+        "archive-not-asked",
+        "a fetch before the start of a log is refused, also where the archive has its records",
+        (Edit(vars(fetch)["_Sweep"], "_archived", "not self._archive.serves()", "True"),),
+        options=_WORK,
+    ),
+)

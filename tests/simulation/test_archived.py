@@ -1,0 +1,36 @@
+"""Archived records for Kafka's consumers in the world of whole nodes: clean seeds, and a judge that sees mutants."""
+
+import pytest
+
+from antiphon.simulation.cluster.mutant_worlds import CALM
+from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
+from antiphon.simulation.cluster.options import draw_options
+from tests.simulation.told import same_twice, sound_after_caught, sound_until
+
+WORLD = {
+    **CALM,
+    "archive_readers": 4,
+    "fault_ms": 6_000,
+    "fault_every_ms": 500,
+    "kill_weight": 2,
+    "power_weight": 1,
+    "cut_weight": 1,
+    "operations_per_s": 300,
+    "appenders": 1,
+    "putters": 1,
+}
+REACHED = ("archived", "trimmed", "read-archived", "archive-waits", "archive-gone", "archive-start-told")
+
+
+@pytest.mark.parametrize("profile", ["raft", "oxia"])
+def test_consumers_read_the_archive_and_then_the_log(profile: str) -> None:
+    sound_until(REACHED, profile, 100, **WORLD)
+
+
+def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
+    same_twice(draw_options(3, "oxia", **{**WORLD, "fault_ms": 2_000}))
+
+
+@pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("archive-")])
+def test_a_mutant_is_seen(name: str) -> None:
+    sound_after_caught(name)
