@@ -65,7 +65,7 @@ class WorldOptions:
     @property
     def has_logins(self) -> bool:
         """Do clients have to log in?"""
-        return bool(self.principals or self.tenants)
+        return bool(self.principals or self.tenants or self.identities)
 
     def words(self) -> str:
         """All options on one line, for a reader."""
