@@ -180,7 +180,7 @@ class Machine:
             ports=Ports(
                 NATIVE_PORT,
                 KAFKA_PORT,
-                OXIA_PORT if options.oxia_clients or options.oxia_scanners or options.identities else -1,
+                OXIA_PORT if options.has_oxia else -1,
                 HTTP_PORT,
                 PEER_PORT if keyed else -1,
             ),
