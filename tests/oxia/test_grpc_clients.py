@@ -18,7 +18,7 @@ from antiphon.security.passwords import credentials
 from antiphon.security.settings import Security
 from tests.node.loop_in_thread import LoopInThread
 from tests.node.real_nodes import Nodes
-from tests.security.certificates import server_files
+from tests.security.certificates import client_files, server_files
 
 SERVICE = "/io.streamnative.oxia.proto.OxiaClient/"
 
@@ -150,6 +150,65 @@ def test_tls_with_certificates(tmp_path: Path) -> None:
             assert put(channel, made.shard, b"k").status == 0
         with grpc.insecure_channel(made.address) as channel, pytest.raises(grpc.RpcError):
             put(channel, made.shard, b"k")
+    finally:
+        made.stop()
+
+
+def test_what_a_client_with_a_certificate_says_counts(tmp_path: Path) -> None:
+    """Who gives a user all the same logs in as that, and not with a wrong password."""
+    directory = tmp_path / "node-0"
+    security = Security(
+        authentication=True, tls=server_files(directory, "requested"), super_users=["User:CN=alice"]
+    )
+    certificate, key = client_files(tmp_path)
+    made = Served(tmp_path, security)
+    try:
+        made.call(made.gateway.administer(AlterUser("eve", credentials("eve's"))))
+        files = (directory / "authority.pem", key, certificate)
+        shown = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+        codes = []
+        with grpc.secure_channel(made.address, shown) as channel:
+            for said in ("", "eve:wrong", "eve:eve's", "eve:wrong", ""):
+                header = f"Basic {base64.b64encode(said.encode()).decode()}"
+                try:
+                    put(channel, made.shard, b"k", metadata=(("authorization", header),) if said else ())
+                    codes.append(grpc.StatusCode.OK)
+                except grpc.RpcError as error:
+                    codes.append(error.code())
+        unauthenticated, denied = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
+        assert codes == [grpc.StatusCode.OK, unauthenticated, denied, unauthenticated, grpc.StatusCode.OK]
+    finally:
+        made.stop()
+
+
+def test_a_stream_of_who_is_removed_ends_also_where_others_share_its_connection(tmp_path: Path) -> None:
+    made = Served(tmp_path, Security(authentication=True, super_users=["User:root"]))
+    try:
+        for name in ("alice", "eve"):
+            made.call(made.gateway.administer(AlterUser(name, credentials(name))))
+            entry = Acl(f"User:{name}", Resource.TABLE, "t", Operation.WRITE)
+            made.call(made.gateway.administer(AlterAcls((entry,))))
+        said = {
+            name: f"Basic {base64.b64encode(f'{name}:{name}'.encode()).decode()}" for name in ("alice", "eve")
+        }
+        goes_on = threading.Event()
+
+        def writes() -> Iterator[m.WriteRequest]:
+            yield m.WriteRequest(shard=made.shard, puts=[m.PutRequest(key=b"a", value=b"")])
+            goes_on.wait(20)
+
+        with grpc.insecure_channel(made.address) as channel:
+            stream = method(channel, "WriteStream", m.WriteResponse, streams="stream_stream")
+            metadata = (("authorization", said["alice"]), ("shard-id", str(made.shard)))
+            answers = stream(writes(), metadata=metadata)
+            assert next(answers).puts[0].status == 0
+            put(channel, made.shard, b"k", metadata=(("authorization", said["eve"]),))
+            made.call(made.gateway.administer(AlterUser("alice", remove=True)))
+            with pytest.raises(grpc.RpcError) as error:
+                next(answers)
+            assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            put(channel, made.shard, b"k", metadata=(("authorization", said["eve"]),))
+            goes_on.set()
     finally:
         made.stop()
 

@@ -282,18 +282,25 @@ def test_tokens(keys: Keys) -> None:
     assert identity.expires_s is not None
     assert owner.holds(identity)
     assert not owner.holds(identity._replace(expires_s=time.time() - 1))
+    assert bear(owner, keys.token(aud=["others", "antiphon"])).identity is not None
+    assert bear(owner, keys.token(nbf=int(time.time()) + 10)).identity is not None, "clocks differ"
     other = ec.generate_private_key(ec.SECP256R1())
     unsigned = jwt.encode({"sub": "carol", "exp": int(time.time()) + 60}, "", "none")
     shared = jwt.encode({"sub": "carol", "exp": int(time.time()) + 60}, keys.file.read_text()[:40], "HS256")
     for token in (
         keys.token(exp=int(time.time()) - 100),
+        keys.token(exp=int(time.time()) - 1),
+        keys.token(exp=str(int(time.time()) + 60)),
+        keys.token(exp=True),
         keys.token(exp=None),
         keys.token(aud="others"),
         keys.token(aud=None),
+        keys.token(aud=["others", 5]),
         keys.token(iss="https://others"),
         keys.token(sub=None),
         keys.token(sub=""),
         keys.token(nbf=int(time.time()) + 1000),
+        keys.token(iat=int(time.time()) + 1000),
         keys.token(other),
         unsigned,
         shared,
@@ -302,6 +309,20 @@ def test_tokens(keys: Keys) -> None:
     ):
         with pytest.raises(UnauthenticatedError, match="authentication failed"):
             bear(owner, token)
+
+
+def test_who_is_let_in_by_a_token_may_stay(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same clock says until when a token is taken, and until when whoever has shown it may stay."""
+    owner, now_s = authenticator(keys.settings), time.time()
+    token = keys.token(exp=int(now_s) + 60)
+    for late_s in (59.0, 61.0, 89.0):
+        monkeypatch.setattr("antiphon.system.wall_s", lambda late_s=late_s: int(now_s) + late_s)
+        try:
+            found = bear(owner, token).identity
+        except UnauthenticatedError:
+            found = None
+        assert (found is not None) == (late_s < 60.0)
+        assert found is None or owner.holds(found)
 
 
 def test_keys_are_read_again_when_they_change(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:

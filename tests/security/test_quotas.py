@@ -253,6 +253,26 @@ def test_a_changed_quota_counts_at_once(clock: Clock) -> None:
     asyncio.run(scenario())
 
 
+def test_a_request_waits_until_its_time_is_over_or_the_quotas_are_others() -> None:
+    async def scenario() -> None:
+        book = book_of(Quota("alice", producer_byte_rate=1.0))
+        quotas = Quotas(book)
+        quotas.follow()
+        await asyncio.wait_for(quotas.wait(0.01), 5)
+        freed, given_up = (asyncio.create_task(quotas.wait(1000.0)) for _ in range(2))
+        await asyncio.sleep(0)
+        assert quotas.muted == 2
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        assert quotas.muted == 1
+        book.put("quota", Quota("alice").key, None)
+        quotas.follow()
+        await asyncio.wait_for(freed, 5)
+        assert not quotas.muted
+
+    asyncio.run(scenario())
+
+
 def test_a_mute_ends_when_the_longest_wait_is_over() -> None:
     async def scenario() -> None:
         quotas = Quotas(AccessBook())

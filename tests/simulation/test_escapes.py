@@ -215,7 +215,7 @@ SEAMS: Final = {
     "node/logs.py": "the real file of a node's log",
     "node/injected_faults.py": "attacks on real nodes, switched on by a variable of the environment",
     "server/process.py": "the real process of a node",
-    "server/secrets.py": "looks for the file of tokens' keys, which simulated nodes have not",
+    "server/secrets.py": "looks for the file of tokens' keys; a simulated machine hands its own in",
     "security/passwords.py": "a password for people, made by a command",
     "security/tls.py": "real certificates; simulated nodes have no TLS",
     "table/rocks_manifest.py": "RocksDB opens its own files",

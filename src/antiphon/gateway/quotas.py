@@ -343,6 +343,21 @@ class Quotas:
         """For a connection whose requests are not begun for a while: what lets it go on."""
         return Mute(self._mutes, go_on)
 
+    async def wait(self, wait_s: float) -> None:
+        """Return after so many seconds, or when the quotas are others, for a request that waits by itself."""
+        waited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            if not waited.done():
+                waited.set_result(None)
+
+        mute = self.mute(go_on)
+        mute.begin(wait_s)
+        try:
+            await waited
+        finally:
+            mute.end()
+
 
 class Mute:
     """One connection whose requests are not begun until its client has waited, which whoever begins them asks (`is_on`).

@@ -49,12 +49,14 @@ class Carrier(Protocol):
 
     Attributes:
         authorization: with which the session was logged in.
+        is_shared: are there calls of others than the one whose session it is?
     """
 
     http2: "Http2"
     account: "Account"
     session: "Session"
     authorization: bytes
+    is_shared: bool
     host: str
     place: "Place"
     calls_bytes: int
@@ -63,6 +65,11 @@ class Carrier(Protocol):
     @property
     def transport(self) -> Any:
         """Its socket's."""
+        ...
+
+    @property
+    def calls_open(self) -> int:
+        """Calls that have not ended."""
         ...
 
     def give_back(self, call: "Call") -> None:
@@ -89,6 +96,7 @@ class Call:
         path: which method.
         headers: the others that the client sent, by name.
         deadline_s: by the loop's clock, when the client gives up; None: never.
+        session: who asks; None: nobody has looked.
     """
 
     def __init__(
@@ -104,6 +112,7 @@ class Call:
         self.path = path
         self.headers = headers
         self.deadline_s = deadline_s
+        self.session: Session | None = None
         self.task: asyncio.Task[None] | None = None
         self.own_bytes = 0  # that are counted for the call itself
         self.flow_bytes = 0  # that the client may not send again yet

@@ -107,7 +107,7 @@ class OxiaCalls:
         session = self._listener.session_for(connection, call.headers.get(b"authorization", b""))
         try:
             authorization = call.headers.get(b"authorization", b"")
-            if authorization and session.identity is None:
+            if authorization and not session.has_logged_in:
                 log_in(session, authorization)
         except UnauthenticatedError:
             await asyncio.sleep(FAILED_DELAY_S)
@@ -116,13 +116,14 @@ class OxiaCalls:
             raise CallFailedError(
                 UNAUTHENTICATED, "say who you are: authorization: Bearer TOKEN, or Basic USER:PASSWORD"
             )
+        call.session = session
         crowd = connection.place.take(session.rights, connection.host)
         if crowd is not None:
             raise OverloadedError(crowd.message)
         return session.rights
 
     async def _pays(self, rights: Rights, use: Use, size_bytes: int) -> None:
-        """Charge a client, which waits as long as it owes."""
+        """Charge a client, which waits as long as it owes, or until the quotas are others."""
         quotas = self._listener.quotas
         if not quotas.on:
             return
@@ -130,7 +131,7 @@ class OxiaCalls:
         owed_s = quotas.owed_s(use, payer)
         if owed_s > 0.0:
             quotas.refuses(use, payer, None)
-            await asyncio.sleep(min(owed_s, WAIT_S_MAX))
+            await quotas.wait(min(owed_s, WAIT_S_MAX))
         quotas.charge(use, payer, size_bytes, None)
 
     async def _place(self, call: Call, shard_id: int | None) -> Place:

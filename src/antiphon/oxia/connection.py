@@ -21,7 +21,14 @@ from antiphon.oxia.call import CALL_BYTES, KEPT_HEADERS, SEND_BYTES, Call, Handl
 from antiphon.oxia.events import Event, Opened, Received, Reset, Sendable
 from antiphon.oxia.http2 import ConnectionFailedError, Http2
 from antiphon.oxia.read_room import ReadRoom
-from antiphon.oxia.status import INTERNAL, UNAVAILABLE, UNIMPLEMENTED, CallFailedError, failure_of
+from antiphon.oxia.status import (
+    INTERNAL,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+    CallFailedError,
+    failure_of,
+)
 from antiphon.security.session import OPEN, Session
 
 if TYPE_CHECKING:
@@ -73,6 +80,7 @@ class OxiaConnection(asyncio.Protocol):
         self.session: Session = OPEN
         self.calls: dict[int, Call] = {}
         self.authorization = b""  # with which the session was logged in
+        self.is_shared = False  # are there calls of another session than that?
         self.host = ""
         self.calls_begun = 0
         self.received_bytes = 0
@@ -237,6 +245,11 @@ class OxiaConnection(asyncio.Protocol):
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
+    @property
+    def calls_open(self) -> int:
+        """Calls that have not ended."""
+        return len(self.calls)
+
     def _open(self, opened: Opened) -> None:
         headers = dict(opened.headers)
         kept = {name: headers[name] for name in KEPT_HEADERS if name in headers}
@@ -320,6 +333,13 @@ class OxiaConnection(asyncio.Protocol):
         self._closed(call)
         if call.task is not None:
             call.task.cancel()
+
+    def end_who_is_gone(self) -> None:
+        """End the calls of users that are gone, of tokens that have expired, on a connection of several users."""
+        for call in list(self.calls.values()):
+            if call.session is not None and not call.session.holds:
+                call.end(CallFailedError(UNAUTHENTICATED, "the user is gone, or the token has expired"))
+                self._drop(call)
 
     def give_back(self, call: Call) -> None:
         """Let the client send on, as soon as there is room."""

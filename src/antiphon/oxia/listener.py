@@ -129,6 +129,7 @@ class OxiaListener:
             return session
         connection.session = session_of(self.authenticator, connection.transport)
         connection.authorization = authorization
+        connection.is_shared = connection.calls_open > 1
         return connection.session
 
     def told_off(self, connection: OxiaConnection, why: str) -> None:
@@ -167,6 +168,8 @@ class OxiaListener:
         now_s, config = self._loop.time(), self.config
         for connection, seen in list(self.open_connections.items()):
             connection.begin_due(now_s)
+            if connection.is_shared:
+                connection.end_who_is_gone()
             if not connection.session.holds:
                 connection.abort()  # a user that is gone, a token that has expired
             elif connection.is_slow(now_s):

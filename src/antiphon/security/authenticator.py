@@ -17,7 +17,7 @@ from antiphon.security.principal import ANONYMOUS, NODE, Principal
 from antiphon.security.settings import OAuth, Security
 
 if TYPE_CHECKING:
-    from antiphon.security.tokens import TokenCheck
+    from antiphon.security.tokens import KeySource, TokenCheck
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -56,16 +56,31 @@ class Login(Protocol):
 
 
 class Authenticator:
-    """Logins to one node. `secret`: unknown users look the same to whoever does not know it."""
+    """Logins to one node.
 
-    def __init__(self, settings: Security, book: AccessBook, counters: LoginCount, secret: bytes) -> None:
+    Args:
+        settings: what the operator decided.
+        book: the users and access control lists that the node knows.
+        counters: where failed logins are counted.
+        secret: unknown users look the same to whoever does not know it.
+        token_keys: where the keys are that tokens are checked with; by default the file of the settings.
+    """
+
+    def __init__(
+        self,
+        settings: Security,
+        book: AccessBook,
+        counters: LoginCount,
+        secret: bytes,
+        token_keys: "KeySource | None" = None,
+    ) -> None:
         self.on = settings.authentication
         self.authorizer = Authorizer(book, settings.super_users, counters, on=self.on)
         self._settings = settings
         self._book = book
         self._counters = counters
         self._secret = secret
-        self._tokens = _token_check(settings.oauth)
+        self._tokens = _token_check(settings.oauth, token_keys)
         self._own = (
             passwords.credential(passwords.SHA_256, self._own_password(), secret[:16]) if self.on else None
         )
@@ -159,12 +174,12 @@ class Authenticator:
         return Identity(Principal("User", bearer.name), OAUTHBEARER, None, bearer.expires_s)
 
 
-def _token_check(settings: OAuth) -> "TokenCheck | None":
+def _token_check(settings: OAuth, keys: "KeySource | None") -> "TokenCheck | None":
     if not settings.keys:
         return None
     from antiphon.security.tokens import TokenCheck  # its library takes a while to import
 
-    return TokenCheck(settings)
+    return TokenCheck(settings, keys)
 
 
 class _Plain:

@@ -47,6 +47,11 @@ class Session:
         """May it ask for anything besides a login?"""
         return self._authenticator is None or self.identity is not None
 
+    @property
+    def has_logged_in(self) -> bool:
+        """Has it said who it is? Not who is known by a certificate, and has said nothing."""
+        return self.identity is not None and bool(self.identity.mechanism)
+
     def client(self, host: str) -> object:
         """Who shares turns with all of his other connections: a user, or, where nobody logs in, an address."""
         return self.rights.principal if self.rights.limited else f"address {host}"
@@ -83,7 +88,7 @@ class Session:
             self._login = login
             return answer
         before = self.identity
-        if before is not None and before.mechanism and before.principal != found.principal:
+        if before is not None and self.has_logged_in and before.principal != found.principal:
             raise UnauthenticatedError(FAILED)
         self.identity = found
         self.rights = self._rights()

@@ -1,8 +1,12 @@
-"""Bearer tokens: JSON Web Tokens (RFC 7519), signed with a key of a JWKS file. The library `PyJWT` checks them."""
+"""Bearer tokens: JSON Web Tokens (RFC 7519), signed with a key of a JWKS file.
+
+The library `PyJWT` checks signatures. Times are checked here, by the node's clock, which also says when a login ends.
+"""
 
 import json
+import math
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import jwt
 import structlog
@@ -16,8 +20,9 @@ ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 )  # fmt: skip
 TOKEN_BYTES_MAX: Final = 16 * 1024
-LEEWAY_S: Final = 30
+LEEWAY_S: Final = 30  # that the clock of whoever gave a token may be ahead of the node's
 CHECK_EVERY_S: Final = 1.0
+_SIGNED: Final = jwt.PyJWS()
 
 
 class Bearer(NamedTuple):
@@ -27,12 +32,44 @@ class Bearer(NamedTuple):
     expires_s: float
 
 
-class TokenCheck:
-    """Checks tokens against the keys in a file, which is read again when it has changed."""
+class KeySource(Protocol):
+    """Where the text of a JWKS stands. `name`: for the log."""
 
-    def __init__(self, settings: OAuth) -> None:
+    name: str
+
+    def stamp(self) -> object:
+        """Another value when the text has changed. Raises OSError."""
+        ...
+
+    def text(self) -> str:
+        """The text. Raises OSError, ValueError."""
+        ...
+
+
+class KeyFile:
+    """A file of keys."""
+
+    def __init__(self, file: str) -> None:
+        self.name = file
+        self._path = Path(file)
+
+    def stamp(self) -> object:
+        """See `KeySource`."""
+        stat = self._path.stat()
+        return stat.st_mtime_ns, stat.st_size
+
+    def text(self) -> str:
+        """See `KeySource`."""
+        return self._path.read_text()
+
+
+class TokenCheck:
+    """Checks tokens against keys, which are read again when they have changed. `keys`: the settings' file by default."""
+
+    def __init__(self, settings: OAuth, keys: KeySource | None = None) -> None:
         self._settings = settings
-        self._stamp: tuple[int, int] | None = None
+        self._source = keys or KeyFile(settings.keys)
+        self._stamp: object = None
         self._checked_s = -CHECK_EVERY_S
         self._keys: list[jwt.PyJWK] = []
         self._log = structlog.get_logger()
@@ -47,7 +84,7 @@ class TokenCheck:
         try:
             header = jwt.get_unverified_header(token)
             claims = self._claims(token, header.get("kid"), header.get("alg"))
-        except jwt.PyJWTError:
+        except (jwt.PyJWTError, ValueError, OverflowError, RecursionError):
             raise UnauthenticatedError("the token is not accepted") from None
         name = claims.get(self._settings.principal_claim)
         if not isinstance(name, str) or not name or not name.isprintable():
@@ -59,38 +96,55 @@ class TokenCheck:
             raise jwt.InvalidAlgorithmError(str(algorithm))
         for key in self._keys:
             if (key_id is None or key.key_id == key_id) and key.algorithm_name == algorithm:
-                settings = self._settings
-                return jwt.decode(
-                    token,
-                    key,
-                    algorithms=[algorithm],
-                    audience=settings.audience or None,
-                    issuer=settings.issuer or None,
-                    leeway=LEEWAY_S,
-                    options={
-                        "require": ["exp", *(["iss"] if settings.issuer else [])],
-                        "verify_aud": bool(settings.audience),
-                    },
-                )
+                claims = json.loads(_SIGNED.decode(token, key, [algorithm]))
+                return self._checked(claims)
         raise jwt.InvalidKeyError("no such key")
+
+    def _checked(self, claims: Any) -> dict[str, Any]:
+        """The claims of a signed token; raises jwt.PyJWTError for those that are not for this cluster, or at this time."""
+        if not isinstance(claims, dict):
+            raise jwt.DecodeError("the claims are no object")
+        issuer, audience, now_s = self._settings.issuer, self._settings.audience, system.wall_s()
+        if issuer and claims.get("iss") != issuer:
+            raise jwt.InvalidIssuerError("another issuer")
+        if audience and audience not in _texts(claims.get("aud")):
+            raise jwt.InvalidAudienceError("for others")
+        if _seconds(claims, "exp", None) <= now_s:  # as `Authenticator.holds` goes by: who is let in may stay
+            raise jwt.ExpiredSignatureError("it has expired")
+        if max(_seconds(claims, name, 0.0) for name in ("nbf", "iat")) > now_s + LEEWAY_S:
+            raise jwt.ImmatureSignatureError("it is not valid yet")
+        return claims
 
     def _read_keys(self) -> None:
         now_s = system.monotonic_s()
         if now_s - self._checked_s < CHECK_EVERY_S:
             return
         self._checked_s = now_s
-        path = Path(self._settings.keys)
+        source = self._source
         try:
-            stat = path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_size)
+            stamp = source.stamp()
             if stamp == self._stamp:
                 return
-            self._keys, left_out = _keys_of(path.read_text())
+            self._keys, left_out = _keys_of(source.text())
             self._stamp = stamp
             if left_out:
-                self._log.error("token_key_not_taken", file=str(path), keys=left_out)
+                self._log.error("token_key_not_taken", file=source.name, keys=left_out)
         except (OSError, ValueError, RecursionError, jwt.PyJWTError) as error:
-            self._log.error("token_keys_not_read", file=str(path), error=type(error).__name__)
+            self._log.error("token_keys_not_read", file=source.name, error=type(error).__name__)
+
+
+def _seconds(claims: dict[str, Any], name: str, absent: float | None) -> float:
+    """A time, in seconds since 1970; raises jwt.DecodeError for what is none, and where `absent` is None for none at all."""
+    found = claims.get(name, absent)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise jwt.DecodeError(f"{name} is no time")
+    return float(found)
+
+
+def _texts(audience: Any) -> list[str]:
+    """Whom a token is for: one text, or a list of them."""
+    found = [audience] if isinstance(audience, str) else audience
+    return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else []
 
 
 def _keys_of(text: str) -> tuple[list[jwt.PyJWK], int]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from antiphon.node.config import NodeConfig
     from antiphon.node.injected_faults import InjectedFaults
     from antiphon.oxia.listener import OxiaListener
+    from antiphon.security.tokens import KeySource
     from antiphon.table.store import StoreEngine
 
 Sockets = dict[str, socket.socket]
@@ -57,6 +58,7 @@ class Server:
         disk: where all files of the node are; the real one by default.
         faults: what a test does to this node.
         make_wal, stores: what writes the logs, and what keeps tables.
+        token_keys: where the keys are that tokens are checked with; by default the file that the config names.
         finishes_epochs: run the thread that finishes staged epochs of Spark's writes; not where there are no threads.
 
     Attributes:
@@ -78,12 +80,17 @@ class Server:
         make_wal: "Callable[..., Wal]" = WalThread,
         stores: "StoreEngine | None" = None,
         *,
+        token_keys: "KeySource | None" = None,
         finishes_epochs: bool = True,
     ) -> None:
         node = self.node = Node(config, disk, faults, make_wal, stores)
         config = node.config  # its own: some settings change while it runs
         self.authenticator = Authenticator(
-            settings_of(config), node.gateway.access, node.metrics, shared_secret(config, node.disk)
+            settings_of(config) if token_keys is None else config.security,
+            node.gateway.access,
+            node.metrics,
+            shared_secret(config, node.disk),
+            token_keys,
         )
         self.memory = memory_for_clients(config.limits, node.turn.pieces)
         add_memory_gauges(node.metrics.gauges, self.memory)

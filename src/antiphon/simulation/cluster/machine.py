@@ -20,7 +20,7 @@ from antiphon.node.config import (
     ShareGroups,
     Timings,
 )
-from antiphon.security.settings import Security
+from antiphon.security.settings import SASL_MECHANISMS, OAuth, Security
 from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
@@ -35,6 +35,7 @@ from antiphon.simulation.cluster.timing import (
     SHARE_LOCK_MS,
     SHARE_LOCKS,
 )
+from antiphon.simulation.cluster.tokens import OAUTH, TokenKeys
 from antiphon.simulation.cluster.world import (
     HTTP_PORT,
     KAFKA_PORT,
@@ -111,6 +112,7 @@ class Machine:
         self._duration_s: Duration | None = None
         self._put_in(self.disk)
         self.slow_s = 0.0  # what each group of writes takes longer
+        self.token_keys = TokenKeys()
         self.founding = True  # has the node never been started?
         self._retired = False
 
@@ -178,7 +180,7 @@ class Machine:
             ports=Ports(
                 NATIVE_PORT,
                 KAFKA_PORT,
-                OXIA_PORT if options.oxia_clients or options.oxia_scanners else -1,
+                OXIA_PORT if options.has_oxia else -1,
                 HTTP_PORT,
                 PEER_PORT if keyed else -1,
             ),
@@ -211,6 +213,8 @@ class Machine:
                 authentication=options.has_logins,
                 super_users=[f"User:{ROOT}"],
                 peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else "",
+                sasl_mechanisms=list(SASL_MECHANISMS),
+                oauth=OAUTH if options.identities else OAuth(),
             ),
         )
 
@@ -251,6 +255,7 @@ class Machine:
                 disk=self.disk,
                 stores=self._stores(process),
                 make_wal=partial(SimulatedWal, rng=process.random, took_s=self._took_s),
+                token_keys=self.token_keys,
                 finishes_epochs=False,  # it is a thread
             )
             if self._world.options.table_piece:

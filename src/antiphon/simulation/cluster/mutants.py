@@ -21,6 +21,7 @@ from antiphon.simulation.cluster.deletion_mutants import DELETION_MUTANTS
 from antiphon.simulation.cluster.disk_mutants import DISK_MUTANTS
 from antiphon.simulation.cluster.fault_mutants import FAULT_MUTANTS
 from antiphon.simulation.cluster.host_mutants import HOST_MUTANTS
+from antiphon.simulation.cluster.identity_mutants import IDENTITY_MUTANTS
 from antiphon.simulation.cluster.listener_mutants import LISTENER_MUTANTS
 from antiphon.simulation.cluster.marker_mutants import MARKER_MUTANTS
 from antiphon.simulation.cluster.midway_mutants import MIDWAY_MUTANTS
@@ -79,6 +80,7 @@ _ALL: Final = (
     *READER_MUTANTS,
     *ACCESS_MUTANTS,
     *TENANT_MUTANTS,
+    *IDENTITY_MUTANTS,
     *SETTINGS_MUTANTS,
     *TRANSACTION_MUTANTS,
     *OXIA_MUTANTS,

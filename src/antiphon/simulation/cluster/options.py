@@ -103,6 +103,9 @@ _OF_OTHERS: Final[dict[str, tuple[type[int] | type[bool], Drawn | None]]] = {
 NEEDS_NO_LOGIN: Final = tuple(one.option for one in workloads_in_order() if not one.logs_in)
 """Workloads whose clients do not know how to log in."""
 
+WITH_LOGINS: Final = ("tenants", "identities")
+"""Workloads that are drawn in worlds with `principals` only."""
+
 if TYPE_CHECKING:
     ClusterOptions = WorldOptions
 else:
@@ -129,6 +132,6 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
     if found["principals"]:  # whoever cannot log in stays away
         found |= dict.fromkeys(NEEDS_NO_LOGIN, 0)
     if not (found["principals"] and overrides.get("principals", True)):
-        found["tenants"] = 0  # they add to worlds with logins, and make no others
+        found |= dict.fromkeys(WITH_LOGINS, 0)  # they add to worlds with logins, and make no others
     same: dict[str, Any] = {"seed": seed, "profile": profile, "replicas": 3, "settle_ms": 60_000}
     return ClusterOptions(**{**same, **found, **overrides})

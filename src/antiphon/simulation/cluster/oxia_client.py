@@ -200,6 +200,7 @@ class OxiaClient:
         self._agent = agent
         self._service = service
         self._connection: Connection | None = None
+        self.metadata: dict[str, str] = {}  # of each call
 
     async def connection(self) -> Connection:
         """The connection that is used now. Raises NoEndError."""
@@ -246,7 +247,13 @@ class OxiaClient:
 
     async def begin(self, method: str, request: Message) -> tuple[Connection, int, Stream]:
         """Begin a call that has one request."""
-        connection = await self.connection()
-        stream_id, stream = connection.begin(self._service + method, {})
+        connection, stream_id, stream = await self.open_call(method)
         connection.say(stream_id, request, last=True)
+        return connection, stream_id, stream
+
+    async def open_call(self, method: str, **more: str) -> tuple[Connection, int, Stream]:
+        """Begin a call, without a request yet; `more`: metadata, with `_` for `-`. Raises NoEndError."""
+        connection = await self.connection()
+        named = {name.replace("_", "-"): value for name, value in more.items()}
+        stream_id, stream = connection.begin(self._service + method, {**self.metadata, **named})
         return connection, stream_id, stream

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.quotas import Quotas
+from antiphon.http.listener import HttpListener
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.listener import KafkaListener
 from antiphon.native import listener as native_listener
 from antiphon.native.listener import NativeListener
+from antiphon.oxia.listener import OxiaListener
 from antiphon.security.authenticator import Authenticator
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM
@@ -133,6 +135,44 @@ TENANT_MUTANTS: Final = (
         "crowd-beyond-the-listener",
         "Kafka's listener takes more connections than it may have",
         (Edit(KafkaListener, "connected", "len(self._connections) >= config.connections_max", "False"),),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "crowd-beyond-http",
+        "the HTTP listener takes more connections than it may have",
+        (Edit(HttpListener, "opened", "and len(self.open_connections) <= self.connections_max", ""),),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "crowd-beyond-oxia",
+        "Oxia's listener takes more connections than it may have",
+        (
+            Edit(
+                OxiaListener,
+                "opened",
+                "len(self.open_connections) > self.config.connections_max or not fits",
+                "not fits",
+            ),
+        ),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "crowd-has-http-for-itself",
+        "one address may have all connections that the HTTP listener takes",
+        (
+            Edit(
+                HttpListener,
+                "opened",
+                "self.addresses.enter(connection.host) and",
+                "(self.addresses.enter(connection.host) or True) and",
+            ),
+        ),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "crowd-of-oxia-is-never-gone",
+        "connections of Oxia's that have ended stay counted as those of their address",
+        (Edit(OxiaListener, "closed", "self._addresses.leave(connection.host)", "pass"),),
         options=_CROWDS,
     ),
     ClusterMutant(

@@ -55,10 +55,10 @@ class World:
         """Native addresses of all nodes."""
         return ",".join(f"node-{node_id}:{NATIVE_PORT}" for node_id in range(self.options.nodes))
 
-    def client_process(self, name: str) -> Process:
-        """A new process on a machine of its own."""
+    def client_process(self, name: str, address: str = "") -> Process:
+        """A new process on a machine of its own. `address`: an IP address, where nodes are to know it by one."""
         self._clients += 1
-        host = f"client-{self._clients}"
+        host = address or f"client-{self._clients}"
         skew, clock = self.options.client_skew_ppm / 1e6, self.stream(f"clock of {host}")
         made = Process(
             self.loop,

@@ -58,6 +58,11 @@ class WorldOptions:
         return any((self.voters_weight, self.voter_gone_weight, self.most_voters_gone_weight))
 
     @property
+    def has_oxia(self) -> bool:
+        """Do nodes speak Oxia's protocol?"""
+        return any((self.oxia_clients, self.oxia_scanners, self.identities, self.crowds))
+
+    @property
     def has_key(self) -> bool:
         """Do nodes prove that they are nodes? They have to where clients log in."""
         return self.peer_key or self.has_logins
@@ -65,7 +70,7 @@ class WorldOptions:
     @property
     def has_logins(self) -> bool:
         """Do clients have to log in?"""
-        return bool(self.principals or self.tenants)
+        return bool(self.principals or self.tenants or self.identities)
 
     def words(self) -> str:
         """All options on one line, for a reader."""

@@ -133,6 +133,8 @@ class Network:
         mine = Transport(self.medium, process, copy_context(), self.connections, here, there)
         theirs = Transport(self.medium, server.process, server.context, self.connections, there, here)
         mine.other, theirs.other = theirs, mine
+        mine.shield = theirs.shield = process.shield
+        theirs.accepted = True
         mine.reading = theirs.reading = False  # until their protocols are there
         for source, target in ((mine, theirs), (theirs, mine)):
             link = self.link(source.local[0], target.local[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from antiphon import system
 from antiphon.log.simulated_disk import SimulatedCrash
@@ -32,6 +32,16 @@ class State(Enum):
     BUSY = "busy"
     PAUSED = "paused"
     DEAD = "dead"
+
+
+class Shield(NamedTuple):
+    """What TLS would make of the connections that a client makes: nobody else reads them, and it may show a certificate.
+
+    There is no TLS in the simulated network: both ends are told that there is, and no handshake takes place.
+    `subject`: of the certificate, as `ssl.SSLSocket.getpeercert` gives it; empty: none is shown.
+    """
+
+    subject: tuple[tuple[tuple[str, str], ...], ...] = ()
 
 
 class Connection(Protocol):
@@ -64,6 +74,7 @@ class Process:
         self.connections: dict[Connection, None] = {}
         self.loop = loop
         self.descriptors = DESCRIPTORS
+        self.shield: Shield | None = None  # of the connections that it makes
         self.spent_s = 0.0  # by the step that runs now
         self._work: Random | None = None
         self.began_s = loop.now

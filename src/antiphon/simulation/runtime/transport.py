@@ -7,7 +7,7 @@ from contextvars import Context
 from typing import Any, Final
 
 from antiphon.simulation.runtime.pipe import Medium, Pipe
-from antiphon.simulation.runtime.process import Process
+from antiphon.simulation.runtime.process import Process, Shield
 
 SILENCE_S: Final = 20.0  # after which a side gives up a connection that nothing gets through
 HIGH_WATER_BYTES: Final = 64 * 1024
@@ -33,6 +33,8 @@ class Transport(transports.Transport):
         self.context = context
         self.number = number
         self.local, self.remote = local, remote
+        self.shield: Shield | None = None  # both ends have that of the process that connected
+        self.accepted = False  # is this the end of who listened?
         self.protocol: asyncio.Protocol | asyncio.BufferedProtocol
         self.out: Pipe
         self.inward: Pipe
@@ -49,7 +51,12 @@ class Transport(transports.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio."""
-        return {"peername": self.remote, "sockname": self.local}.get(name, default)
+        found: dict[str, Any] = {"peername": self.remote, "sockname": self.local}
+        if self.shield is not None:
+            found["ssl_object"] = self.shield
+            if self.accepted:
+                found["peercert"] = {"subject": self.shield.subject}
+        return found.get(name, default)
 
     def is_closing(self) -> bool:
         """See asyncio."""

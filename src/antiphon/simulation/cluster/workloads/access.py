@@ -344,16 +344,16 @@ class AccessWorkload(Workload):
     def _flood(self, node: int) -> "Flood":
         since = self.history.moment(node)
         known = since is not None and not self.history.could(since, lambda known: LIMITED not in known.quotas)
-        return Flood(self, node, judged=known)
+        return Flood(self, node, since if known else None)
 
 
 class Flood:
-    """What one connection of the user with the quota got through."""
+    """What one connection of the user with the quota got through. `since`: the node has known of it; None: it may not."""
 
-    def __init__(self, workload: AccessWorkload, node: int, *, judged: bool) -> None:
+    def __init__(self, workload: AccessWorkload, node: int, since: Moment | None) -> None:
         self._workload = workload
         self._node = node
-        self._judged = judged
+        self._since = since
         self._began_s = workload.now
         self._answered = 0
 
@@ -361,11 +361,11 @@ class Flood:
         """A node has answered another of its requests. The first one over the quota is still answered."""
         self._answered += 1
         self._workload.outcomes["floods"] += 1
-        if not self._judged:
+        if self._since is None:
             return
         passed_s = self._workload.now - self._began_s
         most = RATE * (HELD_S + FASTER * passed_s)
-        sent = (self._answered - 1) * len(FLOOD)
+        sent = (self._answered - 1 - self._workload.history.quota_changes(self._since)) * len(FLOOD)
         require(
             sent <= most,
             "quota",

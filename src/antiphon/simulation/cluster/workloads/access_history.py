@@ -4,14 +4,21 @@ A node that knows the metadata up to one version when a request begins knows no 
 comes. Whatever it decided must be right by one of the versions in between.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from antiphon.model.access import Acl, Operation, Pattern, Permission
+from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
+from antiphon.model.quotas import Quota
 from antiphon.simulation.cluster.workloads.cluster_log import ClusterLog
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
+
+
+DESCRIBED_BY: Final = frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER})
+"""Who may do one of these may describe."""
+Entity = tuple[str | None, str | None, str | None]
 
 
 class Known(NamedTuple):
@@ -22,6 +29,13 @@ class Known(NamedTuple):
     acls: frozenset[Acl]
     quotas: frozenset[str]  # users with one
     keys: frozenset[tuple[str, bytes]] = frozenset()  # users, and what their passwords are known by
+    limits: Mapping[Entity, Quota] = {}
+
+    def limit(self, name: str, *entities: Entity) -> float | None:
+        """What the first of these entities that says something of a limit says; None: none of them does."""
+        quotas = (self.limits.get(entity) for entity in entities)
+        found = (None if quota is None else quota.limits.get(name) for quota in quotas)
+        return next((limit for limit in found if limit is not None), None)
 
 
 class Moment(NamedTuple):
@@ -60,6 +74,20 @@ class AccessHistory:
                 return False
         return False
 
+    def quota_changes(self, since: Moment) -> int:
+        """How often the quotas have changed since then. Each time frees those who wait, for one request each."""
+        self._follow()
+        later = [known.limits for known in self._known if known.version > since.version]
+        before = [known.limits for known in self._known if known.version <= since.version][-1:]
+        return sum(one != other for one, other in pairwise([*before, *later]))
+
+    def first_quota_change(self, since: Moment) -> int | None:
+        """The version of the first change of the quotas after that; None: they have not changed."""
+        self._follow()
+        before = [known.limits for known in self._known if known.version <= since.version][-1]
+        later = (known for known in self._known if known.version > since.version)
+        return next((known.version for known in later if known.limits != before), None)
+
     def gone_at(self, user: str, key: bytes) -> int | None:
         """The version that took a user's password away, which had been one; None: it is one, or was none yet."""
         self._follow()
@@ -83,18 +111,24 @@ class AccessHistory:
         keys = frozenset(
             (user.name, one.stored_key) for user in book.users.values() for one in user.credentials
         )
-        return Known(version, frozenset(book.users), frozenset(book.acls.values()), limited, keys)
+        limits = {quota.entity: quota for quota in book.quotas.values()}
+        return Known(version, frozenset(book.users), frozenset(book.acls.values()), limited, keys, limits)
 
 
-def allowed(known: Known, user: str, operation: Operation, topic: str) -> bool:
-    """Kafka's rule, for READ and WRITE of topics: DENY wins, and what no entry allows is denied."""
-    found = {acl.permission for acl in known.acls if _is_about(acl, user, operation, topic)}
-    return Permission.DENY not in found and Permission.ALLOW in found
+def allowed(
+    known: Known, user: str, operation: Operation, name: str, resource: Resource = Resource.TOPIC
+) -> bool:
+    """Kafka's rule, for READ, WRITE and DESCRIBE: DENY wins, and what no entry allows is denied."""
+    forbids = {operation, Operation.ALL}
+    lets = forbids | DESCRIBED_BY if operation is Operation.DESCRIBE else forbids
+    found = [acl for acl in known.acls if acl.resource is resource and _is_about(acl, user, name)]
+    denied = any(acl.permission is Permission.DENY and acl.operation in forbids for acl in found)
+    return not denied and any(acl.permission is Permission.ALLOW and acl.operation in lets for acl in found)
 
 
-def _is_about(acl: Acl, user: str, operation: Operation, topic: str) -> bool:
-    if acl.principal not in {f"User:{user}", "User:*"} or acl.operation not in {operation, Operation.ALL}:
+def _is_about(acl: Acl, user: str, name: str) -> bool:
+    if acl.principal not in {f"User:{user}", "User:*"}:
         return False
     if acl.pattern is Pattern.PREFIXED:
-        return topic.startswith(acl.name)
-    return acl.name in {topic, "*"}
+        return name.startswith(acl.name)
+    return acl.name in {name, "*"}

@@ -18,7 +18,8 @@ from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import METADATA, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.machine import DESCRIPTORS, FEW_PLACES
 from antiphon.simulation.cluster.workloads.cluster_log import TopicHistory
-from antiphon.simulation.cluster.workloads.logins import UNKNOWN_SHARD, Asker, connect
+from antiphon.simulation.cluster.workloads.crowd_lines import HTTP, KAFKA, NATIVE, OXIA, Line, connect
+from antiphon.simulation.cluster.workloads.logins import UNKNOWN_SHARD
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import Workload, insist
 from antiphon.simulation.cluster.world import KAFKA_PORT
@@ -31,10 +32,9 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
-PLACES: Final = {
-    False: FEW_PLACES["connections"],
-    True: connection_shares(DESCRIPTORS).kafka,
-}  # of a node's listener: Kafka's?
+SHARES: Final = connection_shares(DESCRIPTORS)
+PLACES: Final = {NATIVE: FEW_PLACES["connections"], KAFKA: SHARES.kafka, HTTP: SHARES.http, OXIA: SHARES.oxia}
+"""Of a node's listeners."""
 SHARE: Final = 0.5  # of them, for one address
 ADDRESSES: Final = 3
 REFUSALS: Final = 3  # after which an address gives up
@@ -43,9 +43,11 @@ STARTS_S: Final = 5.0  # and until an address has its share
 TRIES_S: Final = 0.2
 TOLD_S: Final = 6.0  # between two lines of a node's log about connections that it refuses, at most
 REASONS: Final = {
-    False: {"too_many_connections", "too_many_connections_of_an_address"},
-    True: {"kafka connection refused"},
+    NATIVE: {"too_many_connections", "too_many_connections_of_an_address"},
+    KAFKA: {"kafka connection refused"},
+    OXIA: {"oxia_connection_closed"},
 }
+"""Lines of a node's log. Over HTTP the client is told, with status 503."""
 ROOM: Final = FEW_PLACES["topics_on_demand"]
 DEMANDED: Final = "demanded"
 OWNED: Final = "owned"
@@ -57,9 +59,9 @@ DEMANDERS: Final = 2
 
 @workload("crowds", 40, Drawn(seldom(0.06)), logs_in=False)
 class CrowdsWorkload(Workload):
-    """Clients of three addresses open more connections than a node takes, at the native and at Kafka's listener of one node
-    after the other. Others ask for topics that do not exist until no more are made on demand, and somebody makes topics by
-    request. Nodes have few places, and room for few topics on demand.
+    """Clients of three addresses open more connections than a node takes, at one listener of one node after the other; at
+    the HTTP listener where nobody else uses that. Others ask for topics that do not exist until no more are made on demand,
+    and somebody makes topics by request. Nodes have few places, and room for few topics on demand.
 
     Checked: one address never has more than its share of connections that answer, all together never more than the listener
     takes. In the end, with a listener full, nodes find each other again after their connections broke; with one address at
@@ -75,6 +77,11 @@ class CrowdsWorkload(Workload):
         super().__init__(cluster, name)
         self.history = TopicHistory(cluster)
         self.crowds: list[Crowd] = []
+        options = cluster.options
+        others = any(
+            (options.http_clients, options.readiness_monitors, options.api_clients, options.stalled_readers)
+        )
+        self._listeners = (NATIVE, KAFKA, OXIA) if others else (NATIVE, KAFKA, OXIA, HTTP)
         self._owned: list[str] = []
         self._asked_at: dict[str, int] = {}  # by name, what the node knew that was asked first
         self.outcomes = dict.fromkeys(
@@ -130,62 +137,61 @@ class CrowdsWorkload(Workload):
     async def _direct(self, process: "Process") -> None:
         draw = process.random
         while not self.stopped:
-            node, kafka = self._any_node(draw), draw.random() < 0.5
-            await self._fill(node, kafka=kafka)
+            await self._fill(self._any_node(draw), draw.choice(self._listeners))
             await asyncio.sleep(draw.uniform(0.0, 0.5))
             await self._leave(self.crowds)
             await asyncio.sleep(draw.uniform(0.0, 0.5))
         for node in range(len(self.cluster.machines)):
-            for kafka in (False, True):
-                await self._last_look(process, node, kafka=kafka)
+            for listener in self._listeners:
+                await self._last_look(process, node, listener)
 
-    async def _fill(self, node: int, *, kafka: bool) -> None:
+    async def _fill(self, node: int, listener: str) -> None:
         """All addresses take what they get; none gets more than its share, and all no more than there is."""
-        work = [crowd.process.run(crowd.fill(node, kafka=kafka)) for crowd in self.crowds]
+        work = [crowd.process.run(crowd.fill(node, listener)) for crowd in self.crowds]
         await asyncio.gather(*work)
         answered = await asyncio.gather(*(crowd.process.run(crowd.answered()) for crowd in self.crowds))
-        most = PLACES[kafka]
+        most = PLACES[listener]
         require(
             max(answered) <= int(most * SHARE) and sum(answered) <= most,
             "places-of-listener",
             -1,
-            f"node {node} answers {answered} connections of {ADDRESSES} addresses, {'Kafka' if kafka else 'native'} ones; "
+            f"node {node} answers {answered} connections of {ADDRESSES} addresses by its {listener} listener; "
             f"it takes {most}, and {int(most * SHARE)} of one address",
         )
 
     async def _leave(self, crowds: "list[Crowd]") -> None:
         await asyncio.gather(*(crowd.process.run(crowd.leave()) for crowd in crowds))
 
-    async def _last_look(self, process: "Process", node: int, *, kafka: bool) -> None:
+    async def _last_look(self, process: "Process", node: int, listener: str) -> None:
         """All is mended: who gets in at a listener that is full, and at one where one address has its share?"""
         first, *others = self.crowds
-        share, since_s = int(PLACES[kafka] * SHARE), self.now
+        share, since_s = int(PLACES[listener] * SHARE), self.now
         while len(first.held) < share and self.now - since_s < STARTS_S:  # a node may have to start yet
-            await first.process.run(first.fill(node, kafka=kafka))
+            await first.process.run(first.fill(node, listener))
             await asyncio.sleep(TRIES_S)
         has_share, since_s = len(first.held) == share, self.now
-        await self._fill(node, kafka=kafka)
-        if has_share and first.refused_s >= since_s:
+        await self._fill(node, listener)
+        if has_share and first.refused_s >= since_s and listener in REASONS:
             self.outcomes["crowd-told"] += 1
-            self._was_told(node, since_s, kafka=kafka)
-        if not kafka:
+            self._was_told(node, since_s, listener)
+        if listener == NATIVE:
             await self._peers_return(node)
         await self._leave(others)
-        await first.process.run(first.fill(node, kafka=kafka))
-        await self._gets_in(process, node, kafka=kafka, whom="strangers-in")
+        await first.process.run(first.fill(node, listener))
+        await self._gets_in(process, node, listener, whom="strangers-in")
         await self._leave([first])
-        await first.process.run(self._gets_in(first.process, node, kafka=kafka, whom="crowd-again"))
+        await first.process.run(self._gets_in(first.process, node, listener, whom="crowd-again"))
 
-    async def _gets_in(self, process: "Process", node: int, *, kafka: bool, whom: str) -> None:
+    async def _gets_in(self, process: "Process", node: int, listener: str, *, whom: str) -> None:
         async def try_it() -> bool:
             try:
-                await (await connect(process, self.host(node), kafka=kafka)).close()
+                await (await connect(process, self.host(node), listener)).close()
             except NoAnswerError:
                 return False
             return True
 
         await self._until(
-            try_it, f"{whom}: node {node} lets nobody in, Kafka's listener: {kafka}", "places-again"
+            try_it, f"{whom}: node {node} lets nobody in by its {listener} listener", "places-again"
         )
         self.outcomes[whom] += 1
 
@@ -196,7 +202,7 @@ class CrowdsWorkload(Workload):
             ends = {one.local[0], one.remote[0]}
             if self.host(node) in ends and len(ends) == 2 and ends <= hosts:
                 one.reset()
-        refill = [crowd.process.run(crowd.fill(node, kafka=False)) for crowd in self.crowds]
+        refill = [crowd.process.run(crowd.fill(node, NATIVE)) for crowd in self.crowds]
 
         async def all_there() -> bool:
             nodes = [machine.node for machine in self.cluster.machines]
@@ -206,7 +212,7 @@ class CrowdsWorkload(Workload):
         await self._until(all_there, f"node {node} and the others do not find each other again", "peers-in")
         self.outcomes["peers-in"] += 1
 
-    def _was_told(self, node: int, since_s: float, *, kafka: bool) -> None:
+    def _was_told(self, node: int, since_s: float, listener: str) -> None:
         """Does the node's log say why it refuses connections? Not judged where too much has happened since to be kept."""
         told = self.cluster.told
         has_gaps = len(told) == told.maxlen and told[0][0] > since_s - TOLD_S
@@ -214,7 +220,7 @@ class CrowdsWorkload(Workload):
             at >= since_s - TOLD_S
             and kind == "log"
             and str(facts[0]).startswith(f"{self.host(node)}#")
-            and facts[1] in REASONS[kafka]
+            and facts[1] in REASONS[listener]
             for at, kind, facts in reversed(told)
         )
         require(said, "refusal-told", -1, f"node {node} refuses connections, and its log does not say why")
@@ -328,17 +334,17 @@ class Crowd:
 
     def __init__(self, workload: CrowdsWorkload, process: "Process") -> None:
         self.process = process
-        self.held: list[Asker] = []
+        self.held: list[Line] = []
         self.refused_s = -1.0  # when it was, last
         self._workload = workload
 
-    async def fill(self, node: int, *, kafka: bool) -> None:
+    async def fill(self, node: int, listener: str) -> None:
         """Open connections to a listener, in addition to those that it has, until some are refused."""
         self.held = [one for one in self.held if not one.is_over]
         left = REFUSALS
-        while left and len(self.held) <= PLACES[kafka] * SHARE + REFUSALS:
+        while left and len(self.held) <= PLACES[listener] * SHARE + REFUSALS:
             try:
-                self.held.append(await connect(self.process, self._workload.host(node), kafka=kafka))
+                self.held.append(await connect(self.process, self._workload.host(node), listener))
                 self._workload.outcomes["crowd-in"] += 1
             except NoAnswerError:
                 self._workload.outcomes["crowd-refused"] += 1

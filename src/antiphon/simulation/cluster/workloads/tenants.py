@@ -304,9 +304,11 @@ class Meter:
         self._tenants = tenants
         self._node = node
         since = tenants.history.moment(node)
-        self._judged = since is not None and not tenants.history.could(
+        knows = since is not None and not tenants.history.could(
             since, lambda known: METERED not in known.quotas
         )
+        self._since = since if knows else None
+        self._freed = 0  # how often others' quotas have changed
         self._began_s = tenants.now
         self._answered = 0
         self._until_s = 0.0  # no answer before that
@@ -320,17 +322,20 @@ class Meter:
         self._answered += 1
         tenants.outcomes["metered"] += 1
         tenants.outcomes["told-to-wait"] += found.throttle_ms > 0
-        if self._judged:
-            self._judge()
+        if self._since is not None:
+            self._judge(self._since)
         # It waits from when the node says so, which is after it was asked.
         self._until_s = asked_s + found.throttle_ms / 1000 / FASTER if found.throttle_ms else 0.0
         return True
 
-    def _judge(self) -> None:
+    def _judge(self, since: Moment) -> None:
         now_s = self._tenants.now
         passed_s = now_s - self._began_s
         most_s = SHARE / 100 * (HELD_S + FASTER * passed_s)
-        took_s = (self._answered - 1) * LOOK_S[0] / FASTER  # by the slowest clock
+        freed, self._freed = self._freed, self._tenants.history.quota_changes(since)
+        if self._freed != freed:
+            self._until_s = 0.0
+        took_s = (self._answered - 1 - self._freed) * LOOK_S[0] / FASTER  # by the slowest clock
         require(
             took_s <= most_s and now_s >= self._until_s,
             "quota",

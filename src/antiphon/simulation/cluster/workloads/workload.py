@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from antiphon.model.metadata import ShardMeta
     from antiphon.simulation.cluster.cluster import SimulatedCluster
-    from antiphon.simulation.runtime.process import Process
+    from antiphon.simulation.runtime.process import Process, Shield
 
 Work = Callable[["Process", int], Coroutine[Any, Any, None]]
 Until = Callable[[Callable[[], bool], float, Callable[[], str]], None]
@@ -76,9 +76,17 @@ class Workload(ABC):
                 await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
                 one.resume()
 
-    def spawn(self, name: str, work: Callable[["Process"], Coroutine[Any, Any, None]]) -> None:
-        """Run one client in a process of its own."""
-        process = self.cluster.client_process(f"{self.name}-{name}")
+    def spawn(
+        self,
+        name: str,
+        work: Callable[["Process"], Coroutine[Any, Any, None]],
+        *,
+        shield: "Shield | None" = None,
+        address: str = "",
+    ) -> None:
+        """Run one client in a process of its own. `shield`: of its connections; `address`: an IP address of its own."""
+        process = self.cluster.client_process(f"{self.name}-{name}", address)
+        process.shield = shield
         self.clients.append(Client(process, process.run(work(process))))
 
     def spawn_all(self, count: int, work: Work) -> None:
