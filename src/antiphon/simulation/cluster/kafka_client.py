@@ -9,6 +9,7 @@ who asks.
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from antiphon.errors import ProtocolViolationError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH
 from antiphon.kafka.apis import APIS
+from antiphon.kafka.messages import admin as am
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.primitives import put_nullable_string
 from antiphon.kafka.schema import Message, decode, encode
@@ -25,7 +27,8 @@ REQUEST_S: Final = 3.0
 BACK_OFF_S: Final = (0.02, 0.2)
 METADATA_VERSIONS: Final = (7, 12)  # the oldest one with leader epochs, and one with topic ids
 FIRST_TOPIC_IDS: Final = 10
-METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID = 3, 10, 22
+METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID, INCREMENTAL_ALTER_CONFIGS = 3, 10, 22, 44
+SET, RESET = 0, 1
 _LENGTH: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhi")
 Address = tuple[str, int]
@@ -213,6 +216,19 @@ class KafkaClient:
         """A node to ask what any of them knows."""
         known = [self.nodes[node] for node in sorted(self.nodes)] or self._bootstrap
         return self.random.choice(known if self.random.random() < 0.8 else self._bootstrap)
+
+    async def alter_configs(
+        self, resource_type: int, name: str, values: Mapping[str, str | None], timeout_s: float = REQUEST_S
+    ) -> Any:
+        """What any node answers to IncrementalAlterConfigs of one resource (None: take it back); raises NoAnswerError."""
+        settings = [
+            am.AlterableSetting(name=one, config_operation=RESET if value is None else SET, value=value)
+            for one, value in values.items()
+        ]
+        resource = am.AlterableResource(resource_type=resource_type, resource_name=name, configs=settings)
+        request = am.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        answer = await self.ask(self.any_node(), INCREMENTAL_ALTER_CONFIGS, 1, request, timeout_s)
+        return answer.responses[0]
 
     # -- who does what ----------------------------------------------------------------------------------------------
 
