@@ -19,6 +19,7 @@ from antiphon.simulation.cluster.workloads.workload import (
     Workload,
     make_table,
     make_topic,
+    topic_named,
 )
 from antiphon.simulation.violation import require
 
@@ -65,7 +66,7 @@ class BackupWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await make_topic(self.cluster, db, TOPIC, 2)
-        topic = next(one for one in (await db.metadata()).topics if one.name == TOPIC)
+        topic = await topic_named(db, TOPIC)
         shards = await make_table(self.cluster, db, TABLE, shards=1)
         self.shard_ids = [shard.shard_id for shard in (*topic.shards, *shards)]
 

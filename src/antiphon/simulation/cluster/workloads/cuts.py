@@ -17,6 +17,7 @@ from antiphon.simulation.cluster.workloads.workload import (
     Workload,
     make_table,
     make_topic,
+    topic_named,
 )
 from antiphon.simulation.violation import require
 
@@ -63,7 +64,7 @@ class CutWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await make_topic(self.cluster, db, TOPIC, SHARDS)
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        found = await topic_named(db, TOPIC)
         self.shard_ids = [shard.shard_id for shard in found.shards]
         shards = await make_table(self.cluster, db, TABLE, shards=2)
         self.table_shards = [shard.shard_id for shard in shards]

@@ -23,7 +23,7 @@ from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.share_history import ShareHistory
 from antiphon.simulation.cluster.workloads.share_member import GROUP, TOPIC, ShareMember
 from antiphon.simulation.cluster.workloads.share_operator import ShareOperator
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist, topic_named
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import shard_of_group
@@ -69,7 +69,7 @@ class ShareGroupWorkload(KafkaWorkload):
         node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
         self.history.groups_shard = shard_of_group(node.gateway, GROUP).shard_id
         self.history.shard_ids = self.shard_ids
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        found = await topic_named(db, TOPIC)
         self.history.topic_id = found.topic_id
 
     async def _configure(self, client: KafkaClient) -> bool:
