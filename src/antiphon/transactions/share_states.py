@@ -20,10 +20,10 @@ from antiphon.model.requests import (
     Put,
     TableGet,
     TableOp,
-    TableScan,
     TableWrite,
 )
 from antiphon.model.rows import Row
+from antiphon.transactions.internal_rows import rows_between
 from antiphon.transactions.internal_table import InternalTable, shard_of_name
 from antiphon.transactions.share_rows import (
     encoded,
@@ -40,8 +40,8 @@ ABSENT: Final = -1
 TRY_S: Final = 3.0
 TRIES: Final = 3
 PAUSE_S: Final = 0.1
+WRITTEN_ROWS: Final = 500  # by one request
 WRITE_MS: Final = 3_000
-SCAN_ROWS: Final = 500
 Place = tuple[bytes, int]  # topic id, partition
 
 
@@ -111,19 +111,13 @@ class ShareStateKeeper:
                 gone.append(Delete(row.key, expected_version=row.version.id))
         if gone:
             await self._gateway.table_write(
-                TableWrite(shard_id, tuple(gone[:SCAN_ROWS]), timeout_ms=WRITE_MS)
+                TableWrite(shard_id, tuple(gone[:WRITTEN_ROWS]), timeout_ms=WRITE_MS)
             )
 
     async def rows(self, shard_id: int, group: str) -> list[Row]:
         """All share-partitions of a group."""
         start, end = state_rows(group)
-        found: list[Row] = []
-        while True:
-            reply = await self._gateway.table_scan(TableScan(shard_id, start, end, limit=SCAN_ROWS))
-            found += [row for row in reply.rows if row is not None]
-            if not reply.more or not reply.rows:
-                return found
-            start = found[-1].key + b"\x00"
+        return [row async for row in rows_between(self._gateway, shard_id, start, end)]
 
     async def forget(self, shard_id: int, group: str, topic_id: bytes) -> None:
         """Remove what is stored of a topic's partitions."""
