@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 from antiphon.backup import prune
 from antiphon.backup.create import create_backup
 from antiphon.backup.manifest import Backup, load, names_in
-from antiphon.backup.metadata import is_multi
 from antiphon.backup.verify import log_of, verify_backup
 from antiphon.errors import AntiphonError
-from antiphon.model.metadata import Kind
+from antiphon.model.metadata import Kind, is_multi
 from antiphon.simulation.cluster.backup_place import MemoryPlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.workloads.registry import workload

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.backup import cut as cuts
 from antiphon.backup.log_copy import TrimmedError, copy_state, drop_state, read_batches, read_state_file
-from antiphon.backup.metadata import is_multi
 from antiphon.errors import AntiphonError
 from antiphon.model.backup import ID_BYTES, LEASE_MS_MAX, HoldShard
+from antiphon.model.metadata import is_multi
 from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.cut_history import CutHistory, TakenCut, Write
