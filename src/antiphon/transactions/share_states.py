@@ -4,11 +4,10 @@ A leader writes a state only over the version of the row that it knows. So whoev
 has not heard of that, can store nothing once another leader has written; and what it reads tells it so.
 """
 
-import asyncio
 from typing import Final
 
 from antiphon.coordination import share_settings
-from antiphon.errors import AntiphonError, InternalError, NotLeaderError, UnavailableError, UnknownTopicError
+from antiphon.errors import InternalError, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.cluster import AskShareStates, PutShareState, SetShareSettings, ShareStates
 from antiphon.model.internal import GROUPS_TABLE
@@ -24,7 +23,7 @@ from antiphon.model.requests import (
 )
 from antiphon.model.rows import Row
 from antiphon.transactions.internal_rows import rows_between
-from antiphon.transactions.internal_table import InternalTable, shard_of_name
+from antiphon.transactions.internal_table import TRY_S, InternalTable, shard_of_name, with_tries
 from antiphon.transactions.share_rows import (
     encoded,
     group_key,
@@ -37,9 +36,6 @@ from antiphon.transactions.share_rows import (
 )
 
 ABSENT: Final = -1
-TRY_S: Final = 3.0
-TRIES: Final = 3
-PAUSE_S: Final = 0.1
 WRITTEN_ROWS: Final = 500  # by one request
 WRITE_MS: Final = 3_000
 Place = tuple[bytes, int]  # topic id, partition
@@ -155,19 +151,13 @@ class ShareStateAsker:
 
     async def ask(self, asked: AskShareStates | SetShareSettings) -> ShareStates:
         """The answer; UnknownTopicError where there is nowhere to set it. After others nobody knows what was stored."""
-        for left in reversed(range(TRIES)):
-            try:
-                return await self._ask(asked)
-            except UnknownTopicError:
-                if isinstance(asked, SetShareSettings):
-                    raise
-                rows = ((ABSENT, b""),) * len(asked.reads)
-                return ShareStates((ABSENT,) * len(asked.puts), rows)  # nobody ever asked for a group
-            except AntiphonError as error:
-                if not left or not (error.retriable or isinstance(error, NotLeaderError)):
-                    raise
-                await asyncio.sleep(PAUSE_S)
-        raise InternalError("no try was left")
+        try:
+            return await with_tries(lambda: self._ask(asked))
+        except UnknownTopicError:
+            if isinstance(asked, SetShareSettings):
+                raise
+            rows = ((ABSENT, b""),) * len(asked.reads)
+            return ShareStates((ABSENT,) * len(asked.puts), rows)  # nobody ever asked for a group
 
     async def _ask(self, asked: AskShareStates | SetShareSettings) -> ShareStates:
         leader = shard_of_name(self._gateway, GROUPS_TABLE, asked.group).leader
