@@ -2,11 +2,12 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon.kafka.apis import APIS
+from antiphon.kafka.messages import admin as m
 from antiphon.kafka.primitives import put_compact_nullable_bytes, put_compact_nullable_string, put_uvarint
 from antiphon.kafka.schema import Message, decode, encode
 from antiphon.records.builder import build_batch
@@ -76,6 +77,27 @@ async def listening(nodes: int = 1, at: int = 0, **config: Any) -> AsyncIterator
         finally:
             for client in clients:
                 client.writer.close()
+
+
+async def ask(client: RawClient, request: Message, version: int | None = None) -> Any:
+    """The answer to a request that the table of APIs has; without a version, to the newest one."""
+    api = next(api for api in APIS.values() if api.request is type(request))
+    return await client.ask(request, api.key, api.max_version if version is None else version)
+
+
+async def alter_configs(
+    client: RawClient,
+    kind: int,
+    name: str,
+    changes: Iterable[tuple[str, int, str | None]],
+    *,
+    validate_only: bool = False,
+) -> Any:
+    """What IncrementalAlterConfigs of one resource is answered with: settings, operations and values."""
+    configs = [m.AlterableSetting(name=one, config_operation=how, value=to) for one, how, to in changes]
+    resource = m.AlterableResource(resource_type=kind, resource_name=name, configs=configs)
+    request = m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    return (await client.ask(request, 44, 1)).responses[0]
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import described as d
 from antiphon.model.access import CLUSTER_NAME, Operation, Resource
-from tests.kafka.raw import RawClient, listening
+from tests.kafka.raw import RawClient, alter_configs, listening
 from tests.kafka.test_access import as_user, eves, give, secured
 from tests.kafka.test_share_groups import configure
 from tests.node.in_process import in_virtual_time
@@ -27,11 +27,8 @@ async def described(client: RawClient, broker: str) -> m.DescribedResource:
 async def alter(
     client: RawClient, broker: str, *changes: tuple[str, int, str | None], validate_only: bool = False
 ) -> int:
-    configs = [m.AlterableSetting(name=one, config_operation=how, value=to) for one, how, to in changes]
-    resource = m.AlterableResource(resource_type=LOGGER, resource_name=broker, configs=configs)
-    request = m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    answer: Any = await client.ask(request, 44, 1)
-    error: int = answer.responses[0].error_code
+    answer = await alter_configs(client, LOGGER, broker, changes, validate_only=validate_only)
+    error: int = answer.error_code
     return error
 
 

@@ -9,7 +9,7 @@ from antiphon.kafka.messages import admin as m
 from antiphon.model.access import CLUSTER_NAME, Operation, Resource
 from antiphon.model.node_settings import ALL_NODES, BY_KAFKA_NAME, NODE_SETTINGS, AlterNodeSettings
 from tests.kafka.kafka_nodes import KafkaNodes
-from tests.kafka.raw import RawClient, listening
+from tests.kafka.raw import RawClient, alter_configs, listening
 from tests.kafka.test_access import as_user, eves, give, secured
 from tests.kafka.test_consumer_groups import Member
 from tests.kafka.test_consumer_groups import a_group as consumer_group
@@ -35,10 +35,7 @@ async def described(
 async def alter(
     client: RawClient, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
 ) -> tuple[int, str | None]:
-    configs = [m.AlterableSetting(name=one, config_operation=how, value=to) for one, how, to in changes]
-    resource = m.AlterableResource(resource_type=BROKER, resource_name=name, configs=configs)
-    request = m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    answer = (await client.ask(request, 44, 1)).responses[0]
+    answer = await alter_configs(client, BROKER, name, changes, validate_only=validate_only)
     assert (answer.resource_type, answer.resource_name) == (BROKER, name)
     return answer.error_code, answer.error_message
 

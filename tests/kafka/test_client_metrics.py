@@ -20,7 +20,7 @@ from antiphon.model.client_metrics import SUBSCRIPTIONS_MAX, Subscription
 from antiphon.records.compression import compress
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.pushed import CONNECTIONS, LATENCY, data_of, gauge, histogram, number, usual
-from tests.kafka.raw import RawClient, listening
+from tests.kafka.raw import RawClient, alter_configs, listening
 from tests.kafka.test_access import as_user, eves, give, secured
 from tests.node.in_process import eventually, in_virtual_time
 
@@ -36,10 +36,7 @@ Change = tuple[str, int, str | None]
 async def alter(
     client: RawClient, name: str, *changes: Change, validate_only: bool = False
 ) -> tuple[int, str]:
-    configs = [m.AlterableSetting(name=one, config_operation=how, value=to) for one, how, to in changes]
-    resource = m.AlterableResource(resource_type=CLIENT_METRICS, resource_name=name, configs=configs)
-    request = m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    answer = (await client.ask(request, 44, 1)).responses[0]
+    answer = await alter_configs(client, CLIENT_METRICS, name, changes, validate_only=validate_only)
     return answer.error_code, answer.error_message or ""
 
 

@@ -7,23 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.apis import APIS
 from antiphon.kafka.messages import admin, groups
 from antiphon.kafka.messages import consumer_groups as m
-from antiphon.kafka.schema import Message
 from antiphon.model.metadata import Kind
 from antiphon.node.config import ConsumerGroups
 from tests.kafka.kafka_nodes import KafkaNodes
-from tests.kafka.raw import Connect, RawClient, listening
+from tests.kafka.raw import Connect, RawClient, ask, listening
 from tests.node.in_process import in_virtual_time
 
 FAST = ConsumerGroups(session_timeout_ms=3_000, max_size=3)
 BROKER = 4
-
-
-async def ask(client: RawClient, request: Message, version: int | None = None) -> Any:
-    api = next(api for api in APIS.values() if api.request is type(request))
-    return await client.ask(request, api.key, api.max_version if version is None else version)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from antiphon.kafka.messages import described as m
 from antiphon.kafka.topic_config import SOURCE_BROKER, SOURCE_DEFAULT
 from antiphon.model.node_settings import BY_KAFKA_NAME
 from antiphon.node.config import ConsumerGroups
-from tests.kafka.raw import RawClient, listening
+from tests.kafka.raw import RawClient, alter_configs, listening
 from tests.node.in_process import eventually, in_virtual_time
 
 
@@ -149,15 +149,8 @@ async def test_throttles_that_nobody_set_can_be_taken_away(kind: int, name: str)
         client = await connect()
 
         async def change(operation: int, *names: str) -> int:
-            settings = [
-                admin.AlterableSetting(
-                    name=one, config_operation=operation, value="1" if not operation else None
-                )
-                for one in names
-            ]
-            resource = admin.AlterableResource(resource_type=kind, resource_name=name, configs=settings)
-            request = admin.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-            error: int = (await client.ask(request, 44, 1)).responses[0].error_code
+            changes = [(one, operation, None if operation else "1") for one in names]
+            error: int = (await alter_configs(client, kind, name, changes)).error_code
             return error
 
         rate, replicas = "leader.replication.throttled.rate", "follower.replication.throttled.replicas"

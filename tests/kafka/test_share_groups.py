@@ -10,29 +10,24 @@ import pytest
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import SHARE_FETCH
-from antiphon.kafka.apis import APIS
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.messages import admin
 from antiphon.kafka.messages import share_groups as m
-from antiphon.kafka.schema import Message, decode, encode
+from antiphon.kafka.schema import decode, encode
 from antiphon.model.metadata import Kind
 from antiphon.node.config import ShareGroups
 from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.kafka_messages import ShareFetchResponse
 from tests.kafka.kafka_nodes import KafkaNodes
-from tests.kafka.raw import Connect, RawClient, batch, listening
+from tests.kafka.raw import Connect, RawClient, alter_configs, ask, batch, listening
 from tests.node.in_process import in_virtual_time
 
 FAST = ShareGroups(
     session_timeout_ms=3_000, max_size=3, record_lock_duration_ms=1_000, delivery_count_limit=3
 )
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+GROUP = 32
 Acks = dict[int, list[tuple[int, int, list[int]]]]  # by partition: first, last, types
-
-
-async def ask(client: RawClient, request: Message, version: int | None = None) -> Any:
-    api = next(api for api in APIS.values() if api.request is type(request))
-    return await client.ask(request, api.key, api.max_version if version is None else version)
 
 
 @dataclass
@@ -131,15 +126,10 @@ class Member:
 
 
 async def configure(client: RawClient, group: str = "g", **settings: str | None) -> int:
-    configs = [
-        admin.AlterableSetting(
-            name=f"share.{name.replace('_', '.')}", config_operation=int(value is None), value=value
-        )
-        for name, value in settings.items()
+    changes = [
+        (f"share.{name.replace('_', '.')}", int(value is None), value) for name, value in settings.items()
     ]
-    resource = admin.AlterableResource(resource_type=32, resource_name=group, configs=configs)
-    request = admin.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-    found: int = (await ask(client, request)).responses[0].error_code
+    found: int = (await alter_configs(client, GROUP, group, changes)).error_code
     return found
 
 

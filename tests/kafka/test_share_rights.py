@@ -9,10 +9,10 @@ from antiphon.kafka.messages import share_groups as m
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import Kind
 from antiphon.model.quotas import DEFAULT, Quota
-from tests.kafka.raw import batch, listening
+from tests.kafka.raw import ask, batch, listening
 from tests.kafka.test_access import as_user, eves, give, secured
 from tests.kafka.test_quotas import limit
-from tests.kafka.test_share_groups import FAST, Member, a_group, ask, configure
+from tests.kafka.test_share_groups import FAST, Member, a_group, configure
 from tests.kafka.transactional import Transactional, begun
 from tests.node.in_process import in_virtual_time
 

@@ -6,8 +6,8 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups
 from antiphon.kafka.messages import share_groups as m
 from antiphon.kafka.schema import Message
-from tests.kafka.raw import batch
-from tests.kafka.test_share_groups import Member, a_group, ask
+from tests.kafka.raw import ask, batch
+from tests.kafka.test_share_groups import Member, a_group
 from tests.node.in_process import in_virtual_time
 
 

@@ -160,6 +160,16 @@ class Nodes:
         self.processes[node_id].kill()
         self.disks[node_id] = self.disks[node_id].kill()
 
+    async def restart_all(self) -> None:
+        """End all as `kill -9` does, and start them again; returns when they are a cluster."""
+        node_ids = list(self.nodes)
+        for node_id in node_ids:
+            self.kill(node_id)
+        for node_id in node_ids:
+            await self.start(node_id)
+        for node in self.nodes.values():
+            assert await node.joined(20)
+
     async def close(self) -> None:
         """Stop all."""
         for node_id in list(self.nodes):
@@ -233,6 +243,14 @@ async def cluster_of(
         yield nodes
     finally:
         await nodes.close()
+
+
+def take_for_earlier(node: Node, reads: int) -> None:
+    """Make the coordinator, which runs on this node, take it for one that reads no later format of `__cluster`."""
+    assert node.coordinator is not None
+    assert node.coordinator.coordinator is not None
+    known = node.coordinator.coordinator.model.nodes
+    known[node.node_id] = msgspec.structs.replace(known[node.node_id], reads=reads)
 
 
 @asynccontextmanager

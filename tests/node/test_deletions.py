@@ -87,10 +87,7 @@ async def test_every_later_leader_begins_there(profile: str) -> None:
             assert await says(nodes.nodes[heir], shard_id, wanted)
             await nodes.start(leads)
             await eventually(lambda: all(shard_id in node.hosts for node in nodes.nodes.values()))
-        for node_id in range(3):
-            nodes.kill(node_id)
-        for node_id in range(3):
-            await nodes.start(node_id)
+        await nodes.restart_all()
         leads = (await nodes.leader(shard_id)).services.node_id
         assert await says(nodes.nodes[leads], shard_id, wanted)
 

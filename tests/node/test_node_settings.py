@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
-import msgspec
 import pytest
 import structlog
 
@@ -26,7 +25,7 @@ from antiphon.node import logs
 from antiphon.node.config import Cleaner, Limits, LogFiles, Member, NodeConfig, Ports, check_config
 from antiphon.node.node import Node
 from antiphon.records.intake import VALIDATIONS
-from tests.node.in_process import Nodes, ask, cluster_of, eventually, in_virtual_time
+from tests.node.in_process import Nodes, ask, cluster_of, eventually, in_virtual_time, take_for_earlier
 
 DEFAULTS = NodeConfig(cluster_id="c", node_id=0, nodes=[Member(0, "here:1")])
 
@@ -97,12 +96,7 @@ async def test_it_holds_over_restarts_and_for_nodes_that_come_later() -> None:
     async with cluster_of(3) as nodes:
         await change(nodes, limits__topics=77, cleaner__backoff_ms=50)
         await change(nodes, node=2, limits__topics=88)
-        for number in range(3):
-            nodes.kill(number)
-        for number in range(3):
-            await nodes.start(number)
-        for node in nodes.nodes.values():
-            assert await node.joined(20)
+        await nodes.restart_all()
         await eventually(lambda: [one.config.limits.topics for one in nodes.nodes.values()] == [77, 77, 88])
         assert {one.config.cleaner.backoff_ms for one in nodes.nodes.values()} == {50}
         nodes.kill(1)
@@ -138,11 +132,7 @@ async def test_what_cannot_be_changed_is_refused_with_the_reason() -> None:
 async def test_a_node_of_an_earlier_version_has_it_refused() -> None:
     async with cluster_of(1) as nodes:
         node = nodes.nodes[0]
-        coordinator = node.coordinator
-        assert coordinator is not None
-        assert coordinator.coordinator is not None
-        model = coordinator.coordinator.model
-        model.nodes[0] = msgspec.structs.replace(model.nodes[0], reads=8)
+        take_for_earlier(node, 8)
         with pytest.raises(
             InvalidRequestError, match=r"nodes 0 are of a version that goes by its node\.toml alone"
         ):

@@ -1,12 +1,11 @@
 """Subscriptions to clients' metrics: every node knows them, over restarts, and no older version passes them over."""
 
-import msgspec
 import pytest
 
 from antiphon.coordination.cluster_records import SUBSCRIPTIONS_FORMAT
 from antiphon.errors import InvalidRequestError
 from antiphon.model.client_metrics import AlterSubscription, Subscription
-from tests.node.in_process import cluster_of, eventually, in_virtual_time
+from tests.node.in_process import cluster_of, eventually, in_virtual_time, take_for_earlier
 
 SLOW = Subscription("slow", {"interval.ms": "5000", "metrics": "*"})
 
@@ -18,12 +17,7 @@ async def test_it_holds_over_restarts_and_for_nodes_that_come_later() -> None:
             AlterSubscription("slow", {**SLOW.values, "match": "client_id=a"})
         )
         await nodes.nodes[1].gateway.administer(AlterSubscription("slow", {"match": None}))
-        for number in range(3):
-            nodes.kill(number)
-        for number in range(3):
-            await nodes.start(number)
-        for node in nodes.nodes.values():
-            assert await node.joined(20)
+        await nodes.restart_all()
         known = [node.gateway.subscriptions for node in nodes.nodes.values()]
         await eventually(lambda: all(one == {"slow": SLOW} for one in known))
         nodes.kill(1)
@@ -39,11 +33,7 @@ async def test_it_holds_over_restarts_and_for_nodes_that_come_later() -> None:
 async def test_while_a_node_is_of_an_earlier_version_it_is_refused() -> None:
     async with cluster_of(1) as nodes:
         node = nodes.nodes[0]
-        shell = node.coordinator
-        assert shell is not None
-        assert shell.coordinator is not None
-        model = shell.coordinator.model
-        model.nodes[0] = msgspec.structs.replace(model.nodes[0], reads=SUBSCRIPTIONS_FORMAT - 1)
+        take_for_earlier(node, SUBSCRIPTIONS_FORMAT - 1)
         for validate_only in (True, False):
             with pytest.raises(
                 InvalidRequestError, match="nodes 0 are of a version that takes no metrics of clients"

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError, NewerFormatError
 from antiphon.model.attributes import PutAttributed
-from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put, TableOp
+from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put
 from antiphon.records.attributes import INDEXES_MAX, Attributes, unpack
-from antiphon.records.builder import build_batch
 from antiphon.records.changes import (
     VERSION,
     attributed_version,
@@ -24,7 +23,6 @@ from antiphon.records.changes import (
 from antiphon.records.sequences import key_of, numbers_in
 from antiphon.table import meta
 from antiphon.table.copying import CopiedRow, records_of
-from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import ABSENT, TableEvaluator
 from antiphon.table.index_reads import find_by_index, scan_index
 from antiphon.table.indexes import entry_key, parsed, prefix_of
@@ -33,27 +31,13 @@ from antiphon.table.outcomes import results_from_batch
 from antiphon.table.places import place_of
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState, open_state
+from tests.table.leading import LeaderAndFollower
 
 ALL = (b"", b"")
 
 
-class Leader:
-    """A leader, which sees commits when it is told to, and a follower that gets its log."""
-
-    def __init__(self, path: Path) -> None:
-        self.state = open_state(str(path / "leader"), RocksEngine())
-        self.follower = open_state(str(path / "follower"), RocksEngine())
-        self.evaluator = TableEvaluator(self.state)
-        self.log: list[bytes] = []
-        self.end = 0
-
-    def write(self, *ops: TableOp) -> Evaluation:
-        found = self.evaluator.evaluate(ops, 100)
-        if found.records:
-            self.log.append(bytes(build_batch(found.records, base_offset=self.end, leader_epoch=1)))
-            self.evaluator.appended(found, self.end)
-            self.end += len(found.records)
-        return found
+class Leader(LeaderAndFollower):
+    """What a commit comes to is the same on both, and what the indexes lead to."""
 
     def commit(self) -> None:
         self.evaluator.committed(self.end)
@@ -91,8 +75,7 @@ def named(state: TableState) -> set[tuple[str, bytes, bytes]]:
 def leader(tmp_path: Path) -> Iterator[Leader]:
     made = Leader(tmp_path)
     yield made
-    made.state.close()
-    made.follower.close()
+    made.close()
 
 
 def put(key: bytes, *indexes: tuple[str, bytes], **said: Any) -> PutAttributed:

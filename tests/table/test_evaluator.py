@@ -416,35 +416,44 @@ def in_pieces(leader: Leader, ops: list[TableOp], now_ms: int, piece: int, ends:
     return evaluation
 
 
+Requests = list[tuple[list[TableOp], int]]  # operations, and how many requests behind commits are
+
+
+def carried_out(leader: Leader, requests: Requests, piece: int) -> Iterator[tuple[int, TableOp, OpResult]]:
+    """Carry out requests, every other one in pieces if `piece` says so: when, each operation and what it came to."""
+    ends = [0]
+    for now_ms, (ops, behind) in enumerate(requests):
+        if piece and now_ms % 2:
+            evaluation = in_pieces(leader, ops, now_ms, piece, ends[1:])
+        else:
+            evaluation = leader.write(*ops, now_ms=now_ms)
+        for op, result in zip(ops, evaluation.results, strict=True):
+            yield now_ms, op, result
+        if evaluation.records:
+            assert results_from_batch(leader.log[-1]).results == tuple(evaluation.results)
+            ends.append(leader.end)
+        leader.commit(max(ends[max(0, len(ends) - 1 - behind)], leader.state.applied_offset))
+    leader.commit()
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.lists(some_op, min_size=1, max_size=5), st.integers(0, 3)), max_size=12),
     st.integers(0, 3),
 )
 def test_equals_the_plain_rules(
-    tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[list[TableOp], int]], piece: int
+    tmp_path_factory: pytest.TempPathFactory, requests: Requests, piece: int
 ) -> None:
     """Whatever is pending, the outcome is that of carrying out every operation in order, in pieces or at once."""
     model = Model()
     directory = tmp_path_factory.mktemp("e")
     with open_state(str(directory / "leader")) as state, open_state(str(directory / "follower")) as follower:
         leader = Leader(state)
-        ends = [0]
-        for now_ms, (ops, behind) in enumerate(requests):
-            if piece and now_ms % 2:
-                evaluation = in_pieces(leader, ops, now_ms, piece, ends[1:])
-            else:
-                evaluation = leader.write(*ops, now_ms=now_ms)
-            for op, result in zip(ops, evaluation.results, strict=True):
-                expected = model.carry_out(op, now_ms)
-                assert result.status == expected.status
-                if result.status == OpStatus.OK:
-                    assert result.version == expected.version
-            if evaluation.records:
-                assert results_from_batch(leader.log[-1]).results == tuple(evaluation.results)
-                ends.append(leader.end)
-            leader.commit(max(ends[max(0, len(ends) - 1 - behind)], state.applied_offset))
-        leader.commit()
+        for now_ms, op, result in carried_out(leader, requests, piece):
+            expected = model.carry_out(op, now_ms)
+            assert result.status == expected.status
+            if result.status == OpStatus.OK:
+                assert result.version == expected.version
         follower.apply(leader.log)
         for replica in (state, follower):
             rows = replica.scan(b"", b"", 1000)[0]

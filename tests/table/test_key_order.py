@@ -33,7 +33,7 @@ from antiphon.table.prepared import Prepare, PreparedTransactions
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState, open_state
 from tests.records.test_key_order import by_depth
-from tests.table.test_evaluator import Leader, Model, in_pieces
+from tests.table.test_evaluator import Leader, Model, Requests, carried_out
 
 if TYPE_CHECKING:
     from antiphon.table.evaluation import RecordInput
@@ -265,24 +265,15 @@ some_op = st.one_of(
     st.integers(0, 3),
 )
 def test_equals_the_plain_rules(
-    tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[list[TableOp], int]], piece: int
+    tmp_path_factory: pytest.TempPathFactory, requests: Requests, piece: int
 ) -> None:
     """Whatever is pending, in pieces or at once; on the leader and on a follower each row has its entry."""
     model = Ordered()
     directory = tmp_path_factory.mktemp("o")
     with opened(directory / "leader") as state, opened(directory / "follower") as follower:
-        leader, ends = Leader(state), [0]
-        for now_ms, (ops, behind) in enumerate(requests):
-            if piece and now_ms % 2:
-                evaluation = in_pieces(leader, ops, now_ms, piece, ends[1:])
-            else:
-                evaluation = leader.write(*ops, now_ms=now_ms)
-            for op, result in zip(ops, evaluation.results, strict=True):
-                assert result.status == model.carry_out(op, now_ms).status
-            if evaluation.records:
-                ends.append(leader.end)
-            leader.commit(max(ends[max(0, len(ends) - 1 - behind)], state.applied_offset))
-        leader.commit()
+        leader = Leader(state)
+        for now_ms, op, result in carried_out(leader, requests, piece):
+            assert result.status == model.carry_out(op, now_ms).status
         follower.apply(leader.log)
         for replica in (state, follower):
             assert {row.key: row.value for row in replica.scan(b"", b"", 1000)[0]} == {

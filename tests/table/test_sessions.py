@@ -25,38 +25,15 @@ from antiphon.table.copying import CopiedRow, records_of
 from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.ranges import WHOLE
-from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.session_rows import LINK, SESSION_ROW
-from antiphon.table.state import TableState, open_state
+from antiphon.table.state import TableState
+from tests.table.leading import LeaderAndFollower
 
 S, T = 11, 12
 
 
-class Leader:
-    """A leader of one replica, and a follower that gets its log."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.state = open_state(str(path / "leader"), RocksEngine())
-        self.follower = open_state(str(path / "follower"), RocksEngine())
-        self.evaluator = TableEvaluator(self.state)
-        self.log: list[bytes] = []
-        self.end = 0
-
-    def write(self, *ops: Put | Delete | PutEphemeral, atomic: bool = False) -> Evaluation:
-        found = self.evaluator.evaluate(ops, 100, atomic=atomic)
-        self.take(found)
-        return found
-
-    def take(self, found: Evaluation) -> None:
-        if found.records:
-            batch = build_batch(found.records, base_offset=self.end, leader_epoch=1)
-            self.evaluator.appended(found, self.end)
-            self.add(bytes(batch), len(found.records))
-
-    def add(self, batch: bytes, count: int = 1) -> None:
-        self.log.append(batch)
-        self.end += count
+class Leader(LeaderAndFollower):
+    """One that knows of sessions."""
 
     def open(self, session_id: int, timeout_ms: int = 5000) -> None:
         self.entry(SessionOpened(session_id, timeout_ms))
@@ -78,10 +55,6 @@ class Leader:
         if self.log:
             self.follower.apply([b"".join(self.log)])
             self.log = []
-
-    def close(self) -> None:
-        self.state.close()
-        self.follower.close()
 
 
 @pytest.fixture

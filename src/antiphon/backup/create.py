@@ -22,12 +22,11 @@ from antiphon.backup.manifest import (
     new_name,
     save,
 )
-from antiphon.backup.metadata import is_multi
 from antiphon.backup.place import Place
 from antiphon.backup.shard_copy import Copied, ShardCopy, Written
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, BackupError, UnknownShardError
-from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta, is_multi
 
 AT_ONCE: Final = 4  # shards that are copied at a time
 CUTS: Final = 3  # a cut is taken anew where a shard cannot be copied up to it

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from antiphon import system
 from antiphon.backup.log_copy import TrimmedError, read_batches
-from antiphon.backup.metadata import Metadata, being_split, is_multi, topics_of
+from antiphon.backup.metadata import Metadata, being_split, topics_of
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import (
     AccessDeniedError,
@@ -26,7 +26,7 @@ from antiphon.errors import (
     WrongKindError,
 )
 from antiphon.model.backup import NOBODY, ConfirmHold, HoldConfirmed, HoldShard, ReleaseHold, ShardHeld
-from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, TopicMeta
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, TopicMeta, is_multi
 
 LEASE_MS: Final = 1_000
 TRIES: Final = 10

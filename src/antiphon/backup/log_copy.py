@@ -24,6 +24,7 @@ from antiphon.model.backup import (
     StateCopied,
     StateFile,
 )
+from antiphon.model.body import reply_as
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import Done, Fetch, Fetched
 from antiphon.model.results import STORED
@@ -75,8 +76,7 @@ async def read_batches(
 async def log_start_of(client: AsyncClient, shard_id: int) -> tuple[int, int]:
     """Where a shard's log starts, a batch's first offset, and up to where it is committed."""
     reply, _ = await client.whole.ask_shard(shard_id, HoldShard(shard_id, NOBODY, 0))
-    if not isinstance(reply, ShardHeld):
-        raise ProtocolViolationError(f"asked where a log begins, got {type(reply).__name__}")
+    reply = reply_as(ShardHeld, reply, "where a log begins")
     return reply.log_start, reply.end
 
 
@@ -102,8 +102,7 @@ async def _fetch(client: AsyncClient, shard_id: int, at: int) -> memoryview:
                 log_start=start,
             ) from error
         raise
-    if not isinstance(reply, Fetched):
-        raise ProtocolViolationError(f"asked for batches, got {type(reply).__name__}")
+    reply = reply_as(Fetched, reply, "for batches")
     return payload
 
 
@@ -152,9 +151,7 @@ def _up_to(shard_id: int, payload: memoryview, at: int, end: int) -> tuple[memor
 async def copy_state(client: AsyncClient, shard_id: int) -> StateCopied:
     """Have the shard's leader copy the state that its log continues from."""
     reply, _ = await client.whole.ask_shard(shard_id, CopyState(shard_id), timeout_s=COPY_S)
-    if not isinstance(reply, StateCopied):
-        raise ProtocolViolationError(f"asked for a copy, got {type(reply).__name__}")
-    return reply
+    return reply_as(StateCopied, reply, "for a copy")
 
 
 async def read_state_file(

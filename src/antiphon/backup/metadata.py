@@ -44,11 +44,6 @@ def topics_of(state: ClusterState) -> list[TopicMeta]:
     return [state.topic_with_shards(name) for name in sorted(state.topics)]
 
 
-def is_multi(topic: TopicMeta) -> bool:
-    """Does every replica write?"""
-    return topic.config.get("writers") == "multi" or any(shard.origins for shard in topic.shards)
-
-
 def being_split(state: ClusterState) -> list[ShardMeta]:
     """Shards that are being split off others."""
     return [record.meta for record in state.shards.values() if record.meta.split is not None]

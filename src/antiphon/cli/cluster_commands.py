@@ -147,10 +147,7 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
         raise InvalidRequestError(f"node {node.id} is running already (pid {pid})")
     sockets = supervisor.bind_again(node)
     node_conf = node_process.prepare(cluster, node)
-    pid, pipe = supervisor.fork_node(directory, lambda ready: node_process.run(node_conf, sockets, ready), [])
-    supervisor.close_sockets([sockets])
-    with progress(f"starting node {node.id}"):
-        alone = supervisor.wait_ready({node.id: pipe})
+    pid, alone = node_process.start(node, node_conf, sockets)
     if alone:
         typer.echo(
             f"antiphon: node {node.id} runs but reaches no coordinator yet: start the other nodes too",

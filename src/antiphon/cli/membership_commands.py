@@ -231,18 +231,14 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
         )
     node = new_node(directory, cluster)
     sockets = _bind(cluster, node)
-    node_dir = Path(node.dir)
     config = node_process.prepare(cluster, node)
     # Written down before it runs: whatever happens to this process, the cluster's other commands know of the node.
     cluster.nodes.append(node)
     save_cluster(directory, cluster)
-    pid, pipe = supervisor.fork_node(node_dir, lambda ready: node_process.run(config, sockets, ready), [])
-    supervisor.close_sockets([sockets])
-    with progress(f"starting node {node.id}"):
-        alone = supervisor.wait_ready({node.id: pipe})
+    pid, alone = node_process.start(node, config, sockets)
     if alone:
         raise AntiphonError(
-            f"node {node.id} runs (pid {pid}) but reaches no coordinator; see {node_dir}/node.log"
+            f"node {node.id} runs (pid {pid}) but reaches no coordinator; see {Path(node.dir)}/node.log"
         )
     if as_json:
         print_json(

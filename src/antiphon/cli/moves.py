@@ -30,23 +30,38 @@ def wait_for_moves(db: "antiphon.Client", concerns: Concern, timeout_s: float) -
 
     Raises TimedOutError, saying what the first of them waits for.
     """
-    deadline = time.monotonic() + timeout_s
-    most, said, said_at = 0, "", 0.0
-    time.sleep(POLL_S)  # nodes hear one after the other of what was decided just now
-    while True:
+    most = 0
+
+    def look() -> str:
+        nonlocal most
         cluster = db.metadata()
         moving = [each for each in shards_on_their_way(cluster) if concerns(*each)]
-        if not moving:
-            return most
         most = max(most, len(moving))
-        words = f"{len(moving)} of {most} shards on their way; {_waits_for(cluster, *moving[0])}"
-        now = time.monotonic()
+        if not moving:
+            return ""
+        return f"{len(moving)} of {most} shards on their way; {_waits_for(cluster, *moving[0])}"
+
+    tell_until_done(look, timeout_s, "It goes on by itself; `antiphon shard list` shows how far it is")
+    return most
+
+
+def tell_until_done(look: Callable[[], str], timeout_s: float, then: str) -> None:
+    """Tell on stderr what `look` says that is waited for, until it says nothing.
+
+    Raises TimedOutError, with the last words and what to know then.
+    """
+    deadline = time.monotonic() + timeout_s
+    said, said_at = "", 0.0
+    while True:
+        time.sleep(POLL_S)  # nodes hear one after the other of what was decided just now
+        words, now = look(), time.monotonic()
+        if not words:
+            return
         if words != said and now - said_at >= SAY_EVERY_S:
             typer.echo(words, err=True)
             said, said_at = words, now
         if now > deadline:
-            raise TimedOutError(f"{words}. It goes on by itself; `antiphon shard list` shows how far it is")
-        time.sleep(POLL_S)
+            raise TimedOutError(f"{words}. {then}")
 
 
 def _waits_for(cluster: ClusterMeta, topic: str, shard: ShardMeta) -> str:

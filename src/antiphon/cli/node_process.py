@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from antiphon.cli.output import progress
 from antiphon.client.local_folder import LocalClusterFile, LocalNode
 from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
 from antiphon.records.intake import DEFAULT, FULL
 from antiphon.security.exposure import is_loopback
 from antiphon.security.private_files import private_folder
+from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import hand_out_key
 from antiphon.tools.secure_folder import new_security, secure_node
 from antiphon.tools.supervisor import Sockets
@@ -54,6 +56,15 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         ports=ports,
         security=new_security(cluster),
     )
+
+
+def start(node: LocalNode, config: NodeConfig, sockets: Sockets) -> tuple[int, bool]:
+    """Start a node in the background; returns its pid, and whether it reaches no coordinator yet."""
+    pid, pipe = supervisor.fork_node(Path(node.dir), lambda ready: run(config, sockets, ready), [])
+    supervisor.close_sockets([sockets])
+    with progress(f"starting node {node.id}"):
+        alone = supervisor.wait_ready({node.id: pipe})
+    return pid, bool(alone)
 
 
 def _port(address: str) -> int:

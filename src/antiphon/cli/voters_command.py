@@ -1,6 +1,5 @@
 """`antiphon node voters`: who votes in `__cluster`, where all metadata is, and how that changes."""
 
-import time
 from typing import Annotated, Any, Final
 
 import typer
@@ -8,11 +7,11 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, node_app, server_addresses
 from antiphon.cli.membership_commands import TimeoutOption, WaitOption
-from antiphon.cli.moves import POLL_S, SAY_EVERY_S, WAIT_S, listed
+from antiphon.cli.moves import WAIT_S, listed, tell_until_done
 from antiphon.cli.output import print_json, print_table, reports_errors, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.client.moves import is_on_its_way
-from antiphon.errors import AntiphonError, TimedOutError, UnavailableError
+from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, ShardMeta
 from antiphon.model.requests import AlterVoters
 
@@ -73,22 +72,17 @@ def _voters(cluster: ClusterMeta) -> ShardMeta:
 
 def _wait(db: "antiphon.Client", timeout_s: float) -> None:
     """Tell on stderr how far the change is until it is done. Raises TimedOutError."""
-    deadline = time.monotonic() + timeout_s
-    said, said_at = "", 0.0
-    while True:
-        time.sleep(POLL_S)
+
+    def look() -> str:
         cluster = db.metadata()
         voters = _voters(cluster)
-        if not is_on_its_way(voters):
-            return
-        words, now = _waits_for(cluster, voters), time.monotonic()
-        if words != said and now - said_at >= SAY_EVERY_S:
-            typer.echo(words, err=True)
-            said, said_at = words, now
-        if now > deadline:
-            raise TimedOutError(
-                f"{words}. It goes on by itself: `antiphon node voters` shows how far it is, `--cancel` takes it back"
-            )
+        return _waits_for(cluster, voters) if is_on_its_way(voters) else ""
+
+    tell_until_done(
+        look,
+        timeout_s,
+        "It goes on by itself: `antiphon node voters` shows how far it is, `--cancel` takes it back",
+    )
 
 
 def _waits_for(cluster: ClusterMeta, voters: ShardMeta) -> str:

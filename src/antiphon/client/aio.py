@@ -31,13 +31,13 @@ from antiphon.client.values import Values
 from antiphon.client.whole_cluster import WholeCluster
 from antiphon.errors import (
     AntiphonError,
-    ProtocolViolationError,
     TimedOutError,
     TopicExistsError,
     UnavailableError,
     UnknownTopicError,
     UnreachableError,
 )
+from antiphon.model.body import reply_as
 from antiphon.model.findings import StartScrub
 from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
 from antiphon.model.requests import (
@@ -364,9 +364,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
     ) -> StatusReply:
         """One node's view of its replicas, or of what `of` asks. Raises UnavailableError if it cannot be reached."""
         reply = await self._ask_node(node_id, of or GetStatus(), timeout_s)
-        if not isinstance(reply, StatusReply):
-            raise ProtocolViolationError(f"asked for a status, got {type(reply).__name__}")
-        return reply
+        return reply_as(StatusReply, reply, "for a status")
 
     async def _ask_node(self, node_id: int, body: Any, timeout_s: float | None) -> Any:
         if self._cluster.meta is None:

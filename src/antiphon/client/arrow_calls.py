@@ -17,7 +17,8 @@ from antiphon.client.table_core import TableCore
 from antiphon.client.table_scan import SCAN_ROWS
 from antiphon.client.topic_reads import Span, TopicReads
 from antiphon.client.topic_writer import BYTES_PER_BATCH, now_ms
-from antiphon.errors import InvalidRequestError, ProtocolViolationError, WrongKindError
+from antiphon.errors import InvalidRequestError, WrongKindError
+from antiphon.model.body import reply_as
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import AppendBatch, Appended, Put, TableScan
 
@@ -178,8 +179,7 @@ class TopicArrow(TopicReads):
         for batch in batches:
             request = AppendBatch(shard_id, None, int(timeout_s * 1000))
             reply, _ = await self._cluster.call_shard(shard_id, request, (batch,), timeout_s=timeout_s)
-            if not isinstance(reply, Appended):
-                raise ProtocolViolationError(f"asked for an append, got {type(reply).__name__}")
+            reply = reply_as(Appended, reply, "for an append")
 
 
 class TableArrow(Handle):

@@ -30,6 +30,7 @@ from antiphon.errors import (
     UnreachableError,
     WrongShardError,
 )
+from antiphon.model.body import reply_as
 from antiphon.model.metadata import ClusterMeta, TopicMeta
 from antiphon.model.requests import GetMetadata, MetadataReply, NewProducerId, ProducerId
 from antiphon.security.account import Account
@@ -372,9 +373,7 @@ class Cluster:
 
     async def _new_producer_id(self) -> int:
         reply = await self.call_any(NewProducerId(), timeout_s=30.0)
-        if not isinstance(reply, ProducerId):
-            raise ProtocolViolationError(f"asked for a producer id, got {type(reply).__name__}")
-        return reply.producer_id
+        return reply_as(ProducerId, reply, "for a producer id").producer_id
 
     async def close(self) -> None:
         """Close every connection; requests that are open fail. A second close does nothing."""

@@ -14,6 +14,7 @@ from antiphon.errors import (
     TimedOutError,
     UnavailableError,
 )
+from antiphon.model.body import reply_as
 from antiphon.model.groups import GetGroups, GroupsReply, GroupState
 from antiphon.model.node_settings import GetNodeSettings, NodeSettingsReply
 from antiphon.model.transactions import (
@@ -38,8 +39,7 @@ async def all_transactions(
     found: list[TransactionState] = []
     while True:
         reply = await ask(ListTransactions(found[-1].transactional_id if found else ""))
-        if not isinstance(reply, TransactionsReply):
-            raise ProtocolViolationError(f"asked for transactions, got {type(reply).__name__}")
+        reply = reply_as(TransactionsReply, reply, "for transactions")
         found.extend(reply.rows)
         if not reply.more or not reply.rows:
             return tuple(found)
@@ -89,8 +89,7 @@ class Coordinators:
             return known
         asked = FindCoordinator(name, is_group)
         reply = await self._cluster.call_any(asked, timeout_s=max(0.01, pauses.left_s()))
-        if not isinstance(reply, CoordinatedBy):
-            raise ProtocolViolationError(f"asked for a coordinator, got {type(reply).__name__}")
+        reply = reply_as(CoordinatedBy, reply, "for a coordinator")
         while not self._cluster.knows_shard(reply.shard_id):
             await self._cluster.refresh_from_all()
             if not self._cluster.knows_shard(reply.shard_id):
@@ -117,9 +116,7 @@ class Coordinators:
 
     async def _groups(self, node_id: int, asked: GetGroups, timeout_s: float) -> GroupsReply:
         reply = await self._of_node(node_id, asked, timeout_s)
-        if not isinstance(reply, GroupsReply):
-            raise ProtocolViolationError(f"asked for groups, got {type(reply).__name__}")
-        return reply
+        return reply_as(GroupsReply, reply, "for groups")
 
     async def _of_node(self, node_id: int, asked: Any, timeout_s: float) -> Any:
         try:
@@ -135,9 +132,7 @@ class Coordinators:
     async def node_settings(self, node_id: int, *, timeout_s: float) -> NodeSettingsReply:
         """A node's settings that can be changed while it runs, and what is set for others. Raises UnavailableError."""
         reply = await self._of_node(node_id, GetNodeSettings(), timeout_s)
-        if not isinstance(reply, NodeSettingsReply):
-            raise ProtocolViolationError(f"asked for settings, got {type(reply).__name__}")
-        return reply
+        return reply_as(NodeSettingsReply, reply, "for settings")
 
 
 class CoordinatedCalls(ABC):

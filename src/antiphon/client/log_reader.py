@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from antiphon.client.cluster import Cluster
-from antiphon.errors import InvalidRequestError, ProtocolViolationError
+from antiphon.errors import InvalidRequestError
+from antiphon.model.body import reply_as
 from antiphon.model.requests import Fetch, Fetched, ListOffset, OffsetReply
 from antiphon.records.aborted import without_aborted
 from antiphon.records.batch import iter_batches
@@ -20,9 +21,7 @@ EARLIEST: Final = -2
 async def list_offset(cluster: Cluster, shard_id: int, timestamp_ms: int, timeout_s: float) -> OffsetReply:
     """Offset by timestamp; LATEST: the end of what is committed, EARLIEST: the first that is still there."""
     reply, _ = await cluster.call_shard(shard_id, ListOffset(shard_id, timestamp_ms), timeout_s=timeout_s)
-    if not isinstance(reply, OffsetReply):
-        raise ProtocolViolationError(f"asked for an offset, got {type(reply).__name__}")
-    return reply
+    return reply_as(OffsetReply, reply, "for an offset")
 
 
 def committed_end(reply: OffsetReply) -> int:
@@ -44,8 +43,7 @@ async def fetch(
     reply, payload = await cluster.call_shard(
         shard_id, Fetch(shard_id, offset, max_bytes, wait_ms, isolation), timeout_s=timeout_s + wait_ms / 1000
     )
-    if not isinstance(reply, Fetched):
-        raise ProtocolViolationError(f"asked for batches, got {type(reply).__name__}")
+    reply = reply_as(Fetched, reply, "for batches")
     return reply, payload
 
 

@@ -29,6 +29,7 @@ from antiphon.errors import (
     ProtocolViolationError,
     TimedOutError,
 )
+from antiphon.model.body import reply_as
 from antiphon.model.requests import AppendBatch, Appended
 from antiphon.model.rows import Version
 from antiphon.model.transactions import (
@@ -110,8 +111,7 @@ class AsyncProducer(StartsAndCloses):
             reply = await self.ask(
                 InitProducer(self.name, int(self.transaction_timeout_s * 1000), *had), self.name
             )
-            if not isinstance(reply, InitializedProducer):
-                raise ProtocolViolationError(f"asked for a producer, got {type(reply).__name__}")
+            reply = reply_as(InitializedProducer, reply, "for a producer")
             self._identity = Identity(reply.producer_id, reply.producer_epoch)
             self.sequences.clear()
             self._is_stale = False

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from antiphon.client import log_reader
 from antiphon.client.cluster import Cluster
-from antiphon.errors import ProtocolViolationError
+from antiphon.model.body import reply_as
 from antiphon.model.requests import AppendBatch, Appended, Fetched, OffsetReply, TableWrite, TableWritten
 from antiphon.wire.frames import Buffer
 
@@ -57,16 +57,12 @@ class RawRequests(ABC):
         limit_s = self._time(timeout_s)
         request = AppendBatch(shard_id, expected_offset, int(limit_s * 1000))
         reply, _ = await self._cluster.call_shard(shard_id, request, (batch,), timeout_s=limit_s)
-        if not isinstance(reply, Appended):
-            raise ProtocolViolationError(f"asked for an append, got {type(reply).__name__}")
-        return reply
+        return reply_as(Appended, reply, "for an append")
 
     async def write_raw(self, request: TableWrite, *, timeout_s: float | None = None) -> TableWritten:
         """Send one TableWrite that the caller numbered. It is repeated when a connection is lost."""
         reply, _ = await self._cluster.call_shard(request.shard_id, request, timeout_s=self._time(timeout_s))
-        if not isinstance(reply, TableWritten):
-            raise ProtocolViolationError(f"asked for a table write, got {type(reply).__name__}")
-        return reply
+        return reply_as(TableWritten, reply, "for a table write")
 
     async def new_producer_id(self) -> int:
         """A producer id that no other producer has."""

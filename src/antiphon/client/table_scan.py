@@ -11,7 +11,8 @@ import msgspec
 from antiphon import tracing
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.table_writer import OP_OVERHEAD_BYTES
-from antiphon.errors import ProtocolViolationError, WrongShardError
+from antiphon.errors import WrongShardError
+from antiphon.model.body import reply_as
 from antiphon.model.metadata import KeyRanges
 from antiphon.model.requests import TableRows, TableScan
 from antiphon.model.rows import Row
@@ -83,8 +84,7 @@ class RangeScan:
     async def _page(self, shard_id: int, hashes: tuple[int, ...]) -> tuple[Sequence[Row], bool]:
         request = msgspec.structs.replace(self._request, shard_id=shard_id, hashes=hashes)
         reply, _ = await self._cluster.call_shard(shard_id, request, timeout_s=self._timeout_s)
-        if not isinstance(reply, TableRows):
-            raise ProtocolViolationError(f"asked for rows, got {type(reply).__name__}")
+        reply = reply_as(TableRows, reply, "for rows")
         rows = [row for row in reply.rows if row is not None]
         return rows, reply.more and bool(rows)
 

@@ -29,6 +29,7 @@ from antiphon.errors import (
     VersionMismatchError,
     WrongShardError,
 )
+from antiphon.model.body import reply_as
 from antiphon.model.requests import Check, Delete, OpStatus, Put, TableWritten
 from antiphon.model.rows import Row, Version
 from antiphon.model.table_transactions import (
@@ -334,8 +335,7 @@ class TableSteps(ABC):
             ) from error
         except KeyLockedError as error:
             raise KeyLockedError(f"{error.message}: begin the transaction again") from error
-        if not isinstance(reply, ReadsChecked):
-            raise ProtocolViolationError(f"asked whether reads are still so, got {type(reply).__name__}")
+        reply = reply_as(ReadsChecked, reply, "whether reads are still so")
         if reply.changed:
             raise _changed(seen, *reply.changed[0])
 

@@ -11,6 +11,7 @@ import re2
 
 from antiphon.coordination.cluster_records import SUBSCRIPTIONS_FORMAT
 from antiphon.coordination.ledger import Ledger
+from antiphon.coordination.state import refuse_earlier
 from antiphon.errors import InvalidRequestError
 from antiphon.model.client_metrics import (
     DEFAULTS,
@@ -66,12 +67,11 @@ def alter(ledger: Ledger, request: AlterSubscription) -> None:
     model, name = ledger.model, request.name
     check_name(name)
     check_values(request.config)
-    old = [known.node_id for known in model.nodes.values() if known.reads < SUBSCRIPTIONS_FORMAT]
-    if old:
-        raise InvalidRequestError(
-            f"nodes {', '.join(map(str, sorted(old)))} are of a version that takes no metrics of clients: upgrade "
-            "them first (`antiphon upgrade --check`)"
-        )
+    refuse_earlier(
+        model,
+        SUBSCRIPTIONS_FORMAT,
+        "are of a version that takes no metrics of clients: upgrade them first (`antiphon upgrade --check`)",
+    )
     known = model.subscriptions
     before = known.get(name, Subscription(name, {}))
     after = changed(before, request.config)

@@ -15,6 +15,7 @@ from antiphon.coordination.election import Election
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication
 from antiphon.coordination.self_led import is_self_led
+from antiphon.coordination.state import refuse_earlier
 from antiphon.errors import InvalidRequestError, StaleTermError, UnknownShardError
 from antiphon.model.cluster import DeleteBefore
 from antiphon.model.metadata import ShardMeta
@@ -36,12 +37,11 @@ def delete_before(
         raise InvalidRequestError(f"shard {request.shard_id} keeps its deletions itself")
     if request.before < 0:
         raise InvalidRequestError(f"records are deleted before an offset, not before {request.before}")
-    old = [node.node_id for node in model.nodes.values() if node.reads < DELETION_FORMAT]
-    if old:
-        raise InvalidRequestError(
-            f"nodes {', '.join(map(str, sorted(old)))} are of a version that knows no deletions inside of batches: "
-            "upgrade them first"
-        )
+    refuse_earlier(
+        model,
+        DELETION_FORMAT,
+        "are of a version that knows no deletions inside of batches: upgrade them first",
+    )
     if meta.term != request.term:
         raise StaleTermError(
             f"shard {request.shard_id} is in term {meta.term}; the deletion was asked for in term {request.term}"

@@ -5,6 +5,7 @@ Values are checked here by the table of `model.node_settings`, so that none is r
 
 from antiphon.coordination.cluster_records import SETTINGS_FORMAT
 from antiphon.coordination.ledger import Ledger
+from antiphon.coordination.state import refuse_earlier
 from antiphon.errors import InvalidRequestError
 from antiphon.model.node_settings import ALL_NODES, AlterNodeSettings, NodeSettings, changed, check_settings
 
@@ -16,12 +17,11 @@ def alter(ledger: Ledger, request: AlterNodeSettings) -> None:
     if node != ALL_NODES and node not in model.nodes:
         known = ", ".join(map(str, sorted(model.nodes))) or "none"
         raise InvalidRequestError(f"there is no node {node}; there are {known} (`antiphon node list`)")
-    old = [known.node_id for known in model.nodes.values() if known.reads < SETTINGS_FORMAT]
-    if old:
-        raise InvalidRequestError(
-            f"nodes {', '.join(map(str, sorted(old)))} are of a version that goes by its node.toml alone: upgrade them "
-            "first (`antiphon upgrade --check`)"
-        )
+    refuse_earlier(
+        model,
+        SETTINGS_FORMAT,
+        "are of a version that goes by its node.toml alone: upgrade them first (`antiphon upgrade --check`)",
+    )
     before = model.node_settings.get(node, NodeSettings(node, {}))
     after = changed(before, request.config)
     if after != before and not request.validate_only:

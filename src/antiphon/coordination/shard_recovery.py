@@ -26,7 +26,7 @@ from antiphon.coordination.profiles import Replication
 from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.coordination.recovery import next_mark
 from antiphon.coordination.self_led import is_self_led
-from antiphon.coordination.state import has_leader
+from antiphon.coordination.state import has_leader, refuse_earlier
 from antiphon.coordination.timers import Timers
 from antiphon.errors import InvalidRequestError, UnavailableError, UnknownShardError
 from antiphon.model.metadata import ShardMeta, ShardRecovery
@@ -71,7 +71,6 @@ class ShardRecoveries:
     def _check(self, record: ShardRecord, options: Replication, request: RecoverShard) -> None:
         meta, node = record.meta, request.node
         name = f"shard {meta.shard_id}"
-        old = [one.node_id for one in self._model.nodes.values() if one.reads < RECOVERED_FORMAT]
         if options.is_multi:
             raise InvalidRequestError(
                 f"every replica of {name} takes writes (writers=multi), so any one that is left serves it: there is nothing "
@@ -82,11 +81,11 @@ class ShardRecoveries:
                 f"min.live={options.min_live} lets nobody write with the one replica that would be left of {name}: set "
                 "min.live=1 (`antiphon topic alter NAME --config min.live=1`), and back when it has its replicas again"
             )
-        if old:
-            raise InvalidRequestError(
-                f"nodes {', '.join(map(str, sorted(old)))} are of a version that knows no recovery of a shard: upgrade "
-                "or remove them first"
-            )
+        refuse_earlier(
+            self._model,
+            RECOVERED_FORMAT,
+            "are of a version that knows no recovery of a shard: upgrade or remove them first",
+        )
         if meta.split is not None:
             raise InvalidRequestError(
                 f"{name} is being split off another one, and holds nothing of its own yet"

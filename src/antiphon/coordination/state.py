@@ -31,6 +31,7 @@ from antiphon.coordination.cluster_records import (
     UnreadableError,
     read_record,
 )
+from antiphon.errors import InvalidRequestError
 from antiphon.invariants import InvariantError
 from antiphon.model.access import AccessBook
 from antiphon.model.client_metrics import Subscription, put_subscription
@@ -366,3 +367,10 @@ def majority(ensemble: tuple[int, ...]) -> int:
 def has_leader(meta: ShardMeta) -> bool:
     """Does the shard have a leader that answered?"""
     return meta.status == ShardStatus.ONLINE and meta.leader != ABSENT_NODE
+
+
+def refuse_earlier(state: ClusterState, reads: int, lacks: str) -> None:
+    """Raise InvalidRequestError where a node reads no records of this format. `lacks`: of its version, and what to do."""
+    old = sorted(node.node_id for node in state.nodes.values() if node.reads < reads)
+    if old:
+        raise InvalidRequestError(f"nodes {', '.join(map(str, old))} {lacks}")

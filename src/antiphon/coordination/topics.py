@@ -17,7 +17,7 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
 from antiphon.coordination.profiles import FIXED, Replication, normal_name, replication_of
 from antiphon.coordination.profiles import check as check_replication
-from antiphon.coordination.state import ClusterState
+from antiphon.coordination.state import ClusterState, refuse_earlier
 from antiphon.errors import (
     InvalidRequestError,
     TopicExistsError,
@@ -194,11 +194,11 @@ def _check_sorting(topic: TopicMeta, config: Mapping[str, str]) -> None:
 
 def check_all_read(state: ClusterState, config: Mapping[str, str]) -> None:
     """Refuse settings with which nodes of an older version would write rows that lack something."""
-    old = [node.node_id for node in state.nodes.values() if node.reads < ORDER_FORMAT]
-    if old and is_hierarchical(config):
-        raise InvalidRequestError(
-            f"nodes {', '.join(map(str, sorted(old)))} have a version that knows no {KEY_SORTING}=hierarchical: upgrade "
-            "them first, or leave it out"
+    if is_hierarchical(config):
+        refuse_earlier(
+            state,
+            ORDER_FORMAT,
+            f"have a version that knows no {KEY_SORTING}=hierarchical: upgrade them first, or leave it out",
         )
 
 

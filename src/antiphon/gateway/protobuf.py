@@ -152,17 +152,16 @@ def decode(
 class Decoding(Generic[M]):
     """Reads a client's message in pieces. `message` has what was read; it is whole when `step` has returned True."""
 
-    def __init__(self, kind: type[M], data: bytes, piece: int = PIECE_FIELDS) -> None:
+    def __init__(self, kind: type[M], data: bytes) -> None:
         self.message = kind()
         self._reader = _Reader(data, INNER_FIELDS_MAX)
-        self._piece = piece
         self._at = self._fields = 0
 
     def step(self) -> bool:
         """Read another piece; was it the last one? Raises BadMessageError."""
         end = len(self._reader.data)
-        self._at, left = self._reader.fields(self.message, self._at, end, self._piece)
-        self._fields += self._piece - left
+        self._at, left = self._reader.fields(self.message, self._at, end, PIECE_FIELDS)
+        self._fields += PIECE_FIELDS - left
         if self._fields > FIELDS_MAX:
             raise _too_many(FIELDS_MAX)
         return self._at >= end

@@ -51,10 +51,10 @@ class _Place(NamedTuple):
 
 
 class LogCheck:
-    """One pass over a log. `offset`: everything before it was looked at."""
+    """One pass over a log."""
 
-    def __init__(self, log: "ShardLog", offset: int = 0) -> None:
-        self.offset = offset
+    def __init__(self, log: "ShardLog") -> None:
+        self.offset = 0  # everything before it was looked at
         self._log = log
         self._place: _Place | None = None
 

@@ -20,6 +20,7 @@ from antiphon.errors import (
     TopicExistsError,
     UnavailableError,
 )
+from antiphon.gateway.answers import awaited
 from antiphon.model.cluster import (
     LIVE_SETS_MAX,
     Command,
@@ -309,20 +310,12 @@ class ClusterAgent:
         return min(pause_s * 2, RETRY_MAX_S)
 
     async def _ask(self, body: Any, timeout_s: float) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def answered(reply: Any) -> None:
-            if not future.done():
-                future.set_result(reply)
-
-        self._node.ask_coordinator(self.coordinator(), body, answered)
+        future, done = awaited()
+        self._node.ask_coordinator(self.coordinator(), body, done)
         try:
-            reply = await asyncio.wait_for(future, max(0.001, timeout_s))
+            return await asyncio.wait_for(future, max(0.001, timeout_s))
         except TimeoutError:
             raise TimedOutError(f"the coordinator did not answer within {timeout_s:.1f} s") from None
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
 
     async def new_producer_id(self, timeout_s: float = 30.0) -> int:
         """The next id of the block that this node owns; a new block is asked for when it is used up."""

@@ -17,11 +17,11 @@ from crc32c import crc32c
 from antiphon import system
 from antiphon.errors import (
     UNDECODABLE,
-    AntiphonError,
     CorruptBatchError,
     InvalidRequestError,
     UnknownShardError,
 )
+from antiphon.gateway.answers import awaited
 from antiphon.log.disk import Disk, discard_tree, read_whole, write_whole
 from antiphon.log.operations import LogOp
 from antiphon.log.producer_state import ProducerState
@@ -188,16 +188,9 @@ def install_snapshot(host: Partition, at: EntryId, copy: str, members: Members |
 
 async def _promises_kept(host: Partition) -> None:
     """Wait until the term that the replica is in is durable: a log must not come back with entries of a later one."""
-    written: asyncio.Future[AntiphonError | None] = asyncio.get_running_loop().create_future()
-
-    def finished(error: AntiphonError | None) -> None:
-        if not written.done():
-            written.set_result(error)
-
-    host.driver.submit(LogOp(host.log.queue, []), finished)
-    error = await written
-    if error is not None:
-        raise error
+    future, done = awaited()
+    host.driver.submit(LogOp(host.log.queue, []), done)
+    await future
 
 
 def _check_names(request: SnapshotBegin) -> None:

@@ -26,6 +26,7 @@ from antiphon.errors import (
     StorageFailedError,
     TimedOutError,
 )
+from antiphon.gateway.answers import awaited
 from antiphon.model.cluster import DeleteBefore
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.model.requests import Trimmed, TrimShard
@@ -116,17 +117,10 @@ async def _trim(host: Partition, log_start: int) -> int:
 
     Returns where the log begins on the disk then, whatever is asked for meanwhile.
     """
-    trimmed: asyncio.Future[AntiphonError | None] = asyncio.get_running_loop().create_future()
-
-    def finished(error: AntiphonError | None) -> None:
-        if not trimmed.done():
-            trimmed.set_result(error)
-
-    host.upkeep.trim(log_start, finished)
+    future, done = awaited()
+    host.upkeep.trim(log_start, done)
     begins = host.log.log_start
-    error = await trimmed
-    if error is not None:
-        raise error
+    await future
     return begins
 
 

@@ -5,13 +5,12 @@ that they repeat a request for.
 """
 
 import base64
-from collections.abc import Mapping
 from typing import Final
 
 from antiphon.errors import AntiphonError
 from antiphon.gateway.protobuf import encode
 from antiphon.oxia.frames import literal
-from antiphon.oxia.messages import AnyMessage, ErrorInfo, ErrorMetadata, RpcStatus
+from antiphon.oxia.messages import AnyMessage, ErrorInfo, RpcStatus
 
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = range(6)
 ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE = range(
@@ -33,14 +32,11 @@ TRAILERS_OK: Final = literal(b"grpc-status", b"0")
 class CallFailedError(Exception):
     """A call ends with this code, and this reason for Oxia's clients."""
 
-    def __init__(
-        self, code: int, message: str, reason: str = "", told: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, code: int, message: str, reason: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.reason = reason
-        self.told = dict(told or {})
 
 
 _CODES: Final[dict[str, tuple[int, str]]] = {
@@ -79,8 +75,7 @@ def trailers_of(failure: CallFailedError) -> bytes:
     out = literal(b"grpc-status", str(failure.code).encode())
     out += literal(b"grpc-message", _percent(failure.message))
     if failure.reason:
-        metadata = [ErrorMetadata(key=key, value=value) for key, value in sorted(failure.told.items())]
-        info = ErrorInfo(reason=failure.reason, domain=DOMAIN, metadata=metadata)
+        info = ErrorInfo(reason=failure.reason, domain=DOMAIN)
         packed = AnyMessage(type_url=_TYPE, value=bytes(encode(info)))
         status = RpcStatus(code=failure.code, message=failure.message[:TEXT_BYTES_MAX], details=[packed])
         out += literal(b"grpc-status-details-bin", _base64(bytes(encode(status))))

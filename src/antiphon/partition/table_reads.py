@@ -83,10 +83,7 @@ class TableReads:
                 _check_unlocked(store.transactions, request, rows)
             done(TableRows(tuple(rows)))
 
-        try:
-            self._consistently(request.consistency, self._guarded(read, admit), done)
-        except StorageFailedError as error:
-            raise self._driver.stopped_by(error) from error
+        self._read(request.consistency, read, admit, done)
 
     def scan(self, request: TableScan, done: Done, admit: Admit | None = None) -> None:
         """Carry out a TableScan; `done` gets TableRows or an error."""
@@ -112,10 +109,7 @@ class TableReads:
                 raise locked_error(locked)
             done(TableRows(tuple(rows), more or locked is not None))
 
-        try:
-            self._consistently(request.consistency, self._guarded(read, admit), done)
-        except StorageFailedError as error:
-            raise self._driver.stopped_by(error) from error
+        self._read(request.consistency, read, admit, done)
 
     # -- by an index ----------------------------------------------------------------------------------------------
 
@@ -149,10 +143,7 @@ class TableReads:
             store.transactions.check_keys([row.key for _, row in rows])
             done(IndexRows(tuple(IndexRow(*one) for one in rows), more))
 
-        try:
-            self._consistently(LINEARIZABLE, self._guarded(read, admit), done)
-        except StorageFailedError as error:
-            raise self._driver.stopped_by(error) from error
+        self._read(LINEARIZABLE, read, admit, done)
 
     # -- in the hierarchical order --------------------------------------------------------------------------------
 
@@ -164,10 +155,7 @@ class TableReads:
             work = partial(self._find_ordered, request, done)
         else:
             work = partial(self._scan_ordered, request, done)
-        try:
-            self._consistently(LINEARIZABLE, self._guarded(work, admit), done)
-        except StorageFailedError as error:
-            raise self._driver.stopped_by(error) from error
+        self._read(LINEARIZABLE, work, admit, done)
 
     def _find_ordered(self, request: OrderedFind, done: Done) -> None:
         store = self._covering(request.hashes)
@@ -210,10 +198,7 @@ class TableReads:
             work = partial(self._read_keys, table, request, done)
         else:
             work = partial(self._check_reads, table, request, done)
-        try:
-            self._consistently(LINEARIZABLE, self._guarded(work, admit), done)
-        except StorageFailedError as error:
-            raise self._driver.stopped_by(error) from error
+        self._read(LINEARIZABLE, work, admit, done)
 
     def _read_keys(self, table: "TableShard", request: ReadKeys, done: Done) -> None:
         store, keys = table.state, request.keys
@@ -240,6 +225,12 @@ class TableReads:
             ):
                 changed.append((place, now))
         done(ReadsChecked(tuple(changed)))
+
+    def _read(self, consistency: str, read: Callable[[], None], admit: Admit | None, done: Done) -> None:
+        try:
+            self._consistently(consistency, self._guarded(read, admit), done)
+        except StorageFailedError as error:
+            raise self._driver.stopped_by(error) from error
 
     def _guarded(self, read: Callable[[], None], admit: Admit | None) -> Callable[[], None]:
         """What reads when it is admitted. By then the replica may have been closed, or find its store broken."""

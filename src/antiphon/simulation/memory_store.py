@@ -118,7 +118,7 @@ class MemoryEngine:
                 data = read_whole(self.disk, os.path.join(path, name))
                 still_named = (name, size) in _named(self.disk, path).runs
             except OSError as error:
-                raise _failed(error, f"table store {path} cannot be read", path) from error
+                raise storage_failed(error, f"table store {path} cannot be read", path) from error
             if still_named and (data is None or len(data) != size or not is_whole_run(data)):
                 raise DamagedStoreError(f"table store {path} is damaged: {name}", path=path)
             yield size
@@ -161,7 +161,7 @@ class MemoryStore:
                 if name not in named and name.endswith((".run", ".tmp")):  # of a flush that did not end
                     self._disk.remove(os.path.join(path, name))
         except OSError as error:
-            raise _failed(error, f"table store {path} cannot be opened", path) from error
+            raise storage_failed(error, f"table store {path} cannot be opened", path) from error
 
     def _read_manifest(self, names: list[str]) -> _Manifest:
         data = read_whole(self._disk, os.path.join(self._path, MANIFEST))
@@ -310,7 +310,7 @@ class MemoryStore:
                 self._disk.remove(os.path.join(self._path, old))
         except OSError as error:
             self._closed = True  # what of this is on the disk, nobody knows
-            self._broken = _failed(error, f"table store {self._path}: flush failed", self._path)
+            self._broken = storage_failed(error, f"table store {self._path}: flush failed", self._path)
             raise self._broken from error
         self._manifest = manifest
         self._unflushed = {}
@@ -348,7 +348,7 @@ class MemoryStore:
                 self._put_file(os.path.join(path, name), data)
             self._put_manifest(path, self._manifest)
         except OSError as error:
-            raise _failed(error, f"checkpoint {path} failed", path) from error
+            raise storage_failed(error, f"checkpoint {path} failed", path) from error
 
     def close(self) -> None:
         """See `Store`."""
@@ -425,7 +425,7 @@ def _named(disk: Disk, path: str) -> _Manifest:
     try:
         data = read_whole(disk, os.path.join(path, MANIFEST))
     except OSError as error:
-        raise _failed(error, f"table store {path} cannot be read", path) from error
+        raise storage_failed(error, f"table store {path} cannot be read", path) from error
     content = None if data is None else _content(data, 0, len(data))
     if content is None:
         raise DamagedStoreError(f"table store {path} is damaged: the manifest is not whole", path=path)
@@ -450,7 +450,8 @@ def is_whole_run(data: bytes) -> bool:
     )
 
 
-def _failed(error: OSError, what: str, path: str) -> StorageFailedError:
+def storage_failed(error: OSError, what: str, path: str) -> StorageFailedError:
+    """What a table store raises for an error of its disk."""
     kind = ResourceExhaustedError if error.errno in PASSING else StorageFailedError
     return kind(f"{what}: {error}", path=path)
 

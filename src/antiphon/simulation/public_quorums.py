@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.quorum import VoteResult, committed_offset, majority, vote_result
+from antiphon.simulation.script_language import lines_of
 
 _ARGUMENT = re.compile(r"(\w+)=(?:\(([^)]*)\)|(\w+))")
 _VOTES = {VoteResult.WON: "VoteWon", VoteResult.LOST: "VoteLost", VoteResult.PENDING: "VotePending"}
@@ -36,10 +37,7 @@ def judge_quorums(path: Path) -> tuple[list[Stanza], list[tuple[Stanza, str]]]:
 
 
 def _stanzas(path: Path) -> Iterator[Stanza]:
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"cannot read {path}: {error}") from None
+    lines = lines_of(path)
     for number, line in enumerate(lines):
         if line.strip() != "----" or number == 0:
             continue

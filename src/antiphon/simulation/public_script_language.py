@@ -12,6 +12,7 @@ from typing import NamedTuple
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.members import Members
 from antiphon.replication.messages import NodeId
+from antiphon.simulation.script_language import lines_of
 
 SEPARATOR = "----"
 CHANGE = "EntryConfChange"  # an entry that changes the members; how it is encoded is not compared
@@ -67,11 +68,7 @@ class LogEntry(NamedTuple):
 
 def read_stanzas(path: Path) -> list[Stanza]:
     """All stanzas of a file. Raises InvalidRequestError where there are none."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"cannot read {path}: {error}") from None
-    stanzas = list(_stanzas(lines))
+    stanzas = list(_stanzas(lines_of(path)))
     if not stanzas:
         raise InvalidRequestError(
             f"{path} has no stanzas (a command, a line `{SEPARATOR}`, the expected output)"

@@ -28,9 +28,10 @@ from typing import Final
 
 from rocksdict import Rdict, WriteBatch
 
-from antiphon.errors import DamagedStoreError, ResourceExhaustedError, StorageFailedError
+from antiphon.errors import DamagedStoreError, StorageFailedError
 from antiphon.invariants import invariant
-from antiphon.log.disk import PASSING, Disk, make_directory, read_whole, replace_file
+from antiphon.log.disk import Disk, make_directory, read_whole, replace_file
+from antiphon.simulation.memory_store import storage_failed
 from antiphon.simulation.runtime import escapes
 from antiphon.table.rocks_store import RocksCursor, RocksEngine, RocksStore
 
@@ -143,7 +144,7 @@ class RocksOnDiskEngine(RocksEngine):
             folder.fetch()
             opened = super().open(folder.real)
         except OSError as error:
-            raise _failed(error, f"table store {path} cannot be opened", path) from error
+            raise storage_failed(error, f"table store {path} cannot be opened", path) from error
         except StorageFailedError as error:
             raise _same_every_time(error, folder.real, path) from error
         store = RocksOnDisk(self, opened._db, folder)  # noqa: SLF001 - it is the same store, with more to its flushes
@@ -165,7 +166,7 @@ class RocksOnDiskEngine(RocksEngine):
                     raise DamagedStoreError(f"table store {path} is damaged: {name}", path=path)
                 yield len(found)
         except OSError as error:
-            raise _failed(error, f"table store {path} cannot be read", path) from error
+            raise storage_failed(error, f"table store {path} cannot be read", path) from error
 
 
 class Folder:
@@ -345,7 +346,7 @@ class RocksOnDisk(RocksStore):
             self._folder.bring_over()
         except OSError as error:
             self._closed = True  # what of this is on the disk, nobody knows
-            raise _failed(error, f"table store {self._path} did not do a flush", self._path) from error
+            raise storage_failed(error, f"table store {self._path} did not do a flush", self._path) from error
 
     def _wait_until_quiet(self) -> None:
         """Flushes and compactions that have begun are over, and what they replaced is gone."""
@@ -368,7 +369,7 @@ class RocksOnDisk(RocksStore):
         except StorageFailedError as error:
             raise self._said(error) from error
         except OSError as error:
-            raise _failed(error, f"checkpoint {path} failed", path) from error
+            raise storage_failed(error, f"checkpoint {path} failed", path) from error
 
     def close(self) -> None:
         """See `Store`."""
@@ -405,11 +406,6 @@ class CursorOnDisk(RocksCursor):
             return super().valid()
         except StorageFailedError as error:
             raise _same_every_time(error, self._real, self._path) from error
-
-
-def _failed(error: OSError, what: str, path: str) -> StorageFailedError:
-    kind = ResourceExhaustedError if error.errno in PASSING else StorageFailedError
-    return kind(f"{what}: {error}", path=path)
 
 
 def _content(path: str) -> bytes:

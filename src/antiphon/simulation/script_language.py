@@ -149,15 +149,19 @@ def entry_of(word: str) -> tuple[int, str | None]:
     return int(term), content or None
 
 
-def read_script(path: Path | Script) -> list[Step]:
-    """All steps of a script. Raises InvalidRequestError with the line and the word that is wrong."""
+def lines_of(path: Path | Script) -> list[str]:
+    """All lines of a file. Raises InvalidRequestError where it cannot be read."""
     try:
-        lines = path.read_text().splitlines()
+        return path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"cannot read {path}: {error}") from None
+
+
+def read_script(path: Path | Script) -> list[Step]:
+    """All steps of a script. Raises InvalidRequestError with the line and the word that is wrong."""
     steps: list[Step] = []
     names: tuple[str, ...] = ()
-    for number, text in enumerate(lines, 1):
+    for number, text in enumerate(lines_of(path), 1):
         text = text.partition("#")[0].strip()
         if not text:
             continue

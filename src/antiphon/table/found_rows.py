@@ -1,5 +1,6 @@
 """Rows as readers get them, of what a table's store has at their keys."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from antiphon.errors import FrameTooLargeError
@@ -22,3 +23,17 @@ def too_much(count: int) -> FrameTooLargeError:
         f"the rows of {count} keys are more than {GET_BYTES_MAX} bytes together; ask for fewer at a time",
         limit_bytes=GET_BYTES_MAX,
     )
+
+
+def rows_found(keys: Sequence[bytes], find: Callable[[bytes], Row | None]) -> list[Row | None]:
+    """What is found for each of `keys`. Raises FrameTooLargeError where that is more than GET_BYTES_MAX together."""
+    rows: list[Row | None] = []
+    size_bytes = 0
+    for key in keys:
+        row = find(key)
+        if row is not None:
+            size_bytes += len(row.key) + len(row.value or b"")
+            if size_bytes > GET_BYTES_MAX and rows:
+                raise too_much(len(keys))
+        rows.append(row)
+    return rows

@@ -9,7 +9,7 @@ from antiphon.model.rows import Row
 from antiphon.records.changes import VERSION, VersionTuple, stored_version
 from antiphon.records.key_order import key_of, sort_key
 from antiphon.table.effects import USER
-from antiphon.table.found_rows import GET_BYTES_MAX, row_from, too_much
+from antiphon.table.found_rows import row_from, rows_found
 from antiphon.table.key_order import ENTRY, ENTRY_END, entry_of, key_at
 from antiphon.table.neighbours import DOWN, EQUAL, entries_next_to
 from antiphon.table.places import place_of
@@ -47,16 +47,7 @@ def find_ordered(
     if comparison == EQUAL:
         raise InvalidRequestError("rows at keys are the same in any order: get them by their keys")
     seen = state.bounds(hashes)
-    rows: list[Row | None] = []
-    size_bytes = 0
-    for key in keys:
-        row = _find(state, key, comparison, seen, include_value)
-        if row is not None:
-            size_bytes += len(row.key) + len(row.value or b"")
-            if size_bytes > GET_BYTES_MAX and rows:
-                raise too_much(len(keys))
-        rows.append(row)
-    return rows
+    return rows_found(keys, lambda key: _find(state, key, comparison, seen, include_value))
 
 
 def _find(state: TableState, key: bytes, comparison: int, seen: Hashes, include_value: bool) -> Row | None:

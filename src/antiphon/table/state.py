@@ -46,7 +46,7 @@ from antiphon.records.session_entries import session_entry_of
 from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
 from antiphon.table import indexes, key_order, prepared_rows, session_rows
 from antiphon.table.effects import USER, USER_END, VERSION_ID, add_effects, newest_id
-from antiphon.table.found_rows import GET_BYTES_MAX, row_from, too_much
+from antiphon.table.found_rows import GET_BYTES_MAX, row_from, rows_found, too_much
 from antiphon.table.meta import ATTRIBUTES_FORMAT, META, META_KEY, ORDER_FORMAT, PLAIN_FORMAT, check_format
 from antiphon.table.neighbours import EQUAL, entries_next_to
 from antiphon.table.places import place_of
@@ -305,16 +305,7 @@ class TableState:
         self, keys: Sequence[bytes], comparison: int, *, include_value: bool = True
     ) -> list[Row | None]:
         """See `find`, for each of `keys`, and `get_many` for what is too much."""
-        rows: list[Row | None] = []
-        size_bytes = 0
-        for key in keys:
-            row = self.find(key, comparison, include_value=include_value)
-            if row is not None:
-                size_bytes += len(row.key) + len(row.value or b"")
-                if size_bytes > GET_BYTES_MAX and rows:
-                    raise too_much(len(keys))
-            rows.append(row)
-        return rows
+        return rows_found(keys, lambda key: self.find(key, comparison, include_value=include_value))
 
     def versions(self, keys: Sequence[bytes]) -> list[VersionTuple | None]:
         """The versions of `keys` in their order, None where a key is not there."""

@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -196,22 +196,20 @@ def _secrets(directory: Path, cluster: LocalClusterFile) -> list[Finding]:
     files = [directory / name for name in names]
     for node in cluster.nodes:
         files += [Path(node.dir) / name for name in ("node.key", "peer-tls.key", cluster.peer_key)]
-    return [
-        _finding("wrong", f"{file} is a secret, and others than its owner may use it", f"chmod 600 {file}")
-        for file in files
-        if file.exists() and file.stat().st_mode & 0o077
-    ]
+    return _open_to_others(files, "a secret", 600)
 
 
 def _folders(cluster: LocalClusterFile) -> list[Finding]:
     """Folders of nodes that others than their owner may look into: one that was there keeps its mode."""
     folders = [Path(node.dir) for node in cluster.nodes]
+    return _open_to_others(folders, "a node's", 700)
+
+
+def _open_to_others(paths: Iterable[Path], what: str, mode: int) -> list[Finding]:
     return [
-        _finding(
-            "wrong", f"{folder} is a node's, and others than its owner may use it", f"chmod 700 {folder}"
-        )
-        for folder in folders
-        if folder.exists() and folder.stat().st_mode & 0o077
+        _finding("wrong", f"{path} is {what}, and others than its owner may use it", f"chmod {mode} {path}")
+        for path in paths
+        if path.exists() and path.stat().st_mode & 0o077
     ]
 
 

@@ -145,13 +145,13 @@ class LocalCluster:
         with_suppressed_kill(node.pid, signal.SIGUSR1)
         return serial
 
-    def until_taken(self, node_id: int, serial: str, timeout_s: float = TAKEN_TIMEOUT_S) -> None:
+    def until_taken(self, node_id: int, serial: str) -> None:
         """Return when the node has taken over what `hurt` told it.
 
         Raises InvalidRequestError with the node's words if it refuses, UnavailableError if it ends meanwhile, TimedOutError.
         """
         node = self.nodes[node_id]
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + TAKEN_TIMEOUT_S
         while True:
             mark, refusal = taken(node.dir)
             if mark == serial:
@@ -162,7 +162,7 @@ class LocalCluster:
                 raise UnavailableError(f"node {node_id} ended before it took over its faults: start it again")
             if time.monotonic() > deadline:
                 raise TimedOutError(
-                    f"node {node_id} did not take over its faults within {timeout_s:g} s: is it paused?"
+                    f"node {node_id} did not take over its faults within {TAKEN_TIMEOUT_S:g} s: is it paused?"
                 )
             time.sleep(LOOK_S)
 

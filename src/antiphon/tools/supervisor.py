@@ -169,7 +169,6 @@ def _quiet_stdio(node_dir: Path) -> None:
 
 def wait_ready(
     pipes: dict[int, int],
-    timeout_s: float = READY_TIMEOUT_S,
     asked: Sequence[int] = (),
     failed: dict[int, str] | None = None,
 ) -> list[int]:
@@ -182,7 +181,7 @@ def wait_ready(
     KeyboardInterrupt as soon as a signal's number is in `asked`: raising in the handler itself is not safe around a fork,
     whose hooks swallow what is raised in them.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + READY_TIMEOUT_S
     waiting = dict(pipes)
     alone: list[int] = []
     while waiting or asked:
@@ -191,7 +190,7 @@ def wait_ready(
         left = deadline - time.monotonic()
         if left <= 0:
             raise UnavailableError(
-                f"nodes {sorted(waiting)} were not ready within {timeout_s:.0f} s; see their node.log"
+                f"nodes {sorted(waiting)} were not ready within {READY_TIMEOUT_S:.0f} s; see their node.log"
             )
         readable, _, _ = select.select(list(waiting.values()), [], [], min(left, SIGNALS_EVERY_S))
         for node_id, pipe in list(waiting.items()):
@@ -210,15 +209,15 @@ def wait_ready(
     return sorted(alone)
 
 
-def stop_nodes(node_dirs: Iterable[Path], timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
-    """Stop the processes of these folders: SIGTERM, SIGKILL after `timeout_s`. Returns the pids it had to kill."""
+def stop_nodes(node_dirs: Iterable[Path]) -> list[int]:
+    """Stop the processes of these folders: SIGTERM, SIGKILL after a while. Returns the pids it had to kill."""
     reap()
     wanted = list(node_dirs)
     pids = {pid: node_dir for pid, node_dir in _forked.items() if node_dir in wanted}
     pids |= {pid: node_dir for node_dir in wanted if (pid := running_pid(node_dir)) is not None}
     for pid in pids:
         _signal(pid, signal.SIGTERM)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + STOP_TIMEOUT_S
     while pids and time.monotonic() < deadline:
         reap()
         pids = {pid: path for pid, path in pids.items() if pid in _forked or running_pid(path) == pid}

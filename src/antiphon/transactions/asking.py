@@ -12,16 +12,13 @@ import asyncio
 from typing import Final, NamedTuple
 
 from antiphon.coordination.transactions import Producer, Refused
-from antiphon.errors import AntiphonError, InternalError, NotLeaderError, OverloadedError, UnknownTopicError
+from antiphon.errors import InternalError, OverloadedError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.cluster import AskTransaction, TransactionAnswer
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.transactions.coordinator import TransactionCoordinator
-from antiphon.transactions.internal_table import shard_of_name
+from antiphon.transactions.internal_table import TRY_S, shard_of_name, with_tries
 
-TRY_S: Final = 3.0
-TRIES: Final = 3
-PAUSE_S: Final = 0.1
 ASKED_MAX: Final = 10_000  # questions that are open on this node
 
 
@@ -85,16 +82,10 @@ class TransactionAsker:
         """
         known_at = self._gateway.metadata_version if joins else -1
         asked = AskTransaction(name, producer.producer_id, producer.epoch, shard_id, group, joins, known_at)
-        for left in reversed(range(TRIES)):
-            try:
-                return await self._ask(asked)
-            except UnknownTopicError:
-                return Numbered(-1, Refused.UNKNOWN_PRODUCER)  # there is no transactional id yet
-            except AntiphonError as error:
-                if not left or not (error.retriable or isinstance(error, NotLeaderError)):
-                    raise
-                await asyncio.sleep(PAUSE_S)
-        raise InternalError("no try was left")
+        try:
+            return await with_tries(lambda: self._ask(asked))
+        except UnknownTopicError:
+            return Numbered(-1, Refused.UNKNOWN_PRODUCER)  # there is no transactional id yet
 
     async def _ask(self, asked: AskTransaction) -> Numbered:
         leader = shard_of_name(self._gateway, TRANSACTIONS_TABLE, asked.transactional_id).leader

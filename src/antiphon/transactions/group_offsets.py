@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-import structlog
 
 from antiphon.errors import UNDECODABLE, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
@@ -22,13 +21,13 @@ from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta
 from antiphon.model.requests import DeleteRange, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
 from antiphon.model.rows import Row
+from antiphon.transactions.internal_rows import UnreadableRows, rows_between
 from antiphon.transactions.internal_table import shard_of_name
 
 OPS_MAX: Final = 500  # operations in one write or read of the table
 SCAN_ROWS: Final = 1_000
 _PREFIX: Final = b"offset/"
 _AFTER_PREFIX: Final = b"offset0"  # "0" is the byte after "/"
-TOLD_MAX: Final = 1_000  # bad rows that are told of, each once
 _TEXT_BYTES_MAX: Final = 32_767  # of a string in Kafka's older protocol versions
 _INT32_MAX: Final = 2**31 - 1
 
@@ -73,7 +72,7 @@ class GroupOffsets:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._told: set[bytes] = set()  # keys of bad rows
+        self._unreadable = UnreadableRows("group_row_not_readable")
 
     async def commit(self, group: str, offsets: Sequence[OffsetAt]) -> None:
         """Store offsets; returns when they are committed."""
@@ -98,7 +97,8 @@ class GroupOffsets:
         """Every offset of the group, by topic and partition."""
         shard_id = shard_of_group(self._gateway, group).shard_id
         start, end = _range(group)
-        rows = [self._read(row) for row in await self._scan(shard_id, start, end)]
+        every = rows_between(self._gateway, shard_id, start, end, limit=SCAN_ROWS)
+        rows = [self._read(row) async for row in every]
         found = [at for at in rows if at is not None and self._is_current(at.topic, at.committed)]
         return sorted(found, key=lambda at: (at.topic, at.partition))
 
@@ -126,7 +126,7 @@ class GroupOffsets:
             try:
                 group, _, _ = _split(rows[0].key)
             except _BadRowError as error:
-                self._tell(rows[0].key, error)
+                self._unreadable.tell(rows[0].key, str(error))
                 start = rows[0].key + b"\x00"
                 continue
             if len(group.encode()) <= _TEXT_BYTES_MAX:
@@ -140,28 +140,14 @@ class GroupOffsets:
             if any(result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND} for result in written.results):
                 raise UnavailableError(f"{GROUPS_TABLE} refused a write without conditions")
 
-    async def _scan(self, shard_id: int, start: bytes, end: bytes) -> list[Row]:
-        rows: list[Row] = []
-        while True:
-            reply = await self._gateway.table_scan(TableScan(shard_id, start, end, limit=SCAN_ROWS))
-            rows.extend(row for row in reply.rows if row is not None)
-            if not reply.more or not reply.rows:
-                return rows
-            start = rows[-1].key + b"\x00"
-
     def _read(self, row: Row) -> OffsetAt | None:
         """What a row says; None, and a line in the log, for a bad one."""
         try:
             _, topic, partition = _split(row.key)
             return OffsetAt(topic, partition, _decoded(row.value or b""))
         except _BadRowError as error:
-            self._tell(row.key, error)
+            self._unreadable.tell(row.key, str(error))
             return None
-
-    def _tell(self, key: bytes, error: _BadRowError) -> None:
-        if key not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(key)
-            structlog.get_logger().error("group_row_not_readable", key=key[:200], reason=str(error))
 
     def _is_current(self, topic: str, committed: Committed) -> bool:
         try:

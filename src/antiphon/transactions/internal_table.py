@@ -5,13 +5,15 @@ leads. That term is the replica's, not the metadata's, which may be behind it.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import structlog
 from xxhash import xxh3_64_intdigest
 
 from antiphon.errors import (
     AntiphonError,
+    InternalError,
     NotLeaderError,
     NotReadyError,
     TopicExistsError,
@@ -23,6 +25,11 @@ from antiphon.model.metadata import Kind, ShardMeta, shard_of_hash
 from antiphon.model.requests import CreateTopic
 
 CREATE_WAIT_S: Final = 5.0
+TRY_S: Final = 3.0
+TRIES: Final = 3
+PAUSE_S: Final = 0.1
+
+AnswerT = TypeVar("AnswerT")
 
 
 def shard_of_name(gateway: Gateway, table: str, name: str) -> ShardMeta:
@@ -34,6 +41,18 @@ def shard_of_name(gateway: Gateway, table: str, name: str) -> ShardMeta:
     if found is None:
         raise UnavailableError(f"{table} has no shard {wanted} yet")
     return found
+
+
+async def with_tries(ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+    """What the leader of a shard of such a table answers, or what cannot be tried again, or not any more."""
+    for left in reversed(range(TRIES)):
+        try:
+            return await ask()
+        except AntiphonError as error:
+            if not left or not (error.retriable or isinstance(error, NotLeaderError)):
+                raise
+            await asyncio.sleep(PAUSE_S)
+    raise InternalError("no try was left")
 
 
 class InternalTable:

@@ -36,6 +36,7 @@ from antiphon.transactions.group_offsets import (
     row_value,
     shard_of_group,
 )
+from antiphon.transactions.internal_rows import rows_between
 
 TRIES: Final = 16  # of a write whose condition does not hold any more
 PENDING_MAX: Final = 5_000  # offsets of one producer in one group
@@ -174,14 +175,8 @@ class PendingOffsets:
 
     async def _scan(self, group: str, start: bytes, end: bytes, *, values: bool = True) -> list[Row]:
         shard_id = shard_of_group(self._gateway, group).shard_id
-        rows: list[Row] = []
-        while True:
-            scan = TableScan(shard_id, start, end, limit=SCAN_ROWS, include_value=values)
-            reply = await self._gateway.table_scan(scan)
-            rows.extend(row for row in reply.rows if row is not None)
-            if not reply.more or not reply.rows:
-                return rows
-            start = rows[-1].key + b"\x00"
+        found = rows_between(self._gateway, shard_id, start, end, limit=SCAN_ROWS, include_value=values)
+        return [row async for row in found]
 
     async def _sweep(self, group: str) -> None:
         """Forget producers that ended nothing for long, now and then."""

@@ -7,18 +7,16 @@ transaction was to come to.
 from typing import Final, NamedTuple
 
 import msgspec
-import structlog
 
 from antiphon.coordination.transactions import EPOCH_MAX, NUMBER_MAX, Row
 from antiphon.errors import UNDECODABLE, UnavailableError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.internal import TRANSACTIONS_TABLE
-from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
+from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
 from antiphon.model.rows import Row as TableRow
+from antiphon.transactions.internal_rows import UnreadableRows, rows_between
 
 ABSENT: Final = -1  # version of a row that is not there
-SCAN_ROWS: Final = 500
-TOLD_MAX: Final = 1_000  # bad rows that are told of, each once
 WRITE_MS: Final = 10_000
 _PREFIX: Final = b"id/"
 _AFTER_PREFIX: Final = b"id0"  # "0" is the byte after "/"
@@ -42,22 +40,16 @@ class TransactionRows:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._told: set[bytes] = set()
+        self._unreadable = UnreadableRows("transaction_row_not_readable")
 
     async def load(self, shard_id: int) -> dict[str, Kept]:
         """Every row of a shard, by transactional id."""
         found: dict[str, Kept] = {}
-        start = _PREFIX
-        while True:
-            reply = await self._gateway.table_scan(TableScan(shard_id, start, _AFTER_PREFIX, limit=SCAN_ROWS))
-            rows = [row for row in reply.rows if row is not None]
-            for row in rows:
-                kept = self._read(row)
-                if kept.row is not None:
-                    found[row.key[len(_PREFIX) :].decode()] = kept
-            if not reply.more or not rows:
-                return found
-            start = rows[-1].key + b"\x00"
+        async for row in rows_between(self._gateway, shard_id, _PREFIX, _AFTER_PREFIX):
+            kept = self._read(row)
+            if kept.row is not None:
+                found[row.key[len(_PREFIX) :].decode()] = kept
+        return found
 
     async def read(self, shard_id: int, name: str) -> Kept:
         """The row of one id. Raises UnavailableError for one that is not readable."""
@@ -94,17 +86,12 @@ class TransactionRows:
             found = _DECODER.decode(row.value or b"")
             numbers_fit = 0 <= found.number <= NUMBER_MAX and -1 <= found.epoch <= EPOCH_MAX
         except UNDECODABLE as error:
-            self._tell(row.key, str(error))
+            self._unreadable.tell(row.key, str(error))
             return Kept(None, row.version.id)
         if not numbers_fit:
-            self._tell(row.key, "a number that is too large")
+            self._unreadable.tell(row.key, "a number that is too large")
             return Kept(None, row.version.id)
         return Kept(found, row.version.id)
-
-    def _tell(self, key: bytes, reason: str) -> None:
-        if key not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(key)
-            structlog.get_logger().error("transaction_row_not_readable", key=key[:200], reason=reason)
 
 
 def _key(name: str) -> bytes:

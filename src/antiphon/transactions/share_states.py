@@ -4,11 +4,10 @@ A leader writes a state only over the version of the row that it knows. So whoev
 has not heard of that, can store nothing once another leader has written; and what it reads tells it so.
 """
 
-import asyncio
 from typing import Final
 
 from antiphon.coordination import share_settings
-from antiphon.errors import AntiphonError, InternalError, NotLeaderError, UnavailableError, UnknownTopicError
+from antiphon.errors import InternalError, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.cluster import AskShareStates, PutShareState, SetShareSettings, ShareStates
 from antiphon.model.internal import GROUPS_TABLE
@@ -20,11 +19,11 @@ from antiphon.model.requests import (
     Put,
     TableGet,
     TableOp,
-    TableScan,
     TableWrite,
 )
 from antiphon.model.rows import Row
-from antiphon.transactions.internal_table import InternalTable, shard_of_name
+from antiphon.transactions.internal_rows import rows_between
+from antiphon.transactions.internal_table import TRY_S, InternalTable, shard_of_name, with_tries
 from antiphon.transactions.share_rows import (
     encoded,
     group_key,
@@ -37,11 +36,8 @@ from antiphon.transactions.share_rows import (
 )
 
 ABSENT: Final = -1
-TRY_S: Final = 3.0
-TRIES: Final = 3
-PAUSE_S: Final = 0.1
+WRITTEN_ROWS: Final = 500  # by one request
 WRITE_MS: Final = 3_000
-SCAN_ROWS: Final = 500
 Place = tuple[bytes, int]  # topic id, partition
 
 
@@ -111,19 +107,13 @@ class ShareStateKeeper:
                 gone.append(Delete(row.key, expected_version=row.version.id))
         if gone:
             await self._gateway.table_write(
-                TableWrite(shard_id, tuple(gone[:SCAN_ROWS]), timeout_ms=WRITE_MS)
+                TableWrite(shard_id, tuple(gone[:WRITTEN_ROWS]), timeout_ms=WRITE_MS)
             )
 
     async def rows(self, shard_id: int, group: str) -> list[Row]:
         """All share-partitions of a group."""
         start, end = state_rows(group)
-        found: list[Row] = []
-        while True:
-            reply = await self._gateway.table_scan(TableScan(shard_id, start, end, limit=SCAN_ROWS))
-            found += [row for row in reply.rows if row is not None]
-            if not reply.more or not reply.rows:
-                return found
-            start = found[-1].key + b"\x00"
+        return [row async for row in rows_between(self._gateway, shard_id, start, end)]
 
     async def forget(self, shard_id: int, group: str, topic_id: bytes) -> None:
         """Remove what is stored of a topic's partitions."""
@@ -161,19 +151,13 @@ class ShareStateAsker:
 
     async def ask(self, asked: AskShareStates | SetShareSettings) -> ShareStates:
         """The answer; UnknownTopicError where there is nowhere to set it. After others nobody knows what was stored."""
-        for left in reversed(range(TRIES)):
-            try:
-                return await self._ask(asked)
-            except UnknownTopicError:
-                if isinstance(asked, SetShareSettings):
-                    raise
-                rows = ((ABSENT, b""),) * len(asked.reads)
-                return ShareStates((ABSENT,) * len(asked.puts), rows)  # nobody ever asked for a group
-            except AntiphonError as error:
-                if not left or not (error.retriable or isinstance(error, NotLeaderError)):
-                    raise
-                await asyncio.sleep(PAUSE_S)
-        raise InternalError("no try was left")
+        try:
+            return await with_tries(lambda: self._ask(asked))
+        except UnknownTopicError:
+            if isinstance(asked, SetShareSettings):
+                raise
+            rows = ((ABSENT, b""),) * len(asked.reads)
+            return ShareStates((ABSENT,) * len(asked.puts), rows)  # nobody ever asked for a group
 
     async def _ask(self, asked: AskShareStates | SetShareSettings) -> ShareStates:
         leader = shard_of_name(self._gateway, GROUPS_TABLE, asked.group).leader

@@ -1,5 +1,7 @@
 """The cluster, its nodes, what they found, what happened."""
 
+from collections import Counter
+
 from antiphon.errors import UnavailableError
 from antiphon.http.api.answers import (
     ClusterInfo,
@@ -60,7 +62,7 @@ async def list_nodes(call: Call, asked: Listed) -> Page[NodeInfo]:
     """The nodes, with what each tells of itself."""
     call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
     statuses = await call.asker.statuses([])
-    leads, holds = _carried(call)
+    leads, holds = health.carried(call.gateway.metadata)
     return page(
         call.gateway.metadata.nodes,
         asked.start,
@@ -92,21 +94,11 @@ async def get_node(call: Call, asked: OneNode) -> NodeInfo:
         status = await call.asker.node(asked.node, GetStatus(()))
     except UnavailableError:
         status = None
-    return _node(call, node, status, *_carried(call))
-
-
-def _carried(call: Call) -> tuple[dict[int, int], dict[int, int]]:
-    leads: dict[int, int] = {}
-    holds: dict[int, int] = {}
-    for _, shard in health.every_shard(call.gateway.metadata):
-        leads[shard.leader] = leads.get(shard.leader, 0) + 1
-        for node_id in shard.everybody:
-            holds[node_id] = holds.get(node_id, 0) + 1
-    return leads, holds
+    return _node(call, node, status, *health.carried(call.gateway.metadata))
 
 
 def _node(
-    call: Call, node: NodeMeta, status: StatusReply | None, leads: dict[int, int], holds: dict[int, int]
+    call: Call, node: NodeMeta, status: StatusReply | None, leads: Counter[int], holds: Counter[int]
 ) -> NodeInfo:
     return NodeInfo(
         node=node.node_id,

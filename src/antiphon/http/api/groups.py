@@ -34,15 +34,7 @@ MEMBERS_TOLD: Final = 200  # of one group
 
 async def list_groups(call: Call, asked: Filtered) -> Page[GroupInfo]:
     """Consumer groups and share groups that have members or offsets, and that you may describe."""
-    found, more = await own_rows.groups(call.gateway, call.asker)
-    everything = call.rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
-    wanted = asked.q.lower()
-    seen = [
-        one
-        for one in found
-        if wanted in one.group.lower()
-        and (everything or call.rights.sees(Operation.DESCRIBE, Resource.GROUP, one.group))
-    ]
+    seen, more = await own_rows.groups_seen(call.gateway, call.asker, call.rights, asked.q)
     return page(seen, asked.start, asked.limit, lambda one: GroupInfo(**one._asdict()), is_partial=more)
 
 

@@ -1,11 +1,11 @@
 """Settings of nodes that can be changed while they run: those of a node, and what is set for nodes in the cluster."""
 
-from antiphon.errors import ProtocolViolationError
 from antiphon.http.api.answers import NodeSettingInfo, Page, SettingValue, SetValue
 from antiphon.http.api.asked import Filtered, ListSettings
 from antiphon.http.api.call import Call, page
 from antiphon.http.api.cluster import known_node
 from antiphon.model.access import Operation, Resource
+from antiphon.model.body import reply_as
 from antiphon.model.node_settings import (
     ALL_NODES,
     GetNodeSettings,
@@ -20,8 +20,7 @@ async def list_node_settings(call: Call, asked: ListSettings) -> Page[NodeSettin
     call.rights.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
     known_node(call, asked.node)
     told = await call.asker.node(asked.node, GetNodeSettings())
-    if not isinstance(told, NodeSettingsReply):
-        raise ProtocolViolationError(f"asked for settings, got {type(told).__name__}")
+    told = reply_as(NodeSettingsReply, told, "for settings")
     return page(known_here(told), asked.start, asked.limit, lambda one: _told(*one))
 
 

@@ -6,7 +6,7 @@ protocol's requests are held against. Whatever is asked for is bounded, in bytes
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError, UnknownTopicError
 from antiphon.gateway.access import check
@@ -36,6 +36,8 @@ ASK_S: Final = 3.0
 BEGINNING: Final = -2  # in the place of a time: where the log begins
 NODES_MAX: Final = 64  # that one page asks
 STATUS_SHARDS: Final = 1_000
+
+ReplyT = TypeVar("ReplyT")
 
 
 class Piece(NamedTuple):
@@ -171,10 +173,7 @@ class Asker:
 
     async def _offset_at(self, leader: int, body: ListOffset) -> OffsetReply:
         if leader != self._gateway.node_id:
-            reply = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
-            if not isinstance(reply[0], OffsetReply):
-                raise UnavailableError(f"node {leader} answered with a {type(reply[0]).__name__}")
-            return reply[0]
+            return await self._asked(leader, body, OffsetReply)
         own = self._gateway.list_offset(body.shard_id, body.timestamp_ms)
         return OffsetReply(own.offset, own.timestamp_ms, own.term, own.log_start, own.high_watermark)
 
@@ -190,10 +189,7 @@ class Asker:
             if isinstance(body, TableGet):
                 return await self._gateway.table_get(body)
             return await self._gateway.table_scan(body)
-        reply, _ = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
-        if not isinstance(reply, TableRows):
-            raise UnavailableError(f"node {leader} answered with a {type(reply).__name__}")
-        return reply
+        return await self._asked(leader, body, TableRows)
 
     async def sessions(self, body: ListSessions) -> SessionsReply:
         """The open sessions of a table's shard, as its leader tells."""
@@ -201,8 +197,11 @@ class Asker:
         leader = self._leader(body.shard_id)
         if leader == self._gateway.node_id:
             return self._gateway.list_sessions(body)
+        return await self._asked(leader, body, SessionsReply)
+
+    async def _asked(self, leader: int, body: Any, kind: type[ReplyT]) -> ReplyT:
         reply, _ = await self._gateway.questions.ask_bulk(leader, body, ASK_S)
-        if not isinstance(reply, SessionsReply):
+        if not isinstance(reply, kind):
             raise UnavailableError(f"node {leader} answered with a {type(reply).__name__}")
         return reply
 

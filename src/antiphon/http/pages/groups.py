@@ -21,15 +21,8 @@ IDS: Final = 200
 
 async def groups(site: Site, look: Look) -> Response:
     """The list: each group with what it is, who is in it, and how many offsets it has."""
-    found, more = await own_rows.groups(site.gateway, look.asker)
-    everything = look.rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
-    wanted = look.text("q").lower()
-    seen = [
-        one
-        for one in found
-        if wanted in one.group.lower()
-        and (everything or look.rights.sees(Operation.DESCRIBE, Resource.GROUP, one.group))
-    ]
+    wanted = look.text("q")
+    seen, more = await own_rows.groups_seen(site.gateway, look.asker, look.rights, wanted)
     page = paged(seen, look.whole("start", 0))
     return site.page(look, "groups.html", title="Groups", page=page, more=more, is_filtered=bool(wanted))
 

@@ -1,5 +1,6 @@
 """What is wrong in a cluster, as its metadata and the nodes that answer tell; what was mended; how many there are of all."""
 
+from collections import Counter
 from typing import Final, NamedTuple
 
 from antiphon.model.internal import is_internal
@@ -81,6 +82,16 @@ def mended(statuses: dict[int, StatusReply]) -> list[Problem]:
 def every_shard(meta: ClusterMeta) -> list[tuple[TopicMeta, ShardMeta]]:
     """Each shard with its topic."""
     return [(topic, shard) for topic in meta.topics for shard in topic.shards]
+
+
+def carried(meta: ClusterMeta) -> tuple[Counter[int], Counter[int]]:
+    """How many shards each node leads, and of how many it has a replica."""
+    leads: Counter[int] = Counter()
+    holds: Counter[int] = Counter()
+    for _, shard in every_shard(meta):
+        leads[shard.leader] += 1
+        holds.update(shard.everybody)
+    return leads, holds
 
 
 def name_of(meta: ClusterMeta, shard_id: int) -> str:

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from antiphon import system
 from antiphon.http.pages import health
-from antiphon.http.pages.health import PROBLEMS_SHOWN, every_shard
+from antiphon.http.pages.health import PROBLEMS_SHOWN, carried
 from antiphon.http.pages.site import Look, Paged, Site
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
@@ -89,12 +89,7 @@ def _shards_found(meta: ClusterMeta, wanted: str, *, with_internal: bool) -> Pag
 
 
 def _node_rows(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[dict[str, Any]]:
-    leads: dict[int, int] = {}
-    holds: dict[int, int] = {}
-    for _, shard in every_shard(meta):
-        leads[shard.leader] = leads.get(shard.leader, 0) + 1
-        for node_id in shard.everybody:
-            holds[node_id] = holds.get(node_id, 0) + 1
+    leads, holds = carried(meta)
     return [
         {
             "node": node,

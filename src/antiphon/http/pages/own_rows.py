@@ -9,10 +9,12 @@ import msgspec
 from antiphon.errors import AntiphonError, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.pages.asking import Asker
+from antiphon.model.access import Operation, Resource
 from antiphon.model.groups import GetGroups, GroupKind, GroupsReply, GroupState, merged
 from antiphon.model.internal import GROUPS_TABLE, JOBS_TABLE
 from antiphon.model.requests import TableScan
 from antiphon.model.rows import Row
+from antiphon.security.authorizer import Rights
 from antiphon.transactions.group_offsets import place_of
 from antiphon.transactions.share_rows import group_of_key, place_of_key
 
@@ -86,6 +88,21 @@ async def groups(gateway: Gateway, asker: Asker) -> tuple[list[Listed], bool]:
         kind, state, members = (None, None, None) if one is None else (one.kind, one.state, one.member_count)
         found.append(Listed(name, kind, state, members, counts[name], sorted(topics.get(name, ()))))
     return found, more or more_shared or more_told
+
+
+async def groups_seen(
+    gateway: Gateway, asker: Asker, rights: Rights, wanted: str
+) -> tuple[list[Listed], bool]:
+    """The same of those groups that the client may describe, and that have `wanted` in their names."""
+    found, more = await groups(gateway, asker)
+    everything = rights.sees(Operation.DESCRIBE, Resource.CLUSTER)
+    seen = [
+        one
+        for one in found
+        if wanted.lower() in one.group.lower()
+        and (everything or rights.sees(Operation.DESCRIBE, Resource.GROUP, one.group))
+    ]
+    return seen, more
 
 
 def _share_place(gateway: Gateway, key: bytes) -> tuple[str, str, int] | None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import structlog
 
 from antiphon.coordination.consumer_terms import (
     Changes,
@@ -32,16 +31,14 @@ from antiphon.model.requests import (
     Put,
     TableGet,
     TableOp,
-    TableScan,
     TableWrite,
 )
 from antiphon.model.rows import Row
 from antiphon.transactions.group_offsets import escaped
+from antiphon.transactions.internal_rows import UnreadableRows, rows_between
 from antiphon.transactions.share_rows import SHARE_GROUP, settings_row, state_rows
 
 ABSENT: Final = -1  # version of a row that is not there
-SCAN_ROWS: Final = 500
-TOLD_MAX: Final = 1_000  # bad rows that are told of, each once
 WRITE_MS: Final = 10_000
 WRITE_BYTES_MAX: Final = (
     512 * 1024
@@ -86,7 +83,7 @@ class ConsumerRows:
     def __init__(self, gateway: Gateway, prefix: str = CONSUMER) -> None:
         self._gateway = gateway
         self._prefix = prefix
-        self._told: set[bytes] = set()
+        self._unreadable = UnreadableRows("group_row_not_readable")
 
     async def load(self, shard_id: int) -> dict[str, StoredGroup]:
         """Every group of a shard, by name."""
@@ -163,21 +160,16 @@ class ConsumerRows:
 
     async def _read(self, shard_id: int, start: bytes, end: bytes) -> dict[str, StoredGroup]:
         found: dict[str, StoredGroup] = {}
-        while True:
-            reply = await self._gateway.table_scan(TableScan(shard_id, start, end, limit=SCAN_ROWS))
-            rows = [row for row in reply.rows if row is not None]
-            for row in rows:
-                self._take(row, found)
-            if not reply.more or not rows:
-                return found
-            start = rows[-1].key + b"\x00"
+        async for row in rows_between(self._gateway, shard_id, start, end):
+            self._take(row, found)
+        return found
 
     def _take(self, row: Row, found: dict[str, StoredGroup]) -> None:
         try:
             group, name = _split(self._prefix, row.key)
             body = _decoded(name, row.value or b"")
         except (*UNDECODABLE, ValueError) as error:
-            self._tell(row.key, str(error))
+            self._unreadable.tell(row.key, str(error))
             return
         stored = found.setdefault(group, StoredGroup({}, ABSENT, {}))
         stored.rows[name] = body
@@ -188,11 +180,6 @@ class ConsumerRows:
     def _op(self, group: str, name: RowName, body: RowBody | None) -> Put | Delete:
         key = row_key(self._prefix, group, name)
         return Delete(key) if body is None else Put(key, _encoded(body))
-
-    def _tell(self, key: bytes, reason: str) -> None:
-        if key not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(key)
-            structlog.get_logger().error("group_row_not_readable", key=key[:200], reason=reason)
 
 
 def row_key(prefix: str, group: str, name: RowName) -> bytes:

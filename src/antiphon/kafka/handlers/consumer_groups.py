@@ -1,23 +1,20 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the consumer protocol (KIP-848)."""
 
-import asyncio
 from typing import Final
 
 from antiphon import system
 from antiphon.coordination import consumer_terms as t
 from antiphon.coordination.consumer_group import ConsumerGroup
 from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Refused
-from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.groups.refusals import code_of_refused
+from antiphon.kafka.handlers.group_outcomes import beaten, check_reads, each_described, group_for
 from antiphon.kafka.handlers.group_places import assignment, named_assignment
 from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX, BadRegexError, GroupTopics
-from antiphon.kafka.handlers.operations import with_group
 from antiphon.kafka.handlers.refusals import RefusedError
-from antiphon.kafka.handlers.rights import may, sees
+from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import consumer_groups as m
 from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
@@ -43,13 +40,11 @@ class ConsumerGroupHandler:
     ) -> m.ConsumerGroupHeartbeatResponse:
         """ConsumerGroupHeartbeat: stored, as far as it changes anything, when it is answered."""
         try:
-            found = await self._heartbeat(request, context)
+            found = await beaten(self._heartbeat(request, context))
         except RefusedError as refused:
-            return _refusal(refused.error_code, refused.reason)
-        except AntiphonError as error:
-            return _refusal(code.coordinator_code_of(error), error.message)
-        if isinstance(found, Refused):
-            return _refusal(code_of_refused(found), found.value)
+            return m.ConsumerGroupHeartbeatResponse(
+                error_code=refused.error_code, error_message=refused.reason
+            )
         assigned = None if found.assigned is None else assignment(found.assigned)
         return m.ConsumerGroupHeartbeatResponse(
             error_code=code.NONE,
@@ -63,8 +58,7 @@ class ConsumerGroupHandler:
         self, request: m.ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> Beaten | Refused:
         group_id, rights = request.group_id, context.rights
-        if not rights.may(Operation.READ, Resource.GROUP, group_id):
-            raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not read this group")
+        check_reads(rights, group_id)
         self._check(request, context.version)
         for name in request.subscribed_topic_names or ():
             if not may(self._gateway, rights, Operation.DESCRIBE, name):
@@ -133,39 +127,21 @@ class ConsumerGroupHandler:
         self, request: m.ConsumerGroupDescribeRequest, context: RequestContext
     ) -> m.ConsumerGroupDescribeResponse:
         """ConsumerGroupDescribe; a group that is named more than once is described once."""
-        groups = []
-        for group_id in dict.fromkeys(request.group_ids):
-            found = await self._describe(group_id, context)
-            if request.include_authorized_operations and found.error_code == code.NONE:
-                found.authorized_operations = with_group(context.rights, group_id)
-            groups.append(found)
-            await asyncio.sleep(0)  # others first
+        groups = await each_described(
+            request.group_ids, self._describe, context, with_operations=request.include_authorized_operations
+        )
         return m.ConsumerGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str, context: RequestContext) -> m.DescribedConsumerGroup:
         if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
             return m.DescribedConsumerGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
         consumers = self._coordinator.consumers
-        group: ConsumerGroup | None = None
+        missing = f"no group of the consumer protocol is called {group_id!r}"
         try:
-            await consumers.ready(group_id)
-            group = consumers.find(group_id)
-        except UnknownTopicError:
-            pass  # there was no group ever
-        except AntiphonError as error:
+            group = await group_for(self._gateway, consumers, group_id, context.rights, missing)
+        except RefusedError as refused:
             return m.DescribedConsumerGroup(
-                error_code=code.coordinator_code_of(error), error_message=error.message, group_id=group_id
-            )
-        if group is None:
-            message = f"no group of the consumer protocol is called {group_id!r}"
-            return m.DescribedConsumerGroup(
-                error_code=code.GROUP_ID_NOT_FOUND, error_message=message, group_id=group_id
-            )
-        if not all(sees(self._gateway, context.rights, name) for name in group.subscribed):
-            return m.DescribedConsumerGroup(
-                error_code=code.TOPIC_AUTHORIZATION_FAILED,
-                error_message="the group reads topics that the client may not describe",
-                group_id=group_id,
+                error_code=refused.error_code, error_message=refused.reason, group_id=group_id
             )
         return m.DescribedConsumerGroup(
             error_code=code.NONE,
@@ -192,10 +168,6 @@ class ConsumerGroupHandler:
                 self._gateway, group.targets.get(member.member_id, t.NO_PLACES)
             ),
         )
-
-
-def _refusal(error_code: int, message: str) -> m.ConsumerGroupHeartbeatResponse:
-    return m.ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=message)
 
 
 def _optional(names: list[str] | None) -> tuple[str, ...] | None:

@@ -1,6 +1,5 @@
 """DescribeGroups, ListGroups and DeleteGroups."""
 
-import asyncio
 from typing import Final
 
 from antiphon.coordination.consumer_terms import GroupState as ConsumerState
@@ -10,7 +9,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupState
-from antiphon.kafka.handlers.operations import with_group
+from antiphon.kafka.handlers.group_outcomes import each_described
 from antiphon.kafka.messages import groups as m
 from antiphon.model.access import Operation, Resource
 from antiphon.transactions.group_offsets import GroupOffsets
@@ -34,19 +33,14 @@ class GroupAdminHandler:
         self, request: m.DescribeGroupsRequest, context: RequestContext
     ) -> m.DescribeGroupsResponse:
         """DescribeGroups; a group that is named more than once is described once."""
-        groups = []
-        for group_id in dict.fromkeys(request.groups):
-            if context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
-                found = await self._describe(group_id, context.version)
-                if request.include_authorized_operations and found.error_code == code.NONE:
-                    found.authorized_operations = with_group(context.rights, group_id)
-                groups.append(found)
-            else:
-                groups.append(m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
-            await asyncio.sleep(0)  # others first
+        groups = await each_described(
+            request.groups, self._describe, context, with_operations=request.include_authorized_operations
+        )
         return m.DescribeGroupsResponse(groups=groups)
 
-    async def _describe(self, group_id: str, version: int) -> m.DescribedGroup:
+    async def _describe(self, group_id: str, context: RequestContext) -> m.DescribedGroup:
+        if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
+            return m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
         try:
             group = self._coordinator.find(group_id)
             if group is not None:
@@ -62,7 +56,7 @@ class GroupAdminHandler:
             pass  # no group ever committed an offset
         except AntiphonError as refused:
             return m.DescribedGroup(error_code=code.coordinator_code_of(refused), group_id=group_id)
-        told = version >= FIRST_ID_NOT_FOUND
+        told = context.version >= FIRST_ID_NOT_FOUND
         return m.DescribedGroup(
             error_code=code.GROUP_ID_NOT_FOUND if told else code.NONE,
             error_message=f"no group {group_id!r}" if told else None,

@@ -1,20 +1,16 @@
 """ShareGroupHeartbeat and ShareGroupDescribe: who is in a share group (KIP-932)."""
 
-import asyncio
-
 from antiphon.coordination import consumer_terms as t
 from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Refused
-from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka import features
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.handlers.consumer_groups import GROUP_ID_BYTES_MAX, ID_BYTES_MAX
+from antiphon.kafka.handlers.group_outcomes import beaten, check_reads, each_described, group_for
 from antiphon.kafka.handlers.group_places import assignment, named_assignment
 from antiphon.kafka.handlers.group_topics import GroupTopics
-from antiphon.kafka.handlers.operations import with_group
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import sees
 from antiphon.kafka.messages import share_groups as m
@@ -37,13 +33,9 @@ class ShareGroupHandler:
     ) -> m.ShareGroupHeartbeatResponse:
         """ShareGroupHeartbeat: stored, as far as it changes anything, when it is answered."""
         try:
-            found = await self._heartbeat(request, context)
+            found = await beaten(self._heartbeat(request, context))
         except RefusedError as refused:
-            return _refusal(refused.error_code, refused.reason)
-        except AntiphonError as error:
-            return _refusal(code.coordinator_code_of(error), error.message)
-        if isinstance(found, Refused):
-            return _refusal(code_of_refused(found), found.value)
+            return m.ShareGroupHeartbeatResponse(error_code=refused.error_code, error_message=refused.reason)
         return m.ShareGroupHeartbeatResponse(
             error_code=code.NONE,
             member_id=found.member_id,
@@ -56,8 +48,7 @@ class ShareGroupHandler:
         self, request: m.ShareGroupHeartbeatRequest, context: RequestContext
     ) -> Beaten | Refused:
         group_id, rights = request.group_id, context.rights
-        if not rights.may(Operation.READ, Resource.GROUP, group_id):
-            raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not read this group")
+        check_reads(rights, group_id)
         if not features.FEATURES[features.SHARE].level(self._gateway.metadata):
             raise RefusedError(code.UNSUPPORTED_VERSION, "a node of the cluster knows no share groups yet")
         problem = self._problem(request)
@@ -106,34 +97,20 @@ class ShareGroupHandler:
         self, request: m.ShareGroupDescribeRequest, context: RequestContext
     ) -> m.ShareGroupDescribeResponse:
         """ShareGroupDescribe; a group that is named more than once is described once."""
-        groups = []
-        for group_id in dict.fromkeys(request.group_ids):
-            found = await self._describe(group_id, context)
-            if request.include_authorized_operations and found.error_code == code.NONE:
-                found.authorized_operations = with_group(context.rights, group_id)
-            groups.append(found)
-            await asyncio.sleep(0)  # others first
+        groups = await each_described(
+            request.group_ids, self._describe, context, with_operations=request.include_authorized_operations
+        )
         return m.ShareGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str, context: RequestContext) -> m.DescribedShareGroup:
-        def refused(error_code: int, message: str | None = None) -> m.DescribedShareGroup:
-            return m.DescribedShareGroup(error_code=error_code, error_message=message, group_id=group_id)
-
         if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
-            return refused(code.GROUP_AUTHORIZATION_FAILED)
-        shares = self._coordinator.shares
+            return m.DescribedShareGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
+        shares, missing = self._coordinator.shares, f"no share group is called {group_id!r}"
         try:
-            await shares.ready(group_id)
-            group = shares.find(group_id)
-        except UnknownTopicError:
-            group = None  # there was no group ever
-        except AntiphonError as error:
-            return refused(code.coordinator_code_of(error), error.message)
-        if group is None:
-            return refused(code.GROUP_ID_NOT_FOUND, f"no share group is called {group_id!r}")
-        if not all(sees(self._gateway, context.rights, name) for name in group.subscribed):
-            return refused(
-                code.TOPIC_AUTHORIZATION_FAILED, "the group reads topics that the client may not describe"
+            group = await group_for(self._gateway, shares, group_id, context.rights, missing)
+        except RefusedError as refused:
+            return m.DescribedShareGroup(
+                error_code=refused.error_code, error_message=refused.reason, group_id=group_id
             )
         return m.DescribedShareGroup(
             error_code=code.NONE,
@@ -155,7 +132,3 @@ class ShareGroupHandler:
             subscribed_topic_names=list(member.topics),
             assignment=named_assignment(self._gateway, member.assigned),
         )
-
-
-def _refusal(error_code: int, message: str) -> m.ShareGroupHeartbeatResponse:
-    return m.ShareGroupHeartbeatResponse(error_code=error_code, error_message=message)

@@ -83,19 +83,22 @@ class Folder:
 
     def open_write(self, name: str) -> Any:
         """A new file to write to; its folder is made."""
+        fs, path = self._place_for(name)
+        return fs.open(path, "wb")
+
+    def _place_for(self, name: str) -> tuple[Any, str]:
+        """The file system, and the path of a file in it, whose folder is made."""
         fs, root = self._fs()
         path = f"{root}/{name}"
         fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        return fs.open(path, "wb")
+        return fs, path
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a whole file unless there is one: whoever comes first has it. False: somebody did."""
         local = self.local_path
         if local is not None:
             return _create_local(local / name, data)
-        fs, root = self._fs()
-        path = f"{root}/{name}"
-        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        fs, path = self._place_for(name)
         try:
             fs.pipe_file(path, data, mode="create")
         except FileExistsError:
@@ -127,9 +130,8 @@ class Folder:
 
     def move(self, name: str, to: str) -> None:
         """Rename a file; nothing happens where it was moved before. Its new folder is made."""
-        fs, root = self._fs()
-        target = f"{root}/{to}"
-        fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        _, root = self._fs()
+        fs, target = self._place_for(to)
         try:
             if self.local_path is not None:
                 os.replace(f"{root}/{name}", target)

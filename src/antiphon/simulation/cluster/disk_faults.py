@@ -22,7 +22,17 @@ from antiphon.partition.multi_files import ORIGINS_FILE
 from antiphon.simulation.cluster.disk_view import DIRECTORY, end_of_log, promise_of
 from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of, seldom
 from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later, trouble
-from antiphon.simulation.cluster.hurt_machines import SHARDS, TABLES, hurt, may_be_hurt, names_in, shard_of
+from antiphon.simulation.cluster.hurt_machines import (
+    SHARDS,
+    TABLES,
+    flip_bit,
+    hurt,
+    lose_disk,
+    may_be_hurt,
+    names_in,
+    shard_of,
+    to_be_hurt,
+)
 from antiphon.simulation.cluster.rotten_files import bytes_around
 
 if TYPE_CHECKING:
@@ -176,10 +186,9 @@ def _lost_files(faults: Faults, fault: Fault, draw: Random) -> None:
     """The node is killed, and starts without a segment's data, a replica's folder, a table's store, or all replicas'
     folders.
     """
-    machine = faults.machine(fault)
-    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+    machine = to_be_hurt(faults, fault)
+    if machine is None:
         return
-    faults.cluster.watch.note_held(machine)
     opened = _opened(machine)
     machine.kill()
     lost = _some_loss(machine, opened, draw)
@@ -236,10 +245,9 @@ def _store_flip(faults: Faults, fault: Fault, draw: Random) -> None:
 
 
 def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
-    machine = faults.machine(fault)
-    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+    machine = to_be_hurt(faults, fault)
+    if machine is None:
         return
-    faults.cluster.watch.note_held(machine)
     opened = _opened(machine)
     machine.kill()
     by_kind: dict[str, list[tuple[str, int]]] = {}
@@ -257,10 +265,7 @@ def _flip(faults: Faults, fault: Fault, draw: Random, wanted: str) -> None:
         path, size = draw.choice(by_kind[draw.choice(sorted(by_kind))])
         bit = draw.randrange(size * 8)
         hurt(faults, machine, f"bit {bit} of {path}")
-        machine.disk.flip_bit(path, bit)
-        if path.endswith(DATA_SUFFIX):
-            # Rot needs longer than the system takes to write an index back, which alone tells it from a torn write.
-            machine.disk.write_back(path.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX)
+        flip_bit(machine, path, bit)
         machine.flipped.append((path, bit))
         machine.around_flips[path, bit] = bytes_around(machine.disk, path, bit)
     restart_later(faults, machine, fault.lasts_ms)
@@ -363,18 +368,13 @@ def _while_stopped(faults: Faults, machine: "Machine", work: Callable[[], None])
 )
 def _new_disk(faults: Faults, fault: Fault, draw: Random) -> None:
     """The node is killed, or all lose power; one machine comes back with an empty disk."""
-    machine = faults.machine(fault)
-    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+    machine = to_be_hurt(faults, fault)
+    if machine is None:
         return
-    faults.cluster.watch.note_held(machine)
     for other in faults.cluster.machines if draw.random() < 0.5 else ():
         other.power_off()
         restart_later(faults, other, draw.randint(1, fault.lasts_ms))
-    machine.kill()
-    hurt(faults, machine, "a new disk")
-    faults.cluster.watch.disk_is_new(machine)
-    machine.has_new_disk, machine.disk_is_known = True, False
-    machine.disk.lose(DIRECTORY)
+    lose_disk(faults, machine)
     restart_later(faults, machine, fault.lasts_ms)
 
 

@@ -74,16 +74,22 @@ class Evidence:
 
     def durable_batches(self, machine: "Machine", host: "Partition") -> Iterator[Buffer]:
         """All batches of a replica from its log's start, as they are durable on its disk."""
-        at, log = host.log.log_start, self.durable_log(machine.node_id, host.shard_id)
+        at = host.log.log_start
         first = self.truth(host.shard_id).first_within(at)
-        at = at if first is None else first
-        while at < host.log.durable_end:
+        return self.batches_between(
+            machine, host.shard_id, at if first is None else first, host.log.durable_end
+        )
+
+    def batches_between(self, machine: "Machine", shard_id: int, at: int, end: int) -> Iterator[Buffer]:
+        """The batches from `at` to `end`, which is called durable, as they are on a machine's disk."""
+        log = self.durable_log(machine.node_id, shard_id)
+        while at < end:
             batch = log.batch(machine.disk, at)
             require(
                 batch is not None,
                 "durable-log",
-                host.shard_id,
-                f"the disk of node {machine.node_id} has no batch at {at}, though {host.log.durable_end} is called durable",
+                shard_id,
+                f"the disk of node {machine.node_id} has no batch at {at}, though {end} is called durable",
             )
             if batch is None:
                 return

@@ -18,7 +18,7 @@ from antiphon.node.mending import NEEDED
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, read_header
 from antiphon.simulation.cluster.disk_view import DIRECTORY, shard_path
-from antiphon.simulation.cluster.faults import Faults
+from antiphon.simulation.cluster.faults import Fault, Faults
 from antiphon.simulation.cluster.rotten_files import bytes_around, is_rotten
 from antiphon.simulation.memory_store import MemoryStore
 from antiphon.simulation.rocks_on_disk import RocksOnDisk
@@ -73,6 +73,33 @@ def may_be_hurt(cluster: "SimulatedCluster", machine: "Machine") -> bool:
         if shard.fence != "majority" and len(set(shard.live) - {machine.node_id}) < 2:
             return False  # the last of the live set holds what nobody else has to have
     return True
+
+
+def to_be_hurt(faults: Faults, fault: Fault) -> "Machine | None":
+    """The machine that a fault is about, if it is up and may be hurt; what it holds now is noted."""
+    machine = faults.machine(fault)
+    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+        return None
+    faults.cluster.watch.note_held(machine)
+    return machine
+
+
+def flip_bit(machine: "Machine", path: str, bit: int) -> None:
+    """A bit of a file rots."""
+    machine.disk.flip_bit(path, bit)
+    if path.endswith(DATA_SUFFIX):
+        # Rot needs longer than the system takes to write an index back, which alone tells it from a torn write.
+        machine.disk.write_back(path.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX)
+
+
+def lose_disk(faults: Faults, machine: "Machine") -> None:
+    """The process ends, and the next one finds an empty disk."""
+    faults.cluster.watch.note_held(machine)
+    machine.kill()
+    hurt(faults, machine, "a new disk")
+    faults.cluster.watch.disk_is_new(machine)
+    machine.has_new_disk, machine.disk_is_known = True, False
+    machine.disk.lose(DIRECTORY)
 
 
 def hurt(faults: Faults, machine: "Machine", what: str) -> None:

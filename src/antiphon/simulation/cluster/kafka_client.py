@@ -9,6 +9,7 @@ who asks.
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
@@ -16,20 +17,23 @@ from antiphon.errors import ProtocolViolationError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH
 from antiphon.kafka.apis import APIS
+from antiphon.kafka.messages import admin as am
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.primitives import put_nullable_string
 from antiphon.kafka.schema import Message, decode, encode
-from antiphon.simulation.cluster.kafka_messages import FetchResponse, ProduceResponse, ShareFetchResponse
+from antiphon.simulation.cluster import kafka_messages as km
 
 REQUEST_S: Final = 3.0
 BACK_OFF_S: Final = (0.02, 0.2)
 METADATA_VERSIONS: Final = (7, 12)  # the oldest one with leader epochs, and one with topic ids
 FIRST_TOPIC_IDS: Final = 10
-METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID = 3, 10, 22
+METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID, INCREMENTAL_ALTER_CONFIGS = 3, 10, 22, 44
+SET, RESET = 0, 1
+PRODUCE_VERSION: Final = 9
 _LENGTH: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhi")
 Address = tuple[str, int]
-_READ: Final = {PRODUCE: ProduceResponse, FETCH: FetchResponse, SHARE_FETCH: ShareFetchResponse}
+_READ: Final = {PRODUCE: km.ProduceResponse, FETCH: km.FetchResponse, SHARE_FETCH: km.ShareFetchResponse}
 
 
 class NoAnswerError(Exception):
@@ -118,6 +122,16 @@ class Connection(asyncio.Protocol):
                 future.exception()  # it is no fault where nobody waits any more
 
 
+async def connect(address: Address, timeout_s: float) -> Connection:
+    """A new connection to a node; raises NoAnswerError."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, made = await asyncio.wait_for(loop.create_connection(Connection, *address), timeout_s)
+    except (OSError, TimeoutError) as error:
+        raise NoAnswerError(f"no connection to {address}: {error!r}") from error
+    return made
+
+
 class KafkaClient:
     """See the module's text. Versions are drawn once a client, as clients agree on them once."""
 
@@ -155,11 +169,7 @@ class KafkaClient:
         found = self._connections.get(address)
         if found is not None and not found.closed:
             return found
-        loop = asyncio.get_running_loop()
-        try:
-            _, made = await asyncio.wait_for(loop.create_connection(Connection, *address), REQUEST_S)
-        except (OSError, TimeoutError) as error:
-            raise NoAnswerError(f"no connection to {address}: {error!r}") from error
+        made = await connect(address, REQUEST_S)
         other = self._connections.get(address)
         if other is not None and not other.closed:  # made meanwhile by another task
             made.close()
@@ -213,6 +223,40 @@ class KafkaClient:
         """A node to ask what any of them knows."""
         known = [self.nodes[node] for node in sorted(self.nodes)] or self._bootstrap
         return self.random.choice(known if self.random.random() < 0.8 else self._bootstrap)
+
+    async def fetch(
+        self, address: Address, topic: str, partition: int, offset: int, max_bytes: int, version: int
+    ) -> km.FetchedPartition:
+        """What a node answers to one fetch of one partition; raises NoAnswerError."""
+        one = km.FetchPartition(index=partition, offset=offset, max_bytes=max_bytes)
+        topics = [km.FetchTopic(name=topic, partitions=[one])]
+        request = km.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
+        answer: km.FetchResponse = await self.ask(address, FETCH, version, request)
+        return answer.topics[0].partitions[0]
+
+    async def produce(
+        self, address: Address, topic: str, partition: int, batch: bytes
+    ) -> km.ProducedPartition:
+        """What a node answers to one batch for all replicas; raises NoAnswerError."""
+        topics = [
+            km.ProduceTopic(name=topic, partitions=[km.ProducePartition(index=partition, records=batch)])
+        ]
+        request = km.ProduceRequest(acks=-1, timeout_ms=2_000, topics=topics)
+        answer: km.ProduceResponse = await self.ask(address, PRODUCE, PRODUCE_VERSION, request)
+        return answer.topics[0].partitions[0]
+
+    async def alter_configs(
+        self, resource_type: int, name: str, values: Mapping[str, str | None], timeout_s: float = REQUEST_S
+    ) -> Any:
+        """What any node answers to IncrementalAlterConfigs of one resource (None: take it back); raises NoAnswerError."""
+        settings = [
+            am.AlterableSetting(name=one, config_operation=RESET if value is None else SET, value=value)
+            for one, value in values.items()
+        ]
+        resource = am.AlterableResource(resource_type=resource_type, resource_name=name, configs=settings)
+        request = am.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        answer = await self.ask(self.any_node(), INCREMENTAL_ALTER_CONFIGS, 1, request, timeout_s)
+        return answer.responses[0]
 
     # -- who does what ----------------------------------------------------------------------------------------------
 

@@ -9,8 +9,7 @@ from antiphon.model.metadata import ShardStatus
 from antiphon.replication.quorum import majority
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
-from antiphon.simulation.cluster.hurt_machines import newest_metadata, shards_on
-from antiphon.simulation.cluster.voter_faults import lose_disk
+from antiphon.simulation.cluster.hurt_machines import lose_disk, newest_metadata, shards_on
 
 if TYPE_CHECKING:
     from antiphon.model.metadata import ShardMeta, TopicMeta

@@ -12,7 +12,6 @@ from antiphon.log.aborted import ABORTED_SUFFIX
 from antiphon.log.index import ENTRY_BYTES
 from antiphon.log.segment import (
     DATA_SUFFIX,
-    INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     file_of,
     offsets_of,
@@ -24,7 +23,7 @@ from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.disk_view import shard_path
 from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later
-from antiphon.simulation.cluster.hurt_machines import hurt, may_be_hurt
+from antiphon.simulation.cluster.hurt_machines import flip_bit, hurt, may_be_hurt
 
 if TYPE_CHECKING:
     from antiphon.partition.partition import Partition
@@ -179,10 +178,7 @@ def _decay(faults: Faults, machine: "Machine", draw: Random, found: list[str]) -
     faults.cluster.watch.note_held(machine)
     hurt(faults, machine, f"bit {bit} of {path} while the node runs")
     faults.cluster.tell("rot", machine.node_id, path)
-    machine.disk.flip_bit(path, bit)
-    if path.endswith(DATA_SUFFIX):
-        # As for `bit_flip`: rot needs longer than the system takes to write an index back (decision 0007).
-        machine.disk.write_back(path.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX)
+    flip_bit(machine, path, bit)  # decision 0007
     machine.rotten[path] = bit
 
 

@@ -194,7 +194,7 @@ _TRIMMED: Final = (
     ClusterMutant(
         "node-answers-trims-at-once",
         "where a log begins is answered before the disk has it",
-        (Edit(trimming, "_trim", "error = await trimmed", "error = None"),),
+        (Edit(trimming, "_trim", "await future", "None"),),
         options=DELETES,
         quick=True,
         first_seed=14,

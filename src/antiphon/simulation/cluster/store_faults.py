@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind
 from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later
-from antiphon.simulation.cluster.hurt_machines import TABLES, hurt, may_be_hurt, shards_on
+from antiphon.simulation.cluster.hurt_machines import TABLES, hurt, shards_on, to_be_hurt
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -23,10 +23,9 @@ ROWS_IN: Final = (".sst", ".run")  # of RocksDB, and of the store in memory
 )
 def _row_flip(faults: Faults, fault: Fault, draw: Random) -> None:
     """As `bit_flip`, always in a file of rows, of a table that clients read."""
-    machine = faults.machine(fault)
-    if not machine.is_up or not may_be_hurt(faults.cluster, machine):
+    machine = to_be_hurt(faults, fault)
+    if machine is None:
         return
-    faults.cluster.watch.note_held(machine)
     tables = _tables(faults.cluster, machine)
     machine.kill()
     files = [found for shard_id in tables for found in _files_with_rows(machine, shard_id)]

@@ -9,7 +9,7 @@ from antiphon.node.recovering import join, recover
 from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.faults import NEVER, Fault, Faults, register, restart_later
-from antiphon.simulation.cluster.hurt_machines import hurt, may_be_hurt, newest_metadata, shards_on
+from antiphon.simulation.cluster.hurt_machines import lose_disk, may_be_hurt, newest_metadata, shards_on
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -145,16 +145,6 @@ def _add_voters(faults: Faults, number: int) -> None:
         if others:
             operator.add_voter(others[0])
     faults.later(AGAIN_S, _add_voters, faults, number)
-
-
-def lose_disk(faults: Faults, machine: "Machine") -> None:
-    """The process ends, and the next one finds an empty disk."""
-    faults.cluster.watch.note_held(machine)
-    machine.kill()
-    hurt(faults, machine, "a new disk")
-    faults.cluster.watch.disk_is_new(machine)
-    machine.has_new_disk, machine.disk_is_known = True, False
-    machine.disk.lose(DIRECTORY)
 
 
 def _replace(faults: Faults, old: int, new: int) -> None:

@@ -385,15 +385,5 @@ class MultiWatch:
 
     def batches(self, machine: "Machine", host: MultiWriterPartition) -> Iterator[bytes]:
         """All batches of a replica from where its log begins for its peers, as they are durable on its disk."""
-        at, log = host.replica.log_start, self._evidence.durable_log(machine.node_id, host.shard_id)
-        while at < host.replica.log.durable_end:
-            batch = log.batch(machine.disk, at)
-            require(
-                batch is not None,
-                "durable-log",
-                host.shard_id,
-                f"the disk of node {machine.node_id} has no batch at {at}, and is said to have what is before "
-                f"{host.replica.log.durable_end}",
-            )
-            yield cast("bytes", batch)
-            at = read_header(cast("bytes", batch)).next_offset
+        start, end = host.replica.log_start, host.replica.log.durable_end
+        return cast("Iterator[bytes]", self._evidence.batches_between(machine, host.shard_id, start, end))

@@ -76,8 +76,7 @@ class World:
 
     def tell(self, kind: str, *facts: Any) -> None:
         """Note an event that a reader of the run wants to know of."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.told.append((self.loop.now, kind, facts))
+        self.tell_only(kind, *facts)
         self._note(f"{self.loop.now!r} {kind} {facts!r}".encode())
 
     def tell_only(self, kind: str, *facts: Any) -> None:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 from antiphon.backup import prune
 from antiphon.backup.create import create_backup
 from antiphon.backup.manifest import Backup, load, names_in
-from antiphon.backup.metadata import is_multi
 from antiphon.backup.verify import log_of, verify_backup
 from antiphon.errors import AntiphonError
-from antiphon.model.metadata import Kind
+from antiphon.model.metadata import Kind, is_multi
 from antiphon.simulation.cluster.backup_place import MemoryPlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.workloads.registry import workload
@@ -19,6 +18,7 @@ from antiphon.simulation.cluster.workloads.workload import (
     Workload,
     make_table,
     make_topic,
+    topic_named,
 )
 from antiphon.simulation.violation import require
 
@@ -65,7 +65,7 @@ class BackupWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await make_topic(self.cluster, db, TOPIC, 2)
-        topic = next(one for one in (await db.metadata()).topics if one.name == TOPIC)
+        topic = await topic_named(db, TOPIC)
         shards = await make_table(self.cluster, db, TABLE, shards=1)
         self.shard_ids = [shard.shard_id for shard in (*topic.shards, *shards)]
 

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Final
 from antiphon import system
 from antiphon.errors import AntiphonError, TopicExistsError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
-from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.compaction_judge import CompactionJudge
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
@@ -167,15 +165,10 @@ class CompactedWorkload(KafkaWorkload):
     async def _produce(self, client: KafkaClient, partition: int, batch: bytes) -> int | None:
         """The error code; None where no answer came."""
         address, _ = await client.leader(TOPIC, partition)
-        one = m.ProducePartition(index=partition, records=batch)
-        request = m.ProduceRequest(
-            acks=-1, timeout_ms=2_000, topics=[m.ProduceTopic(name=TOPIC, partitions=[one])]
-        )
         try:
-            answer = await client.ask(address, PRODUCE, 9, request)
+            return (await client.produce(address, TOPIC, partition, batch)).error_code
         except NoAnswerError:
             return None
-        return int(answer.topics[0].partitions[0].error_code)
 
     async def _without_key(self, client: KafkaClient, partition: int) -> None:
         records = [(b"key", b"", (), 1), (None, b"no key", (), 1)]
@@ -273,12 +266,8 @@ class CompactedWorkload(KafkaWorkload):
         draw, shard_id = client.random, self.shard_ids[partition]
         address, _ = await client.leader(TOPIC, partition)
         position = draw.randint(0, self.end_of(partition))
-        one = m.FetchPartition(index=partition, offset=position, max_bytes=draw.choice((1, 3_000, 100_000)))
-        request = m.FetchRequest(
-            max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[m.FetchTopic(name=TOPIC, partitions=[one])]
-        )
-        answer: m.FetchResponse = await client.ask(address, FETCH, draw.choice(FETCH_VERSIONS), request)
-        found = answer.topics[0].partitions[0]
+        max_bytes, version = draw.choice((1, 3_000, 100_000)), draw.choice(FETCH_VERSIONS)
+        found = await client.fetch(address, TOPIC, partition, position, max_bytes, version)
         if found.error_code:
             client.forget(TOPIC, partition)
             return

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.backup import cut as cuts
 from antiphon.backup.log_copy import TrimmedError, copy_state, drop_state, read_batches, read_state_file
-from antiphon.backup.metadata import is_multi
 from antiphon.errors import AntiphonError
 from antiphon.model.backup import ID_BYTES, LEASE_MS_MAX, HoldShard
+from antiphon.model.metadata import is_multi
 from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.cut_history import CutHistory, TakenCut, Write
@@ -17,6 +17,7 @@ from antiphon.simulation.cluster.workloads.workload import (
     Workload,
     make_table,
     make_topic,
+    topic_named,
 )
 from antiphon.simulation.violation import require
 
@@ -63,7 +64,7 @@ class CutWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await make_topic(self.cluster, db, TOPIC, SHARDS)
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        found = await topic_named(db, TOPIC)
         self.shard_ids = [shard.shard_id for shard in found.shards]
         shards = await make_table(self.cluster, db, TABLE, shards=2)
         self.table_shards = [shard.shard_id for shard in shards]

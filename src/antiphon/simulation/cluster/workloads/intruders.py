@@ -35,6 +35,7 @@ from antiphon.records.builder import build_batch, seal
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.kafka_workload import client_in
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
 from antiphon.simulation.cluster.world import KAFKA_PORT, NATIVE_PORT
@@ -70,7 +71,7 @@ class IntruderWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`: the internal tables and topics are there."""
-        kafka = self._kafka(calling_process())
+        kafka = client_in(self.cluster, calling_process())
         while await kafka.coordinator(SOME_GROUP) is None:
             await kafka.back_off()
         kafka.close()
@@ -87,10 +88,6 @@ class IntruderWorkload(Workload):
         with contextlib.suppress(TopicExistsError):
             await connection.request(CreateTopic(name, KINDS[name], shards=1, internal=True))
 
-    def _kafka(self, process: "Process") -> KafkaClient:
-        bootstrap = [(machine.host, KAFKA_PORT) for machine in self.cluster.machines]
-        return KafkaClient(bootstrap, process.random, process.name)
-
     async def _connect(self, node: int) -> Connection:
         return await open_connection(f"{self.cluster.machines[node].host}:{NATIVE_PORT}", "intruder", None)
 
@@ -100,7 +97,7 @@ class IntruderWorkload(Workload):
             self.spawn(f"{number}", self._work)
 
     async def _work(self, process: "Process") -> None:
-        draw, kafka = process.random, self._kafka(process)
+        draw, kafka = process.random, client_in(self.cluster, process)
         while not self.stopped:
             name = draw.choice((CLUSTER_LOG, CLUSTER_LOG, GROUPS_TABLE, JOBS_TABLE, STAGED_TOPIC))
             try:

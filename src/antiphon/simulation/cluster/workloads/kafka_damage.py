@@ -3,10 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from antiphon import system
-from antiphon.kafka.api import PRODUCE
 from antiphon.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from antiphon.records.builder import build_batch, seal
-from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.violation import ViolationError
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
     from antiphon.simulation.runtime.process import Process
 
-VERSION: Final = 9
 LIE: Final = 1
 PAUSE_OPERATIONS: Final = 20  # of the others, for each of these
 
@@ -27,17 +24,13 @@ async def send_damaged(workload: KafkaWorkload, process: "Process", number: int)
     while not workload.stopped:
         await workload.think(process, PAUSE_OPERATIONS)
         partition = draw.choice(list(workload.shard_ids))
-        what = m.ProducePartition(index=partition, records=damaged_batch(draw, workload.looks_at_records))
-        request = m.ProduceRequest(
-            acks=-1, timeout_ms=2_000, topics=[m.ProduceTopic(name=TOPIC, partitions=[what])]
-        )
+        batch = damaged_batch(draw, workload.looks_at_records)
         try:
             address, _ = await client.leader(TOPIC, partition)
-            answer: m.ProduceResponse = await client.ask(address, PRODUCE, VERSION, request)
+            done = await client.produce(address, TOPIC, partition, batch)
         except NoAnswerError:
             client.forget(TOPIC, partition)
             continue
-        done = answer.topics[0].partitions[0]
         workload.cluster.tell("damaged", partition, done.error_code)
         if not done.error_code:
             raise ViolationError(

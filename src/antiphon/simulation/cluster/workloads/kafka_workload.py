@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import TopicExistsError
 from antiphon.records.batch import iter_batches
-from antiphon.simulation.cluster.kafka_client import KafkaClient
-from antiphon.simulation.cluster.workloads.workload import Workload, insist
+from antiphon.simulation.cluster.kafka_client import Address, KafkaClient
+from antiphon.simulation.cluster.workloads.workload import Workload, insist, topic_named
 from antiphon.simulation.cluster.world import KAFKA_PORT
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
+    from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.runtime.process import Process
 
 TOPIC: Final = "stream"
@@ -23,6 +24,12 @@ HAS_KERNELS: Final = find_spec("numba") is not None
 """Without numba nodes look at records only where the topic's `record.validation` is `full`."""
 
 STORED: Final = {"uncompressed": 0, "gzip": 1}
+
+
+def client_in(cluster: "SimulatedCluster", process: "Process") -> KafkaClient:
+    """A client that runs in `process`, and knows all nodes to begin with."""
+    bootstrap = [(machine.host, KAFKA_PORT) for machine in cluster.machines]
+    return KafkaClient(bootstrap, process.random, process.name)
 
 
 class KafkaWorkload(Workload):
@@ -70,13 +77,17 @@ class KafkaWorkload(Workload):
                     config=config,
                 )
             )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.topic)
+        found = await topic_named(db, self.topic)
         self.shard_ids = {shard.index: shard.shard_id for shard in found.shards}
 
     def client(self, process: "Process") -> KafkaClient:
         """A client that runs in `process`."""
-        bootstrap = [(machine.host, KAFKA_PORT) for machine in self.cluster.machines]
-        return KafkaClient(bootstrap, process.random, process.name)
+        return client_in(self.cluster, process)
+
+    async def leader_of(self, client: KafkaClient, partition: int) -> "tuple[Machine, Address]":
+        """The machine of a partition's leader, and its address."""
+        address, _ = await client.leader(self.topic, partition)
+        return next(one for one in self.cluster.machines if one.host == address[0]), address
 
     def end_of(self, partition: int) -> int:
         """Up to where a partition can be consumed now."""

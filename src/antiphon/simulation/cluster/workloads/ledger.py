@@ -13,7 +13,7 @@ from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ class LedgerWorkload(Workload):
                 self.name, shards=1, replicas=options.replicas, profile=profile, config=config
             )
         )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
-        self.shard_id = found.shards[0].shard_id
+        self.shard_id = (await topic_named(db, self.name)).shards[0].shard_id
 
     def begin(self) -> None:
         """See `Workload`."""

@@ -15,7 +15,7 @@ from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.settle_multi import Identity, entries_of
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
 from antiphon.simulation.cluster.world import NATIVE_PORT
 from antiphon.simulation.violation import require
 from antiphon.table.merge import Cell, unpack_id
@@ -74,8 +74,7 @@ class MultiTableWorkload(Workload):
                 self.name, shards=1, replicas=replicas, profile="oxia", config={"writers": "multi"}
             )
         )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
-        self.shard_id = found.shards[0].shard_id
+        self.shard_id = (await topic_named(db, self.name)).shards[0].shard_id
 
     def begin(self) -> None:
         """See `Workload`."""

@@ -5,17 +5,13 @@ carried out, and each version of it must be one that its operator asked for.
 """
 
 import asyncio
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.connection import open_connection
 from antiphon.errors import AntiphonError
-from antiphon.kafka import error_codes as code
-from antiphon.kafka.messages import admin as m
 from antiphon.model.node_settings import ALL_NODES, NODE_SETTINGS, AlterNodeSettings, text_of
 from antiphon.simulation.cluster.drawing import Drawn, one_of
-from antiphon.simulation.cluster.kafka_client import NoAnswerError
-from antiphon.simulation.cluster.workloads.cluster_log import ClusterLog
+from antiphon.simulation.cluster.workloads.asked_for import AskedFor
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
@@ -33,8 +29,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.runtime.process import Process
 
-INCREMENTAL_ALTER_CONFIGS, VERSION = 44, 1
-BROKER, SET, RESET = 4, 0, 1
+BROKER: Final = 4
 PAUSE_S: Final = 0.4
 LOOK_S: Final = 0.03
 VARIED: Final = {
@@ -55,21 +50,6 @@ Pair = tuple[int, str]  # a node, or all of them, and a setting
 Book = dict[Pair, str]
 
 
-class _Asked:
-    """What an operator asked for of one setting."""
-
-    __slots__ = ("doubtful", "last", "under_way")
-
-    def __init__(self) -> None:
-        self.last: str | None = None  # that was acknowledged; None: that there be none
-        self.doubtful: set[str | None] = set()  # whose outcome is not known: they may still be carried out
-        self.under_way: set[str | None] = set()
-
-    def may_be(self, value: str | None) -> bool:
-        """May it be so now?"""
-        return value == self.last or value in self.doubtful or value in self.under_way
-
-
 @workload("settings_operators", 42, Drawn(one_of(0, 0, 0, 2)), logs_in=False)
 class SettingsWorkload(KafkaWorkload):
     """Operators set settings of single nodes and of all, and take them back, by the native protocol and Kafka's
@@ -82,9 +62,7 @@ class SettingsWorkload(KafkaWorkload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "settings") -> None:
         super().__init__(cluster, name)
-        self._log = ClusterLog(cluster)
-        self._versions, self._books = [-1], [Book()]
-        self._asked: dict[Pair, _Asked] = {}
+        self._asked: AskedFor[Pair, str] = AskedFor(cluster, "settings", _set, _in_words)
         self._number = 0
         self.outcomes = dict.fromkeys(
             (
@@ -121,21 +99,16 @@ class SettingsWorkload(KafkaWorkload):
         client, draw, pairs = self.client(process), process.random, self._pairs(number)
         while not self.stopped:
             scope, name = pair = draw.choice(pairs)
-            asked = self._asked.setdefault(pair, _Asked())
             value = None if draw.random() < 0.3 else self._next_value(name)
-            self._follow()
-            since = self._versions[-1]
-            asked.under_way = {value}
+            since = self._asked.begin(pair, value)
             if draw.random() < 0.5:
-                done = await self._by_kafka(client, scope, name, value)
+                whose = "" if scope == ALL_NODES else str(scope)
+                values = {NODE_SETTINGS[name].kafka_name: value}
+                done = await self._asked.ask_by_kafka(client, BROKER, whose, values)
             else:
                 done = await self._by_native(draw, scope, name, value)
-            self._follow()
             if done:
-                self._acknowledged(pair, value, since)
-            else:
-                asked.doubtful.add(value)
-            asked.under_way = set()
+                self._asked.acknowledged(pair, value, since)
             self.outcomes[
                 "settings-in-doubt" if not done else "settings-reset" if value is None else "settings-set"
             ] += 1
@@ -146,28 +119,6 @@ class SettingsWorkload(KafkaWorkload):
         self._number += 1
         least, setting = VARIED[name], NODE_SETTINGS[name]
         return str(least + self._number % (setting.most + 1 - least))
-
-    async def _by_kafka(self, client: Any, scope: int, name: str, value: str | None) -> bool:
-        change = m.AlterableSetting(
-            name=NODE_SETTINGS[name].kafka_name, config_operation=RESET if value is None else SET, value=value
-        )
-        whose = "" if scope == ALL_NODES else str(scope)
-        one = m.AlterableResource(resource_type=BROKER, resource_name=whose, configs=[change])
-        request = m.IncrementalAlterConfigsRequest(resources=[one], validate_only=False)
-        try:
-            answer = await client.ask(
-                client.any_node(), INCREMENTAL_ALTER_CONFIGS, VERSION, request, PATIENCE_S
-            )
-        except NoAnswerError:
-            return False
-        found = answer.responses[0]
-        require(
-            found.error_code not in {code.INVALID_CONFIG, code.INVALID_REQUEST},
-            "settings-refused",
-            -1,
-            f"{name}={value} for {whose or 'all'} is refused: {found.error_message}",
-        )
-        return bool(found.error_code == code.NONE)
 
     async def _by_native(self, draw: "Random", scope: int, name: str, value: str | None) -> bool:
         machine = draw.choice(self.cluster.machines)
@@ -182,49 +133,6 @@ class SettingsWorkload(KafkaWorkload):
             return False
         return True
 
-    # -- what is committed ------------------------------------------------------------------------------------------
-
-    def _follow(self) -> None:
-        for version in self._log.news():
-            entries = self._log.state.node_settings
-            book = {(node, name): one for node, of in entries.items() for name, one in of.values.items()}
-            before = self._books[-1]
-            if book == before:
-                continue
-            for pair in {**before, **book}:
-                if before.get(pair) != book.get(pair):
-                    self._judge_change(pair, book.get(pair), version)
-            self._versions.append(version)
-            self._books.append(book)
-
-    def _judge_change(self, pair: Pair, value: str | None, version: int) -> None:
-        asked = self._asked.get(pair)
-        require(
-            asked is not None and asked.may_be(value),
-            "settings-asked-for",
-            -1,
-            f"at version {version} `__cluster` says that {pair[1]} is {value} for {_whose(pair[0])}, which nobody asked for",
-        )
-
-    def _acknowledged(self, pair: Pair, value: str | None, since: int) -> None:
-        """It was so in some version since it was asked for, and is so unless one in doubt was carried out later."""
-        asked = self._asked[pair]
-        first = bisect_right(self._versions, since) - 1
-        require(
-            any(book.get(pair) == value for book in self._books[first:]),
-            "settings-kept",
-            -1,
-            f"{pair[1]}={value} for {_whose(pair[0])} was acknowledged, and is in no version of `__cluster` since {since}",
-        )
-        asked.last = value
-        now = self._books[-1].get(pair)
-        require(
-            now == value or now in asked.doubtful,
-            "settings-kept",
-            -1,
-            f"{pair[1]}={value} for {_whose(pair[0])} was acknowledged, and `__cluster` says {now}",
-        )
-
     # -- what nodes go by -------------------------------------------------------------------------------------------
 
     async def _watch(self, process: "Process") -> None:
@@ -235,23 +143,10 @@ class SettingsWorkload(KafkaWorkload):
 
     def _look(self, machine: "Machine") -> None:
         """A node that knows any metadata goes by it."""
-        server = machine.server
-        node = None if server is None else server.node
-        if server is None or node is None or node.view.version < 0:
+        book, server = self._asked.known_by(machine), machine.server
+        if book is None or server is None:
             return
-        self._follow()
-        book = self._books[bisect_right(self._versions, node.view.version) - 1]
-        known = {
-            (scope, name): one
-            for scope, of in node.view.node_settings.items()
-            for name, one in of.values.items()
-        }
-        require(
-            known == book,
-            "settings-known",
-            -1,
-            f"node {node.node_id} at version {node.view.version} knows {known}, `__cluster` says {book}",
-        )
+        node = server.node
         self.outcomes["settings-looked-at"] += 1
         file = machine.config()
         for name in VARIED:
@@ -287,25 +182,19 @@ class SettingsWorkload(KafkaWorkload):
 
     def check(self) -> None:
         """See `Workload`: all nodes know what is committed, and go by it."""
-        self._follow()
-        for pair, asked in self._asked.items():
-            now = self._books[-1].get(pair)
-            require(
-                asked.may_be(now),
-                "settings-kept",
-                -1,
-                f"in the end {pair[1]} is {now} for {_whose(pair[0])}; {asked.last} was acknowledged",
-            )
-        for machine in self.cluster.machines:
-            node = machine.node
-            if node is not None and node.agent.registered.is_set():
-                require(
-                    node.view.version >= self._versions[-1],
-                    "settings-known",
-                    -1,
-                    f"in the end node {node.node_id} knows version {node.view.version}, {self._versions[-1]} is committed",
-                )
-                self._look(machine)
+        for machine in self._asked.check_end():
+            self._look(machine)
+
+
+def _set(metadata: Any) -> Book:
+    return {
+        (node, name): one for node, of in metadata.node_settings.items() for name, one in of.values.items()
+    }
+
+
+def _in_words(pair: Pair, value: str | None) -> str:
+    scope, name = pair
+    return f"{name} is {value} for {'all nodes' if scope == ALL_NODES else f'node {scope}'}"
 
 
 def _of_topics(node: "Node") -> dict[str, int]:
@@ -316,10 +205,6 @@ def _of_topics(node: "Node") -> dict[str, int]:
         if topic is not None and "flush.ms" not in topic[0].config:
             found[f"shard {shard_id}"] = host.log.config.flush_interval_ms
     return found
-
-
-def _whose(scope: int) -> str:
-    return "all nodes" if scope == ALL_NODES else f"node {scope}"
 
 
 def _value(config: "NodeConfig", name: str) -> Any:

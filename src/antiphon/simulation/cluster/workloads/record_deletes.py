@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from antiphon import system
 from antiphon.errors import AntiphonError, OffsetOutOfRangeError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.kafka.messages import admin as am
 from antiphon.kafka.messages import offsets as om
 from antiphon.log.snapshot import START_NAME, decode_start
 from antiphon.model.metadata import ABSENT_NODE
 from antiphon.records.builder import build_batch
-from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.faults import KINDS
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
@@ -119,34 +117,23 @@ class RecordDeletes(KafkaWorkload):
         client.close()
         await db.close()
 
-    def _end(self, partition: int) -> int:
-        return self.cluster.evidence.truth(self.shard_ids[partition]).end
-
     def _highest(self, partition: int) -> int:
         """Nobody has asked for more to go."""
-        return self._end(partition) if self._open_ended[partition] else self._asked[partition]
-
-    async def _leader(self, client: KafkaClient, partition: int) -> "tuple[Machine, tuple[str, int]]":
-        address, _ = await client.leader(TOPIC, partition)
-        return next(one for one in self.cluster.machines if one.host == address[0]), address
+        return self.end_of(partition) if self._open_ended[partition] else self._asked[partition]
 
     async def _append(self, client: KafkaClient, partition: int) -> None:
-        _, address = await self._leader(client, partition)
+        _, address = await self.leader_of(client, partition)
         records = client.random.randint(1, RECORDS_MAX)
         data = build_batch([(None, b"%d" % number, (), system.wall_ms()) for number in range(records)])
-        one = m.ProducePartition(index=partition, records=bytes(data))
-        topics = [m.ProduceTopic(name=TOPIC, partitions=[one])]
-        request = m.ProduceRequest(acks=-1, timeout_ms=2_000, topics=topics)
-        answer = await client.ask(address, PRODUCE, 9, request)
-        if answer.topics[0].partitions[0].error_code:
+        if (await client.produce(address, TOPIC, partition, bytes(data))).error_code:
             client.forget(TOPIC, partition)
 
     # -- deletions ------------------------------------------------------------------------------------------------
 
     async def _delete(self, client: KafkaClient, partition: int) -> None:
         draw = client.random
-        machine, address = await self._leader(client, partition)
-        end = self._end(partition)
+        machine, address = await self.leader_of(client, partition)
+        end = self.end_of(partition)
         asked = END if draw.random() < 0.1 else draw.randint(max(0, end - 20), end)
         if asked == END:
             self._open_ended[partition] += 1
@@ -174,7 +161,7 @@ class RecordDeletes(KafkaWorkload):
         )
         if asked == END:
             # Which end that was, the leader had found out before it answered, also where it may yet be recorded.
-            meant = self._end(partition) if done.error_code else done.low_watermark
+            meant = self.end_of(partition) if done.error_code else done.low_watermark
             self._open_ended[partition] -= 1
             self._asked[partition] = max(self._asked[partition], meant)
         if done.error_code:
@@ -233,14 +220,11 @@ class RecordDeletes(KafkaWorkload):
     async def _read(self, client: KafkaClient, partition: int) -> None:
         """Fetch once, from anywhere in what is committed."""
         draw, shard_id = client.random, self.shard_ids[partition]
-        machine, address = await self._leader(client, partition)
-        position = draw.randint(0, self._end(partition))
+        machine, address = await self.leader_of(client, partition)
+        position = draw.randint(0, self.end_of(partition))
         floor = self._floor_of(machine, partition)
-        one = m.FetchPartition(index=partition, offset=position, max_bytes=draw.choice((1, 10_000)))
-        topics = [m.FetchTopic(name=TOPIC, partitions=[one])]
-        request = m.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
-        answer: m.FetchResponse = await client.ask(address, FETCH, draw.choice(FETCH_VERSIONS), request)
-        found = answer.topics[0].partitions[0]
+        max_bytes, version = draw.choice((1, 10_000)), draw.choice(FETCH_VERSIONS)
+        found = await client.fetch(address, TOPIC, partition, position, max_bytes, version)
         if found.error_code == code.OFFSET_OUT_OF_RANGE:
             self.outcomes["read-below"] += 1
             require(
@@ -259,7 +243,7 @@ class RecordDeletes(KafkaWorkload):
 
     async def _ask_start(self, client: KafkaClient, partition: int) -> None:
         """ListOffsets: the first offset, or the first record of a time."""
-        machine, address = await self._leader(client, partition)
+        machine, address = await self.leader_of(client, partition)
         floor = self._floor_of(machine, partition)
         asked_ms = EARLIEST if client.random.random() < 0.7 else 0
         one = om.ListOffsetsPartition(partition_index=partition, timestamp=asked_ms)
@@ -280,7 +264,7 @@ class RecordDeletes(KafkaWorkload):
     async def _read_natively(self, db: "AsyncClient", partition: int, draw: "Random") -> None:
         """Fetch once by the native protocol, which tells the leader's term."""
         shard_id = self.shard_ids[partition]
-        position, known = draw.randint(0, self._end(partition)), len(self._floors[partition])
+        position, known = draw.randint(0, self.end_of(partition)), len(self._floors[partition])
         try:
             reply, payload = await db.fetch(shard_id, position, isolation="read_uncommitted")
         except OffsetOutOfRangeError:

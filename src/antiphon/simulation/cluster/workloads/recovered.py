@@ -12,7 +12,7 @@ from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.replica_faults import RECOVERED
 from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ class RecoveredWorkload(Workload):
         profile = "oxia" if options.profile == "multi" else options.profile
         request = CreateTopic(self.name, replicas=len(nodes), profile=profile, placement=(nodes,))
         await insist(lambda: db.administer(request))
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
-        self.shard_id = found.shards[0].shard_id
+        self.shard_id = (await topic_named(db, self.name)).shards[0].shard_id
 
     def begin(self) -> None:
         """See `Workload`."""

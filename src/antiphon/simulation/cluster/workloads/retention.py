@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon import system
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
-from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.timing import RETENTION_CHECK_MS
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 TOPIC: Final = "aging"
+FETCH_VERSION: Final = 12
 RETENTION_MS: Final = (500, 1_000, 2_000)
 SEGMENT_BYTES: Final = 4096
 VALUE_BYTES: Final = 1_000
@@ -96,12 +95,7 @@ class RetentionWorkload(KafkaWorkload):
         address, _ = await client.leader(TOPIC, partition)
         draw = client.random
         records = [(None, draw.randbytes(VALUE_BYTES), (), _time_ms(draw)) for _ in range(draw.randint(1, 3))]
-        one = m.ProducePartition(index=partition, records=bytes(build_batch(records)))
-        request = m.ProduceRequest(
-            acks=-1, timeout_ms=2_000, topics=[m.ProduceTopic(name=TOPIC, partitions=[one])]
-        )
-        answer = await client.ask(address, PRODUCE, 9, request)
-        if answer.topics[0].partitions[0].error_code:
+        if (await client.produce(address, TOPIC, partition, bytes(build_batch(records)))).error_code:
             client.forget(TOPIC, partition)
         else:
             self.outcomes["aging"] += 1
@@ -111,12 +105,9 @@ class RetentionWorkload(KafkaWorkload):
         draw, shard_id = client.random, self.shard_ids[partition]
         address, _ = await client.leader(TOPIC, partition)
         position = draw.randint(0, self.end_of(partition))
-        one = m.FetchPartition(index=partition, offset=position, max_bytes=draw.choice((1, 10_000)))
-        request = m.FetchRequest(
-            max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[m.FetchTopic(name=TOPIC, partitions=[one])]
+        found = await client.fetch(
+            address, TOPIC, partition, position, draw.choice((1, 10_000)), FETCH_VERSION
         )
-        answer: m.FetchResponse = await client.ask(address, FETCH, 12, request)
-        found = answer.topics[0].partitions[0]
         if found.error_code == code.OFFSET_OUT_OF_RANGE:
             self.outcomes["aging-gone"] += 1
             self._judge_start(partition, position + 1, "a fetch was refused as out of range")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
-from antiphon.kafka.messages import admin
 from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
@@ -24,7 +23,7 @@ from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.share_history import ShareHistory
 from antiphon.simulation.cluster.workloads.share_member import GROUP, TOPIC, ShareMember
 from antiphon.simulation.cluster.workloads.share_operator import ShareOperator
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist, topic_named
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import shard_of_group
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 AWAY_S: Final = 0.5
 LOOK_S: Final = 0.7
-GROUP_RESOURCE, ALTER_CONFIGS = 32, 44
+GROUP_RESOURCE: Final = 32
 RECORDS_MAX: Final = 600  # of the topic
 
 
@@ -70,20 +69,15 @@ class ShareGroupWorkload(KafkaWorkload):
         node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
         self.history.groups_shard = shard_of_group(node.gateway, GROUP).shard_id
         self.history.shard_ids = self.shard_ids
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        found = await topic_named(db, TOPIC)
         self.history.topic_id = found.topic_id
 
     async def _configure(self, client: KafkaClient) -> bool:
-        setting = admin.AlterableSetting(name="share.auto.offset.reset", config_operation=0, value="earliest")
-        resource = admin.AlterableResource(
-            resource_type=GROUP_RESOURCE, resource_name=GROUP, configs=[setting]
-        )
-        request = admin.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
         try:
-            found = await client.ask(client.any_node(), ALTER_CONFIGS, 1, request)
+            found = await client.alter_configs(GROUP_RESOURCE, GROUP, {"share.auto.offset.reset": "earliest"})
         except NoAnswerError:
             return False
-        return not found.responses[0].error_code
+        return not found.error_code
 
     def begin(self) -> None:
         """See `Workload`."""

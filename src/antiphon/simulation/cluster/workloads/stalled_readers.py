@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S
-from antiphon.kafka.api import FETCH, PRODUCE
+from antiphon.kafka.api import FETCH
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.schema import encode
 from antiphon.model.requests import PROTOCOL_VERSION, Fetch, Hello
@@ -26,7 +26,7 @@ from antiphon.records.batch import iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.drawing import Drawn, seldom
-from antiphon.simulation.cluster.kafka_client import METADATA, Connection, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.kafka_client import METADATA, KafkaClient, NoAnswerError, connect
 from antiphon.simulation.cluster.workloads.kafka_consume import FETCHED_AGAIN
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
@@ -148,24 +148,15 @@ class StalledReaders(KafkaWorkload):
         size_bytes = client.random.randint(*VALUE_BYTES) if self.outcomes["heaped"] else LARGE_BYTES
         value = client.random.randbytes(size_bytes)
         data = bytes(build_batch([(None, value, (), system.wall_ms())]))
-        topics = [m.ProduceTopic(name=TOPIC, partitions=[m.ProducePartition(index=0, records=data)])]
-        answer = await client.ask(
-            address, PRODUCE, 9, m.ProduceRequest(acks=-1, timeout_ms=2_000, topics=topics)
-        )
-        if answer.topics[0].partitions[0].error_code:
+        if (await client.produce(address, TOPIC, 0, data)).error_code:
             client.forget(TOPIC, 0)
         else:
             self.outcomes["heaped"] += 1
 
     async def _fetch(self, client: KafkaClient, stall_s: float) -> None:
         """Fetch many times and read late."""
-        address, _ = await client.leader(TOPIC, 0)
-        machine = next(one for one in self.cluster.machines if one.host == address[0])
-        loop = asyncio.get_running_loop()
-        try:
-            _, connection = await asyncio.wait_for(loop.create_connection(Connection, *address), ANSWER_S)
-        except (OSError, TimeoutError) as error:
-            raise NoAnswerError(f"no connection: {error!r}") from error
+        machine, address = await self.leader_of(client, 0)
+        connection = await connect(address, ANSWER_S)
         connection.stall()
         offsets = [client.random.randint(0, self.end_of(0)) if at else 0 for at in range(FETCHES)]
         sent = [
@@ -187,8 +178,7 @@ class StalledReaders(KafkaWorkload):
 
     async def _crowd(self, client: KafkaClient, listener: str, stall_s: float) -> None:
         """Ask for one large answer on each of many connections, and read none of them for a while."""
-        address, _ = await client.leader(TOPIC, 0)
-        machine = next(one for one in self.cluster.machines if one.host == address[0])
+        machine, _ = await self.leader_of(client, 0)
         loop, transports = asyncio.get_running_loop(), []
         try:
             for _ in range(CROWD):

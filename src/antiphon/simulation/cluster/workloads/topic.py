@@ -12,7 +12,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, OffsetMismatchError
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.workloads.judged_records import each_once
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class TopicWorkload(Workload):
                 config={**config, **writers},
             )
         )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.name)
+        found = await topic_named(db, self.name)
         self.shard_ids = [shard.shard_id for shard in found.shards]
 
     def begin(self) -> None:

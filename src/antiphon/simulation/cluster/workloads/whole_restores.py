@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from antiphon.backup import restore_cluster as restores
 from antiphon.backup.create import create_backup
-from antiphon.backup.metadata import is_multi
 from antiphon.errors import AntiphonError
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.access import Acl, Operation, Resource
+from antiphon.model.metadata import is_multi
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
 from antiphon.simulation.cluster.accounts import credential_of

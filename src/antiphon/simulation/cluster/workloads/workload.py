@@ -12,7 +12,7 @@ from antiphon.errors import AntiphonError
 if TYPE_CHECKING:
     from random import Random
 
-    from antiphon.model.metadata import ShardMeta
+    from antiphon.model.metadata import ShardMeta, TopicMeta
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process, Shield
 
@@ -195,8 +195,12 @@ async def make_table(
             config=config,
         )
     )
-    found = next(topic for topic in (await db.metadata()).topics if topic.name == name)
-    return tuple(found.shards)
+    return tuple((await topic_named(db, name)).shards)
+
+
+async def topic_named(db: AsyncClient, name: str) -> "TopicMeta":
+    """What the metadata says of a topic or table that there is."""
+    return next(topic for topic in (await db.metadata()).topics if topic.name == name)
 
 
 async def insist(work: Callable[[], Awaitable[Any]]) -> Any:
