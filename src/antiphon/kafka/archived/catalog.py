@@ -59,16 +59,19 @@ class ArchiveRows:
                 return
             after = rows[-1].key
 
-    async def start(self, topic: TopicMeta, shard: int, log_start: int) -> int:
-        """Where the records of a shard begin whose log begins at `log_start`: before it, files follow without a gap."""
+    async def run(self, topic: TopicMeta, shard: int, log_start: int) -> tuple[int, int]:
+        """(start, end) of the offsets that files hold without a gap and a log reaches that begins at `log_start`.
+
+        Both are `log_start` where no file reaches it.
+        """
         start = end = -1
         async for file in self.files(topic, shard):
-            if file.start >= log_start:
-                break
             if file.start > end:
+                if end >= log_start:
+                    break
                 start = file.start
             end = max(end, file.end)
-        return start if end >= log_start else log_start
+        return (start, end) if start < log_start <= end else (log_start, log_start)
 
     async def _next_to(
         self, topic: TopicMeta, shard: int, place: bytes, comparison: int

@@ -1,7 +1,7 @@
 """Serves records that left their logs for the archive to Kafka's consumers.
 
 A fetch below the start of a log is answered from the file that the catalog names for its offset. One row group of it is read
-at a time, in a thread of its own, and is kept for the fetches that follow. A fetch waits for a file for `WAIT_S`; then it is
+at a time, in a thread of its own, and is kept for the fetches that follow. A fetch waits for files for `WAIT_S`; then it is
 answered without records, and the next one finds what was read meanwhile. Batches are made beside the event loop for each
 fetch, no more than it asks for.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 0.5
 LOOKING_MAX: Final = 64  # offsets that are looked for at a time
-KNOWN_MAX: Final = 1_000  # shards of which the file that was found last is kept
+KNOWN_MAX: Final = 1_000  # shards of which is kept what was found last
 TELL_EVERY_S: Final = 5.0
 LISTED_S: Final = 30.0  # that a search by time may take
 ARCHIVE_BYTES: Final = 64 * 1024 * 1024
@@ -66,7 +66,7 @@ class ArchiveReader:
         self._is_on = memory_bytes > 0 and HAS_LIBRARIES
         self._looking: dict[tuple[ShardKey, int], asyncio.Task[_Found | None]] = {}
         self._known: dict[ShardKey, ArchivedFile] = {}  # the least recently used first
-        self._starts: dict[ShardKey, tuple[int, int]] = {}  # where a log began, and its archive then
+        self._runs: dict[ShardKey, tuple[int, int]] = {}  # what files hold without a gap, up to a log
         self._tell_s = 0.0
         self.fetched_bytes = 0  # since the start, for metrics
         self.failures = 0
@@ -86,19 +86,29 @@ class ArchiveReader:
         return self._is_on and self._rows.exists
 
     async def read(
-        self, topic: TopicMeta, shard: int, offset: int, max_bytes: int, *, at_least_one: bool
+        self,
+        topic: TopicMeta,
+        shard: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool,
+        wait_s: float = WAIT_S,
     ) -> Piece | None:
-        """Batches of a shard from an offset on that is no more in its log; None: the archive does not have it, either."""
+        """Batches of a shard from an offset on that is no more in its log; None: the archive does not have it, either.
+
+        A file that is still being read is waited for `wait_s`.
+        """
         found = self._at_hand(topic, shard, offset)
         if found is None:
             if not max_bytes:
                 return Piece([], 0)
             task = self._look(topic, shard, offset)
-            if task is None or not (await asyncio.wait({task}, timeout=WAIT_S))[0]:
+            if task is None or not (await asyncio.wait({task}, timeout=wait_s))[0]:
                 return Piece([], 0)
             found = task.result()
             if found is None:
-                self._starts.pop((topic.topic_id, shard), None)
+                self._runs.pop((topic.topic_id, shard), None)
                 return None
         from antiphon.archive.batches import batches_of
 
@@ -112,18 +122,17 @@ class ArchiveReader:
 
         `deleted_before`: records before it were deleted on request, and are read from no file any more.
         """
-        key = (topic.topic_id, shard)
-        known = self._starts.get(key)
-        if known is None or known[0] != log_start:
-            known = log_start, await self._told(self._rows.start(topic, shard, log_start))
-            self._starts[key] = known
-            while len(self._starts) > KNOWN_MAX:
-                del self._starts[next(iter(self._starts))]
-        return max(known[1], min(deleted_before, log_start))
+        key = topic.topic_id, shard
+        start, end = self._runs.get(key, (log_start, log_start))
+        if not start < log_start <= end:
+            start, _ = self._runs[key] = await self._told(self._rows.run(topic, shard, log_start))
+            while len(self._runs) > KNOWN_MAX:
+                del self._runs[next(iter(self._runs))]
+        return max(start, min(deleted_before, log_start))
 
     def known_start(self, topic: TopicMeta, shard: int, offset: int) -> int:
         """What `start` found last, or an offset that is archived where it was not asked."""
-        return min(self._starts.get((topic.topic_id, shard), (0, offset))[1], offset)
+        return min(self._runs.get((topic.topic_id, shard), (offset, offset))[0], offset)
 
     async def last_offset(self, topic: TopicMeta, shard: int) -> int:
         """The highest archived offset of a shard; -1 without any."""

@@ -35,7 +35,7 @@ from antiphon.errors import (
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use, payer_of
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.archived.reader import ArchiveReader
+from antiphon.kafka.archived.reader import WAIT_S, ArchiveReader
 from antiphon.kafka.connection import Answer
 from antiphon.kafka.fetch_codec import (
     FIRST_TOPIC_IDS,
@@ -203,6 +203,7 @@ class _Sweep:
     ) -> None:
         gateway, cache = self._gateway, self._cache = handler.gateway, handler.cache
         self._archive = handler.archive
+        self._archive_until_s = 0.0  # how long all of its files are waited for, from the first one on
         self._is_whole = is_whole  # is there room for a first batch, however large it is?
         self.lacks_room = False  # was there one without room for it?
         self._request = request
@@ -337,7 +338,12 @@ class _Sweep:
         if not int(error.details["deleted"]) <= offset < start or not self._archive.serves():
             raise error
         at_least_one = self.found_bytes == 0 and self._is_whole
-        piece = await self._archive.read(topic, shard.index, offset, bound, at_least_one=at_least_one)
+        now_s = asyncio.get_running_loop().time()
+        self._archive_until_s = self._archive_until_s or now_s + WAIT_S
+        wait_s = max(0.0, self._archive_until_s - now_s)
+        piece = await self._archive.read(
+            topic, shard.index, offset, bound, at_least_one=at_least_one, wait_s=wait_s
+        )
         if piece is None:
             raise error
         self._ends_wait |= not piece.lacks_room

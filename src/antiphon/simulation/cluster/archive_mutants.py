@@ -41,7 +41,7 @@ ARCHIVE_MUTANTS: Final = (
     ClusterMutant(
         "archive-begins-before-a-gap",
         "the earliest offset is that of the first file, whether or not the others reach the log without a gap",
-        (Edit(ArchiveRows, "start", "file.start > end", "end < 0"),),
+        (Edit(ArchiveRows, "run", "file.start > end", "end < 0"),),
         options=_WORK,
     ),
     ClusterMutant(
