@@ -308,14 +308,15 @@ class Meter:
             since, lambda known: METERED not in known.quotas
         )
         self._since = since if knows else None
-        self._freed = 0  # how often others' quotas have changed
         self._began_s = tenants.now
         self._answered = 0
-        self._until_s = 0.0  # no answer before that
+        self._until_s = 0.0  # no answer before that, unless quotas have changed since
+        self._told_at: Moment | None = None
 
     async def ask(self, found: Asker, *, writes: bool) -> bool:
         """Was a question answered?"""
         tenants, asked_s = self._tenants, self._tenants.now
+        asked_at = tenants.history.moment(self._node)
         found.throttle_ms = 0
         if not await found.ask(tenants.shard_id, writes=writes):
             return False
@@ -326,18 +327,19 @@ class Meter:
             self._judge(self._since)
         # It waits from when the node says so, which is after it was asked.
         self._until_s = asked_s + found.throttle_ms / 1000 / FASTER if found.throttle_ms else 0.0
+        self._told_at = asked_at
         return True
 
     def _judge(self, since: Moment) -> None:
         now_s = self._tenants.now
         passed_s = now_s - self._began_s
         most_s = SHARE / 100 * (HELD_S + FASTER * passed_s)
-        freed, self._freed = self._freed, self._tenants.history.quota_changes(since)
-        if self._freed != freed:
-            self._until_s = 0.0
-        took_s = (self._answered - 1 - self._freed) * LOOK_S[0] / FASTER  # by the slowest clock
+        history, told_at = self._tenants.history, self._told_at
+        freed = history.quota_changes(since)
+        took_s = (self._answered - 1 - freed) * LOOK_S[0] / FASTER  # by the slowest clock
+        has_waited = now_s >= self._until_s or told_at is None or history.quota_changes(told_at) > 0
         require(
-            took_s <= most_s and now_s >= self._until_s,
+            took_s <= most_s and has_waited,
             "quota",
             -1,
             f"node {self._node} has answered {self._answered} questions of {METERED} in {passed_s:.1f} s, which took it "
