@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from xxhash import xxh3_128
 
+from antiphon.archive import places
 from antiphon.archive.format import FORMAT_VERSION, ArchivedFile
 from antiphon.errors import AntiphonError, ArchiveError, CorruptBatchError, InvalidRequestError
 from antiphon.records.decode import Record
@@ -32,9 +33,6 @@ BATCH_ROWS: Final = 16_384
 
 Options = Mapping[str, Any]
 """Keyword arguments of an fsspec file system, such as credentials."""
-
-simulated: Final[dict[str, Any]] = {}
-"""File systems by scheme that take the place of fsspec's, which asks the real machine for its time and its process."""
 
 
 def options_from_environment() -> dict[str, Any]:
@@ -59,8 +57,8 @@ def file_system(uri: str, options: Options | None = None) -> tuple[Any, str]:
     Raises ArchiveError where fsspec or pyarrow is not installed, or the scheme's library is not.
     """
     scheme, _, path = uri.partition("://")
-    if scheme in simulated:
-        return simulated[scheme], path
+    if scheme in places.simulated:
+        return places.simulated[scheme], path
     try:
         import fsspec
         import pyarrow.parquet  # noqa: F401 - whoever opens a file will need it

@@ -8,7 +8,7 @@ below one of them are opened, whatever their file system.
 
 import os
 import re
-from typing import Final
+from typing import Any, Final
 
 from antiphon.model.metadata import TopicMeta
 
@@ -16,6 +16,8 @@ LOCATIONS_VARIABLE: Final = "ANTIPHON_ARCHIVE_LOCATIONS"
 FILE_SYSTEMS: Final = (
     "file", "local", "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs", "oss", "obs", "oci", "cos",
 )  # fmt: skip
+simulated: Final[dict[str, Any]] = {}
+"""Others by scheme, for simulated nodes: those of fsspec ask the real machine for its time and its process."""
 _ATTEMPT: Final = re.compile(r"[0-9]{13}-[0-9a-f]{8}\.parquet")
 
 
@@ -44,7 +46,7 @@ def location_problem(uri: str) -> str | None:
         below = any(full.startswith(_with_scheme(place).rstrip("/") + "/") for place in locations)
         return None if below else f"it is not below a directory of {LOCATIONS_VARIABLE}"
     scheme = full.partition("://")[0]
-    if scheme not in FILE_SYSTEMS:
+    if scheme not in FILE_SYSTEMS and scheme not in simulated:
         return f"{scheme!r} is no file system that is opened by itself: name the directory in {LOCATIONS_VARIABLE}"
     return None
 

@@ -4,7 +4,7 @@ import io
 from random import Random
 from typing import Final
 
-SCHEME: Final = "memory"
+SCHEME: Final = "simulated"
 
 
 class _Written(io.BytesIO):

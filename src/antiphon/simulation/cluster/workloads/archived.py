@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
-from antiphon.archive import files as archive_files
+from antiphon.archive import places
 from antiphon.archive.format import (
     ARCHIVE_TABLE,
     FORMAT_VERSION,
@@ -95,7 +95,7 @@ class ArchivedWorkload(KafkaWorkload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        archive_files.simulated[SCHEME] = self.place
+        places.simulated[SCHEME] = self.place
         self.config = {"segment.bytes": "4096"}
         await super().set_up(db)
         self.files = {partition: [] for partition in self.shard_ids}
