@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-
 from antiphon.records.batch import HEADER_BYTES, NO_TIME
 from antiphon.records.builder import RecordInput, build_sparse
 from antiphon.records.compacted import filler
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -44,6 +43,8 @@ def batches_of(
 
     With `at_least_one` the first record comes however large it is. `pause` is called after each batch.
     """
+    import numpy as np
+
     offsets = group.rows.column("offset").to_numpy()
     first = int(np.searchsorted(offsets, offset))
     if first == len(offsets):
@@ -76,6 +77,7 @@ def _fillers(offset: int, end: int, term: int) -> Iterator[bytes]:
 
 def _bytes_of_rows(rows: "pa.RecordBatch") -> "NDArray[np.int64]":
     """What each row takes of a batch, at most."""
+    import numpy as np
     import pyarrow.compute as pc
 
     def lengths(column: Any) -> "NDArray[np.int64]":
@@ -93,6 +95,8 @@ def _bytes_of_rows(rows: "pa.RecordBatch") -> "NDArray[np.int64]":
 
 def _starts(rows: "pa.RecordBatch", sizes: "NDArray[np.int64]") -> "NDArray[np.bool_]":
     """Which rows begin a batch."""
+    import numpy as np
+
     offsets = rows.column("offset").to_numpy()
     by_log = rows.column("timestampType").to_numpy()
     together = (
@@ -110,6 +114,8 @@ def _starts(rows: "pa.RecordBatch", sizes: "NDArray[np.int64]") -> "NDArray[np.b
 
 
 def _times_ms(rows: "pa.RecordBatch") -> "NDArray[np.int64]":
+    import numpy as np
+
     return np.asarray(rows.column("timestamp").cast("int64").to_numpy(), np.int64) // 1000
 
 
