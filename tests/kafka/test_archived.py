@@ -1,0 +1,82 @@
+"""What a node keeps of the archive in memory, and where it takes the archive to begin."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.archive.files import RowGroup
+from antiphon.archive.format import ArchivedFile, in_order, reaching
+from antiphon.gateway.interface import Gateway
+from antiphon.kafka.archived.catalog import ArchiveRows
+from antiphon.kafka.archived.memory import KEEP_S, RowGroups
+
+ROWS: Final = pa.table({"offset": pa.array(range(8), pa.int64())})
+SIZE: Final = ROWS.nbytes
+TOPIC: Final[Any] = None
+
+
+def file(start: int, end: int, checksum: str = "") -> ArchivedFile:
+    return ArchivedFile(
+        format=1, topic="t", topic_id="00" * 16, shard=0, start=start, end=end, rows=end - start, controls=0, uri="",
+        size_bytes=0, checksum=checksum, digest="", earliest_ms=-1, latest_ms=-1, archived_ms=0,
+    )  # fmt: skip
+
+
+def group(start: int) -> RowGroup:
+    return RowGroup(start, start + 8, ROWS)
+
+
+def test_the_least_recently_used_group_is_the_first_to_go() -> None:
+    groups, one = RowGroups(2 * SIZE), file(0, 100)
+    for start in (0, 8):
+        groups.add(one, group(start), 0.0)
+        assert groups.find(one, start) == group(start)
+    assert groups.find(one, 7) == group(0)
+    groups.add(one, group(16), 0.0)
+    assert groups.held_bytes == 2 * SIZE
+    assert [groups.find(one, at) is not None for at in (0, 8, 15, 23)] == [True, False, False, True]
+
+
+def test_what_nobody_has_read_keeps_its_place_for_a_while() -> None:
+    groups, one = RowGroups(SIZE), file(0, 100)
+    groups.add(one, group(0), 0.0)
+    assert not groups.has_room(1.0)
+    groups.add(one, group(8), 1.0)
+    assert groups.held_bytes == 2 * SIZE
+    assert groups.find(one, 0) is not None
+    assert not groups.has_room(2.0)
+    assert groups.has_room(1.0 + KEEP_S)
+    groups.add(one, group(16), 1.0 + KEEP_S)
+    assert [groups.find(one, at) is not None for at in (0, 8, 16)] == [False, False, True]
+    assert groups.held_bytes == SIZE
+
+
+def test_a_file_that_was_replaced_is_another_one() -> None:
+    groups = RowGroups(4 * SIZE)
+    groups.add(file(0, 100, "a"), group(0), 0.0)
+    assert groups.find(file(0, 100, "b"), 0) is None
+    groups.add(file(0, 100, "a"), group(0), 0.0)
+    assert groups.held_bytes == SIZE
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=8), st.integers(0, 40))
+def test_the_archive_begins_where_its_files_reach_the_log(
+    spans: list[tuple[int, int]], log_start: int
+) -> None:
+    files = in_order([file(start, start + size) for start, size in spans])
+
+    class Rows(ArchiveRows):
+        async def files(self, topic: Any, shard: int) -> AsyncIterator[ArchivedFile]:
+            for one in files:
+                yield one
+
+    start, end = asyncio.run(Rows(cast(Gateway, None)).run(TOPIC, 0, log_start))
+    assert start == reaching(files, log_start)
+    assert start <= log_start <= end
+    held = {offset for one in files for offset in range(one.start, one.end)}
+    assert set(range(start, end)) <= held
+    assert start == end or end not in held
