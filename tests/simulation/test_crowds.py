@@ -6,13 +6,12 @@ import pytest
 
 from antiphon.server.file_limits import connection_shares
 from antiphon.simulation.cluster.machine import DESCRIPTORS
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.workloads.cluster_log import TopicHistory
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
-from tests.simulation.told import same_twice, sound_after_caught, sound_until
+from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
 
 WORLD = {
     "principals": 0,
@@ -31,7 +30,7 @@ REACHED = (
 )
 
 
-@pytest.mark.parametrize("profile", ["oxia", "tarantool"])
+@pytest.mark.parametrize("profile", ["oxia", pytest.param("tarantool", marks=pytest.mark.slow)])
 def test_crowds_leave_room_for_others(profile: str) -> None:
     sound_until(REACHED, profile, 2, **WORLD)
 
@@ -40,7 +39,9 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith(("crowd-", "demand-"))])
+@pytest.mark.parametrize(
+    "name", mutants_of("crowd-", "demand-", quick=("crowd-beyond-http", "demand-is-never-over"))
+)
 def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name)
 

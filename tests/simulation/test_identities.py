@@ -10,7 +10,6 @@ from antiphon.security.session import session_of
 from antiphon.security.settings import SASL_MECHANISMS, Security
 from antiphon.security.tls import is_encrypted, principal_of
 from antiphon.security.tokens import TokenCheck
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
 from antiphon.simulation.cluster.tokens import OAUTH, TokenKeys, make_token
 from antiphon.simulation.cluster.workloads.identities import BY_CERTIFICATE, SUBJECT
@@ -18,7 +17,7 @@ from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process, Shield
 from tests.security.test_authenticator import authenticator
-from tests.simulation.told import same_twice, sound_after_caught, sound_until
+from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
 
 WORLD = {
     **dict.fromkeys(NEEDS_NO_LOGIN, 0),
@@ -33,6 +32,14 @@ WORLD = {
     "bulk_writers": 0,
 }
 LISTENERS = ("KafkaLine", "NativeLine", "HttpLine", "OxiaLine")
+QUICK = (
+    "identity-any-password",
+    "identity-oxia-asks-nobody",
+    "identity-secrets-are-sent-plainly",
+    "identity-token-is-for-others",
+    "rate-knows-no-bound",
+    "rated-waits-on",
+)
 REACHED = (
     *(f"{one}-{told}" for one in LISTENERS for told in ("let", "denied", "refused")),
     *(
@@ -62,9 +69,7 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in CLUSTER_MUTANTS if name.startswith(("identity-", "rate-", "rated-"))]
-)
+@pytest.mark.parametrize("name", mutants_of("identity-", "rate-", "rated-", quick=QUICK))
 def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name)
 

@@ -1,7 +1,10 @@
 """A failed run in words, for the message of an assertion; and the order in which tests try seeds."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any, Final
+
+import pytest
 
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
 from antiphon.simulation.cluster.options import ClusterOptions, draw_options
@@ -48,6 +51,13 @@ def same_twice(options: ClusterOptions) -> None:
         assert result.failure is None, words(result)
         digests.append(result.digest)
     assert digests[0] == digests[1]
+
+
+def mutants_of(*beginnings: str, quick: Collection[str]) -> list[Any]:
+    """Names of mutants that begin so, as parameters: all but the `quick` ones are for the slow tests."""
+    found = [name for name in CLUSTER_MUTANTS if name.startswith(beginnings)]
+    assert set(quick) <= set(found), f"not among {found}"
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in found]
 
 
 def seeds_from(first: int, count: int) -> list[int]:
