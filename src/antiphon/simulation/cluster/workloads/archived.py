@@ -9,6 +9,7 @@
 
 import asyncio
 import contextlib
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +67,17 @@ ELSEWHERE: Final = 0.1  # chance that a consumer goes on at some other offset
 PAUSE_S: Final = 0.4  # of the archive job, at most, between two files
 FILE_BYTES: Final = 20_000  # of the log that one file holds
 GROUP_ROWS: Final = 8
-HAS_LIBRARIES: Final = find_spec("pyarrow") is not None
+HAS_LIBRARIES: Final = all(find_spec(name) is not None for name in ("pyarrow", "fsspec"))
+if HAS_LIBRARIES:  # they ask the real machine as they are loaded, and nobody simulated may
+    for library in (
+        "pyarrow.parquet",
+        "pyarrow.compute",
+        "fsspec.implementations.local",
+        "antiphon.records.arrow",
+        "antiphon.archive.writer",
+    ):
+        import_module(library)
+    import_module("pyarrow").array([1])  # loads pandas, where there is one
 
 
 @workload("archive_readers", 46, Drawn(seldom(0.15, 2), "archive"), logs_in=False)
