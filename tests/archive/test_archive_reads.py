@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.archive.job.plan import Limits
-from antiphon.archive.job.run import ArchiveRun, addresses
-from antiphon.archive.job.tasks import run_task
 from antiphon.errors import ArchiveError, DataLossError
 from antiphon.records.arrow import SCHEMA_WITH_HEADERS
 from antiphon.spark.source import AntiphonDataSource
+from tests.archive.archiving import archive
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 
 
@@ -27,11 +25,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNodes]:
 def db(live: LiveNodes) -> Iterator[antiphon.Client]:
     with antiphon.connect(live.servers, timeout_s=20) as client:
         yield client
-
-
-def archive(live: LiveNodes, name: str, to: Path, up_to: Any = None) -> None:
-    run = ArchiveRun(addresses(live.servers), name, str(to), Limits(up_to=up_to), file_bytes=1500)
-    run.run(lambda tasks: [run_task(task) for task in tasks])
 
 
 class Read:

@@ -15,10 +15,9 @@ from confluent_kafka.admin import AdminClient
 
 import antiphon
 from antiphon.archive.catalog import Catalog
-from antiphon.archive.job.plan import Limits
-from antiphon.archive.job.run import ArchiveRun, addresses
-from antiphon.archive.job.tasks import run_task
+from antiphon.archive.job.run import addresses
 from antiphon.client.blocking import Cluster
+from tests.archive.archiving import archive
 from tests.kafka.kafka_nodes import listener_of
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 
@@ -37,11 +36,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNodes]:
 def db(live: LiveNodes) -> Iterator[antiphon.Client]:
     with antiphon.connect(live.servers, timeout_s=20) as client:
         yield client
-
-
-def archive(live: LiveNodes, name: str, to: Path, up_to: Any = None) -> None:
-    run = ArchiveRun(addresses(live.servers), name, str(to), Limits(up_to=up_to), file_bytes=3000)
-    run.run(lambda tasks: [run_task(task) for task in tasks])
 
 
 def topic_of(db: antiphon.Client, name: str, records: int = 600, **config: str) -> antiphon.Topic:

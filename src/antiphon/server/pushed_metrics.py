@@ -1,11 +1,10 @@
-"""What a node's metrics show of its listener for Kafka's clients: what they push, and what they read of the archive."""
+"""What a node's metrics show of the metrics that Kafka's clients push: how many there are, and what clients told."""
 
 from typing import TYPE_CHECKING
 
 from antiphon import system
 
 if TYPE_CHECKING:
-    from antiphon.kafka.archived.reader import ArchiveReader
     from antiphon.kafka.client_metrics.clients import Clients
     from antiphon.node.metrics import NodeMetrics
 
@@ -34,21 +33,3 @@ def add_pushed_metrics(metrics: "NodeMetrics", clients: "Clients") -> None:
         lambda: clients.left_out,
     )
     metrics.more.append(lambda: clients.rendered(system.monotonic_s()))
-
-
-def add_archive_metrics(metrics: "NodeMetrics", archive: "ArchiveReader") -> None:
-    """Add to what the node counts what Kafka's clients read of the archive."""
-    gauges = metrics.gauges
-    gauges["antiphon_kafka_archive_memory_bytes"] = (
-        "Archived records in memory for Kafka clients",
-        lambda: archive.held_bytes,
-    )
-    gauges["antiphon_kafka_archive_memory_limit_bytes"] = ("Its limit", lambda: archive.limit_bytes)
-    gauges["antiphon_kafka_archive_fetched_bytes_total"] = (
-        "Bytes of batches that Kafka clients got from the archive",
-        lambda: archive.fetched_bytes,
-    )
-    gauges["antiphon_kafka_archive_failures_total"] = (
-        "Times that archived records could not be read for Kafka clients",
-        lambda: archive.failures,
-    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import structlog
 
 from antiphon import system
+from antiphon.archive import batches
 from antiphon.archive.format import ArchivedFile
 from antiphon.errors import AntiphonError, ArchiveError
 from antiphon.gateway.interface import Gateway
@@ -110,9 +111,7 @@ class ArchiveReader:
             if found is None:
                 self._runs.pop((topic.topic_id, shard), None)
                 return None
-        from antiphon.archive.batches import batches_of
-
-        make = partial(batches_of, at_least_one=at_least_one)
+        make = partial(batches.batches_of, at_least_one=at_least_one)
         made = await self._aside.run(make, found.group, offset, max_bytes, pause)
         self.fetched_bytes += made.size_bytes
         return Piece(list(made.batches), made.size_bytes, lacks_room=not made.batches)

@@ -1,6 +1,8 @@
 """Where a simulated archive is: files in memory, which cannot be read now and then."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Final
 
@@ -28,9 +30,18 @@ class ArchivePlace:
 
     def __init__(self, draw: Random, fails: float, damages: float) -> None:
         self.files: dict[str, bytes] = {}
-        self.fails, self.damages = fails, damages
-        self.failed = 0
+        self.is_sound = False
+        self._fails, self._damages = fails, damages
         self._draw = draw
+
+    @contextmanager
+    def sound(self) -> Iterator[None]:
+        """Nothing fails meanwhile."""
+        before, self.is_sound = self.is_sound, True
+        try:
+            yield
+        finally:
+            self.is_sound = before
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """There are no directories."""
@@ -39,14 +50,12 @@ class ArchivePlace:
         """A file to write, or to read."""
         if mode == "wb":
             return _Written(self, path)
-        if self._draw.random() < self.fails:
-            self.failed += 1
+        if not self.is_sound and self._draw.random() < self._fails:
             raise TimeoutError(f"{path} cannot be read now")
         data = self.files.get(path)
         if data is None:
             raise FileNotFoundError(path)
-        if self._draw.random() < self.damages:
-            self.failed += 1
+        if not self.is_sound and self._draw.random() < self._damages:
             at = self._draw.randrange(len(data))
             data = data[:at] + bytes([data[at] ^ 1 << self._draw.randrange(8)]) + data[at + 1 :]
         return io.BytesIO(data)

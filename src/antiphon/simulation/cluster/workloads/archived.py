@@ -4,7 +4,7 @@
   the catalog before it asked, and no log.
 - `archived-order`: batches follow each other from the position on, and their records are the committed ones, each once.
 - `archived-end`: what comes from the archive is below the high watermark that is told, and that is committed.
-- `archived-start`: the earliest offset that is told is one where a log began, or a file of the archive does.
+- `archived-start`: from the earliest offset that is told on, files reach a log without a gap, and none does from before.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from antiphon.archive.places import file_prefix, shard_directory, topic_director
 from antiphon.client.cluster import Cluster
 from antiphon.errors import AntiphonError, TopicExistsError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import FETCH, PRODUCE
+from antiphon.kafka.api import FETCH
 from antiphon.kafka.messages import offsets as om
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import (
@@ -87,7 +87,8 @@ class ArchivedWorkload(KafkaWorkload):
     it.
 
     Checked: each committed record comes once, in order and as it was written, from the log or the archive; nobody is sent
-    away from a position that the archive holds; what is told as the earliest offset is one where a log or a file begins.
+    away from a position that the archive holds; from what is told as the earliest offset on, files reach the log without a
+    gap.
     """
 
     topic = TOPIC
@@ -128,7 +129,7 @@ class ArchivedWorkload(KafkaWorkload):
 
     def stop(self) -> None:
         """See `Workload`: the archive is in order again."""
-        self.place.fails = self.place.damages = 0.0
+        self.place.is_sound = True
         super().stop()
 
     def check(self) -> None:
@@ -158,12 +159,7 @@ class ArchivedWorkload(KafkaWorkload):
 
     async def _append(self, client: KafkaClient, partition: int, batch: bytes) -> None:
         address, _ = await client.leader(TOPIC, partition)
-        one = m.ProducePartition(index=partition, records=batch)
-        request = m.ProduceRequest(
-            acks=-1, timeout_ms=2_000, topics=[m.ProduceTopic(name=TOPIC, partitions=[one])]
-        )
-        answer = await client.ask(address, PRODUCE, 9, request)
-        if answer.topics[0].partitions[0].error_code:
+        if (await client.produce(address, TOPIC, partition, batch)).error_code:
             client.forget(TOPIC, partition)
 
     # -- the job --------------------------------------------------------------------------------------------------
@@ -239,14 +235,10 @@ class ArchivedWorkload(KafkaWorkload):
             latest_ms=-1,
             archived_ms=system.wall_ms(),
         )
-        fails, self.place.fails = self.place.fails, 0.0
-        damages, self.place.damages = self.place.damages, 0.0
-        with FileWriter(planned, None, GROUP_ROWS) as writer:
+        with self.place.sound(), FileWriter(planned, None, GROUP_ROWS) as writer:
             for at in range(0, len(rows), GROUP_ROWS):
                 writer.add(pa.RecordBatch.from_pylist(rows[at : at + GROUP_ROWS], SCHEMA_WITH_HEADERS))
-            made = writer.finish(planned.controls, "")
-        self.place.fails, self.place.damages = fails, damages
-        return made
+            return writer.finish(planned.controls, "")
 
     async def _trim(self, cluster: Cluster, partition: int, end: int) -> None:
         """Let each replica's log begin where the archive ends; or later, as retention does that does not wait for it."""
