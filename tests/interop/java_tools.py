@@ -94,6 +94,7 @@ class Steps:
         yield "records are produced and verified", self._produce
         yield "records are consumed and verified", self._consume
         yield "console producer and consumer", self._console
+        yield "appends that expect an offset", self._conditional
         yield "transactions with random aborts", self._transactions
         yield (
             "transactions are listed",
@@ -263,6 +264,24 @@ class Steps:
         self._tools.at("ConsoleProducer", "--topic", "console", given="one\ntwo\nthree\n")
         how = ("--topic", "console", "--from-beginning", "--max-messages", "3", "--timeout-ms", "20000")
         return self._tools.at("consumer.ConsoleConsumer", *how, expect="one\ntwo\nthree")
+
+    def _conditional(self) -> str:
+        """Java's producer says by a header where a record has to be written, and is refused where that is not next.
+
+        The tool that makes topics takes no name of a setting that Kafka does not know.
+        """
+        at = self._tools.at
+        at("TopicCommand", "--create", "--topic", "claims", "--partitions", "1")
+        asks = ("--add-config", "expected.offset.header=true")
+        of_topic = ("--alter", "--entity-type", "topics", "--entity-name", "claims")
+        at("kafka.admin.ConfigCommand", *of_topic, *asks)
+        how = ("--topic", "claims", "--reader-property", "parse.headers=true")
+        at("ConsoleProducer", *how, given="antiphon.expected.offset:0\tfirst\n")
+        refused = (
+            "InvalidRecordException: the append expected to land at offset 0, the shard's next offset is 1"
+        )
+        at("ConsoleProducer", *how, given="antiphon.expected.offset:0\tsecond\n", expect=refused)
+        return at("GetOffsetShell", "--topic", "claims", expect="^claims:0:1$")
 
     def _transactions(self) -> str:
         """What is copied from a partition in transactions, some of which are aborted and done again, is there once."""

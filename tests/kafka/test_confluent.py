@@ -436,3 +436,22 @@ def test_its_metrics_are_shown_and_gone_with_it(served: Served) -> None:
         assert time.monotonic() < deadline, "it said that it ends"
         time.sleep(0.1)
     served.call(lambda: served.node.gateway.administer(AlterSubscription("producers", dict.fromkeys(wanted))))
+
+
+def test_an_idempotent_producer_goes_on_after_a_condition_that_was_not_met(served: Served) -> None:
+    """KIP-27 by a header: librdkafka begins a new epoch after the refusal, and loses and doubles nothing."""
+    served.create("turns", config={"expected.offset.header": "true"})
+    producer = Producer({"bootstrap.servers": served.address, "enable.idempotence": True})
+    told: list[tuple[bytes, int]] = []
+    for value, expected in ((b"a", 0), (b"b", 0), (b"c", 1), (b"d", 7), (b"e", 2), (b"f", None)):
+        headers = None if expected is None else {"antiphon.expected.offset": str(expected)}
+        producer.produce(
+            "turns",
+            value,
+            headers=headers,
+            on_delivery=lambda error, message: told.append(
+                (message.value(), -error.code() if error else message.offset())
+            ),
+        )
+        assert producer.flush(20) == 0
+    assert told == [(b"a", 0), (b"b", -87), (b"c", 1), (b"d", -87), (b"e", 2), (b"f", 3)]

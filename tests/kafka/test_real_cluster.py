@@ -1,8 +1,11 @@
 """Kafka's clients on three real node processes: nothing acknowledged is lost or doubled when a leader is killed."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +33,22 @@ def bootstrap(cluster: Processes) -> str:
 def create(cluster: Processes, name: str, shards: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap(cluster)})
     admin.create_topics([NewTopic(name, shards, 3)])[name].result(20)
+
+
+def test_each_library_appends_conditionally(cluster: Processes) -> None:
+    """The example, without the warnings that kafka-python itself gives."""
+    example = Path(__file__).parent.parent.parent / "examples" / "conditional_kafka.py"
+    ran = subprocess.run(
+        [sys.executable, example, bootstrap(cluster)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    outcomes = [line.strip() for line in ran.stdout.splitlines()]
+    names = "confluent-kafka:", "kafka-python:", "aiokafka:"
+    assert outcomes == [
+        line
+        for at, name in enumerate(names)
+        for line in (name, f"written at {at}", "somebody else was first")
+    ]
 
 
 class Writer:

@@ -27,7 +27,7 @@ PACKAGES: Final = (
 )  # fmt: skip
 ALWAYS: Final = ("seed", "profile")
 AMONG: Final = 2_000
-TIMES: Final = 2
+TIMES: Final = 6
 
 
 class Reach:

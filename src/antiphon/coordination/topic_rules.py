@@ -229,6 +229,9 @@ SETTINGS: Final[dict[str, Callable[[str, str], None]]] = {
     "bulk.bytes.per.second": _integer(
         0, INT64_MAX, "bytes of bulk writes that a shard takes a second, -1 for no limit", also=(-1,)
     ),
+    "expected.offset.header": _one_of(
+        ("true", "false"), "a header of records says where they must be written, or no header does"
+    ),
     "flush": _one_of(
         ("always", "interval", "os"),
         "an append is synced before it is acknowledged, by timer, or by the system",

@@ -48,6 +48,7 @@ _SETTINGS: Final = (
     TopicSetting("conflict", "last-writer-wins", STRING, "How tables with several writers are merged."),
     TopicSetting("delete.retention.ms", "86400000", LONG, "Milliseconds that a tombstone stays in a clean log."),
     TopicSetting("election", "coordinator", STRING, "Who chooses leaders: coordinator, raft or manual. Fixed at creation."),
+    TopicSetting("expected.offset.header", "false", BOOLEAN, "A header of records may make an append conditional."),
     TopicSetting("flush", "always", STRING, "When an append is synced: always, before it is acknowledged; interval; os."),
     TopicSetting("flush.ms", "100", LONG, "Milliseconds between syncs with flush=interval; a node may have another."),
     TopicSetting("isolation", "committed", STRING, "Of reads that do not say: committed or uncommitted."),

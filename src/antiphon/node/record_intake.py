@@ -1,10 +1,12 @@
 """Appends of clients on their way to a shard: each batch's records are looked at first, in the order of their arrival.
 
 Most batches are judged at once, and packed anew where the topic wants another codec (`recompression`): nothing is done for
-that where it wants none. One that takes long is left to a thread, and what arrives for the same shard meanwhile
-waits behind it, so a producer's batches keep their order. Where one of them is refused and may be sent again, so are those
-of its producer that wait behind it: of a producer that it does not know a log takes any sequence. What waits is kept as a
-copy, and counts as bytes in flight.
+that where it wants none. Where the topic asks for it, a header of the records makes an append conditional (`expected`).
+
+A batch that takes long is left to a thread, and what arrives for the same shard meanwhile waits behind it, so a producer's
+batches keep their order. Where one of them is refused and may be sent again, so are those of its producer that wait behind
+it: of a producer that it does not know a log takes any sequence. What waits is kept as a copy, and counts as bytes in
+flight.
 """
 
 import asyncio
@@ -12,10 +14,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from antiphon.errors import AntiphonError, CorruptBatchError, InternalError, TimedOutError
+from antiphon.errors import (
+    AntiphonError,
+    CorruptBatchError,
+    InternalError,
+    InvalidRecordError,
+    TimedOutError,
+)
 from antiphon.gateway.answers import Done
 from antiphon.log.producer_state import JOB_ID_MIN
 from antiphon.model.metadata import CLUSTER_SHARD_ID
+from antiphon.records import expected
 from antiphon.records.batch import BatchHeader, Buffer, read_header
 from antiphon.records.intake import AS_SENT, IntakeRules, RecordWalker, check_outside
 from antiphon.records.recompression import is_other, recompressed, recompressed_now
@@ -67,13 +76,31 @@ class _Work(NamedTuple):
     rules: IntakeRules
     changes: bool
     looks: bool
+    asks: bool  # where its records must be written
+    told: int | None  # where the sender says that
 
-    def done(self) -> Buffer:
-        """The batch as it is to be stored. Raises what makes it none."""
+    def done(self) -> tuple[Buffer, int | None]:
+        """The batch as it is to be stored, and the offset that it must have. Raises what makes it none."""
+        asked = both(self.told, _asked(self.header, self.batch, self.rules)) if self.asks else self.told
         if self.changes:
-            return recompressed(self.walker, self.header, self.batch, self.rules, looks=self.looks)
-        self.walker.walk(self.header, self.batch, self.rules)
-        return self.batch
+            made = recompressed(self.walker, self.header, self.batch, self.rules, looks=self.looks)
+            return made, asked
+        if self.looks:
+            self.walker.walk(self.header, self.batch, self.rules)
+        return self.batch, asked
+
+
+def _asked(header: BatchHeader, batch: Buffer, rules: IntakeRules) -> int | None:
+    return expected.expected_offset_of(header, batch, rules.plain_bytes_max)
+
+
+def both(told: int | None, asked: int | None) -> int | None:
+    """The one condition that the sender's and the records' own come to. Raises InvalidRecordError where they differ."""
+    if told is not None and asked is not None and told != asked:
+        raise InvalidRecordError(
+            f"the append is to land at {told}, and a header of its records asks for {asked}"
+        )
+    return asked if told is None else told
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -113,17 +140,21 @@ class RecordIntake:
             host.clients.append(batch, expected_offset, timeout_s, done)  # which refuses
             return
         header, rules = read_header(batch), settings.intake
-        changes = False
+        changes, asks = False, rules.expects
         try:
             check_outside(header, batch, rules)
             is_walked = is_judged = self._walker.walk_now(header, batch, rules)
+            if asks and is_walked and expected.is_quick(header, batch):
+                expected_offset, asks = both(expected_offset, _asked(header, batch, rules)), False
             if rules.codec != AS_SENT:
                 changes = is_other(header, rules) and header.producer_id < JOB_ID_MIN  # see `ProducerState`
-                made = recompressed_now(self._walker, header, batch, rules) if changes and is_walked else None
+                at_once = changes and is_walked and not asks
+                made = recompressed_now(self._walker, header, batch, rules) if at_once else None
                 if made is not None:
                     batch, header = made, read_header(made)
                 else:
                     is_judged = is_walked and not changes
+            is_judged = is_judged and not asks
         except CorruptBatchError:
             host.state.check_writable()  # where another node leads, that is what is said
             raise
@@ -138,13 +169,15 @@ class RecordIntake:
         if is_judged:
             one.is_judged = True
         else:
-            work = _Work(self._walker, header, one.batch, rules, changes, not is_walked)
+            work = _Work(
+                self._walker, header, one.batch, rules, changes, not is_walked, asks, expected_offset
+            )
             self._judge(host, one, work)
 
     def _judge(self, host: "Partition", one: _Waiting, work: "_Work") -> None:
         """Have a thread look at one that is in line, or pack it anew."""
 
-        def judged(future: "asyncio.Future[Buffer]") -> None:
+        def judged(future: "asyncio.Future[tuple[Buffer, int | None]]") -> None:
             one.is_judged = True
             error = asyncio.CancelledError() if future.cancelled() else future.exception()
             if isinstance(error, AntiphonError):
@@ -152,7 +185,7 @@ class RecordIntake:
             elif error is not None:
                 one.problem = InternalError(f"the records could not be looked at: {error!r}")
             else:
-                made = future.result()
+                made, one.expected_offset = future.result()
                 host.services.in_flight(len(made) - len(one.batch))
                 one.batch = made
             self._go_on(host)

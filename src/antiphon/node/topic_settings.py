@@ -96,6 +96,7 @@ def _intake(topic: TopicMeta, config: NodeConfig) -> IntakeRules:
         _setting(topic, "max.batch.records", BATCH_RECORDS_MAX),
         _setting(topic, "max.decompressed.bytes", DECOMPRESSED_BYTES_MAX),
         topic.is_compacted,
+        expects=topic.config.get("expected.offset.header") == "true",
     )
     wanted = topic.config.get("compression.type", PRODUCER)
     if wanted not in CODECS:

@@ -77,6 +77,7 @@ class IntakeRules(NamedTuple):
         codec: that batches are stored with (`recompression`), by its number; AS_SENT: with the one they came with.
         level: of that codec; None: as its library has it.
         packs_quickly: is that level one with which small batches do not hold an event loop up?
+        expects: may a header of its records say at which offset a batch must be written (`records/expected.py`)?
     """
 
     validation: str = DEFAULT
@@ -86,6 +87,7 @@ class IntakeRules(NamedTuple):
     codec: int = AS_SENT
     level: int | None = None
     packs_quickly: bool = True
+    expects: bool = False
 
 
 DEFAULT_RULES: Final = IntakeRules()

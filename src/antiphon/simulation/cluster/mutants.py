@@ -15,6 +15,7 @@ from antiphon.simulation.cluster.backup_mutants import BACKUP_MUTANTS
 from antiphon.simulation.cluster.checkpoint_mutants import CHECKPOINT_MUTANTS
 from antiphon.simulation.cluster.client_mutants import CLIENT_MUTANTS
 from antiphon.simulation.cluster.compaction_mutants import COMPACTION_MUTANTS
+from antiphon.simulation.cluster.condition_mutants import CONDITION_MUTANTS
 from antiphon.simulation.cluster.consumer_mutants import CONSUMER_MUTANTS
 from antiphon.simulation.cluster.core_mutants import CORE_MUTANTS
 from antiphon.simulation.cluster.deletion_mutants import DELETION_MUTANTS
@@ -96,6 +97,7 @@ _ALL: Final = (
     *BACKUP_MUTANTS,
     *AUDIT_MUTANTS,
     *ARCHIVE_MUTANTS,
+    *CONDITION_MUTANTS,
     *VOTER_MUTANTS,
     *RECOVERY_MUTANTS,
     *RETENTION_MUTANTS,
