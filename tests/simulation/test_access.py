@@ -3,11 +3,10 @@
 import pytest
 
 from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.access_history import Known, allowed
-from tests.simulation.told import caught, same_twice, words
+from tests.simulation.told import caught, mutants_of, same_twice, words
 
 WORLD = {
     **dict.fromkeys(NEEDS_NO_LOGIN, 0),
@@ -19,7 +18,7 @@ WORLD = {
     "putters": 1,
     "bulk_writers": 0,
 }
-QUICK = [name for name in CLUSTER_MUTANTS if name.startswith(("access-", "quota-"))]
+MUTANTS = mutants_of("access-", "quota-", quick=("access-ignores-deny", "quota-never-throttles"))
 
 
 @pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
@@ -34,7 +33,7 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_seen(name: str) -> None:
     failure = caught(name).failure
     assert failure is not None

@@ -2,9 +2,8 @@
 
 import pytest
 
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
-from tests.simulation.told import same_twice, sound_after_caught, sound_until
+from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
 
 WORLD = {
     "principals": 0,
@@ -27,18 +26,21 @@ SUBSCRIPTIONS = (
 
 
 @pytest.mark.parametrize(("option", "reached"), [SETTINGS, SUBSCRIPTIONS])
-@pytest.mark.parametrize("profile", ["raft", "kip27"])
+@pytest.mark.parametrize("profile", [pytest.param("raft", marks=pytest.mark.slow), "kip27"])
 def test_nodes_go_by_what_was_set(option: str, reached: tuple[str, ...], profile: str) -> None:
     sound_until(reached, profile, 100, **{**WORLD, option: 2})
 
 
-@pytest.mark.parametrize("option", [SETTINGS[0], SUBSCRIPTIONS[0]])
+@pytest.mark.parametrize("option", [SETTINGS[0], pytest.param(SUBSCRIPTIONS[0], marks=pytest.mark.slow)])
 def test_nothing_escapes_and_a_seed_stays_what_it_is(option: str) -> None:
     same_twice(draw_options(3, "oxia", **{**WORLD, option: 2, "fault_ms": 2_000}))
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in CLUSTER_MUTANTS if name.startswith(("settings-", "subscriptions-"))]
+    "name",
+    mutants_of(
+        "settings-", "subscriptions-", quick=("settings-are-not-followed", "subscriptions-are-not-followed")
+    ),
 )
 def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name)

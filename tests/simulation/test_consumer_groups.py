@@ -3,13 +3,12 @@
 import pytest
 
 from antiphon.simulation.cluster.mutant_worlds import CRASHES, CUTS
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
-from tests.simulation.told import sound_after_caught, sound_until
+from tests.simulation.told import mutants_of, sound_after_caught, sound_until
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 200, "consumer_members": 3}
-QUICK = [
-    name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("consumers-") and not mutant.rare
-]
+MUTANTS = mutants_of(
+    "consumers-", quick=("consumers-given-what-others-have", "consumers-commit-in-any-epoch")
+)
 
 
 @pytest.mark.parametrize("world", [CRASHES, CUTS], ids=["crashes", "cuts"])
@@ -19,6 +18,6 @@ def test_promises_are_kept(profile: str, world: dict[str, int]) -> None:
     assert done["consumers-joined"] >= 4
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name)

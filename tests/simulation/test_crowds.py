@@ -35,6 +35,7 @@ def test_crowds_leave_room_for_others(profile: str) -> None:
     sound_until(REACHED, profile, 2, **WORLD)
 
 
+@pytest.mark.slow
 def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 

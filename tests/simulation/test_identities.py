@@ -55,11 +55,12 @@ REACHED = (
 )
 
 
-@pytest.mark.parametrize("profile", ["raft", "multi"])
+@pytest.mark.parametrize("profile", ["raft", pytest.param("multi", marks=pytest.mark.slow)])
 def test_whoever_shows_what_is_good_gets_in_and_nobody_else(profile: str) -> None:
     sound_until(REACHED, profile, 100, 8, **WORLD)
 
 
+@pytest.mark.slow
 def test_with_other_users_and_their_quotas() -> None:
     reached = ("logins", "floods", "metered", "told-to-wait", "tokens-taken", "rated-released")
     sound_until(reached, "oxia", 100, **{**WORLD, "principals": 1, "tenants": 1, "fault_ms": 3_000})

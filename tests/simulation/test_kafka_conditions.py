@@ -21,7 +21,7 @@ WORLD = {
 REACHED = ("claimed", "claim_refused", "claim_retried", "unclaimed")
 
 
-@pytest.mark.parametrize("profile", ["raft", "oxia", "fluvio"])
+@pytest.mark.parametrize("profile", ["raft", pytest.param("oxia", marks=pytest.mark.slow), "fluvio"])
 def test_one_of_several_writers_gets_each_offset(profile: str) -> None:
     sound_until(REACHED, profile, 200, **WORLD)
 

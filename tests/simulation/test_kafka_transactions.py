@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
-from tests.simulation.told import FOUND_BEFORE, caught, words
+from tests.simulation.told import FOUND_BEFORE, caught, mutants_of, words
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 400, "kafka_transactors": 3}
-MUTANTS = [name for name in CLUSTER_MUTANTS if name.startswith("transactions-")]
+MUTANTS = mutants_of(
+    "transactions-",
+    quick=("transactions-marker-turned", "transactions-epoch-stays-at-end", "transactions-join-replaces"),
+)
 
 
 @pytest.mark.parametrize("world", [CALM, CRASHES, CUTS], ids=["calm", "crashes", "cuts"])

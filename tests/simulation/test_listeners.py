@@ -4,11 +4,10 @@ import sys
 
 import pytest
 
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import PROFILES, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
-from tests.simulation.told import sound_after_caught, sound_until, words
+from tests.simulation.told import mutants_of, sound_after_caught, sound_until, words
 
 SHORT = {
     "fault_ms": 1_500,
@@ -66,10 +65,18 @@ def test_what_is_too_old_goes_and_nothing_else(profile: str, seed: int) -> None:
     assert done["aged-out"] > 10
 
 
-QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("listener-") and not mutant.rare]
+MUTANTS = mutants_of(
+    "listener-",
+    quick=(
+        "listener-forgets-sequences",
+        "listener-takes-garbage",
+        "listener-one-id-for-all",
+        "listener-wrong-offset",
+    ),
+)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name)
 

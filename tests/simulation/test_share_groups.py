@@ -3,11 +3,10 @@
 import pytest
 
 from antiphon.simulation.cluster.mutant_worlds import CRASHES, CUTS, RESETS
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
-from tests.simulation.told import sound_after_caught, sound_until
+from tests.simulation.told import mutants_of, sound_after_caught, sound_until
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 200, "share_members": 3}
-QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith("shares-") and not mutant.rare]
+MUTANTS = mutants_of("shares-", quick=("shares-confirmed-before-stored", "shares-locked-for-ever"))
 
 
 @pytest.mark.parametrize("world", [CRASHES, CUTS, RESETS], ids=["crashes", "cuts", "resets"])
@@ -17,6 +16,6 @@ def test_promises_are_kept(profile: str, world: dict[str, int]) -> None:
     assert done["shares-joined"] >= 4
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name)

@@ -6,12 +6,11 @@ from random import Random
 import pytest
 
 from antiphon import system
-from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import LOOK_S, Process
-from tests.simulation.told import same_twice, sound_after_caught, sound_until
+from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
 
 WORLD = {
     **dict.fromkeys(NEEDS_NO_LOGIN, 0),
@@ -30,7 +29,7 @@ REACHED = (
 )
 
 
-@pytest.mark.parametrize("profile", ["raft", "kip27", "multi"])
+@pytest.mark.parametrize("profile", ["raft", pytest.param("kip27", marks=pytest.mark.slow), "multi"])
 def test_users_are_bounded_each_for_himself(profile: str) -> None:
     sound_until(REACHED, profile, 100, **WORLD)
 
@@ -39,7 +38,9 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("tenant-")])
+@pytest.mark.parametrize(
+    "name", mutants_of("tenant-", quick=("tenant-takes-all-the-time", "tenant-is-only-told"))
+)
 def test_a_mutant_is_seen(name: str) -> None:
     sound_after_caught(name)
 

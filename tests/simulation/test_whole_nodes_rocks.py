@@ -15,7 +15,7 @@ from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.rocks_on_disk import RealFiles, RocksOnDisk, RocksOnDiskEngine
 from antiphon.simulation.runtime import escapes
 from antiphon.simulation.runtime.escapes import no_escapes
-from tests.simulation.told import caught
+from tests.simulation.told import caught, mutants_of
 
 FAULTS = {
     "rocks": True,
@@ -27,7 +27,7 @@ FAULTS = {
 CRASHES = {"power_weight": 4, "kill_weight": 2, "trim_weight": 2}
 
 
-@pytest.mark.parametrize("profile", ["oxia", "raft"])
+@pytest.mark.parametrize("profile", ["oxia", pytest.param("raft", marks=pytest.mark.slow)])
 def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profile: str) -> None:
     options = draw_options(3, profile, **FAULTS, **CRASHES)
     first = run_cluster(options)
@@ -43,7 +43,9 @@ def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profil
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning"
 )
-@pytest.mark.parametrize("name", [name for name in CLUSTER_MUTANTS if name.startswith("store-")])
+@pytest.mark.parametrize(
+    "name", mutants_of("store-", quick=("store-iteration-ends-at-damage", "store-offset-before-rows"))
+)
 def test_a_mutant_of_the_store_is_caught(name: str) -> None:
     assert CLUSTER_MUTANTS[name].world(1).rocks
     caught(name)

@@ -54,8 +54,10 @@ def same_twice(options: ClusterOptions) -> None:
 
 
 def mutants_of(*beginnings: str, quick: Collection[str]) -> list[Any]:
-    """Names of mutants that begin so, as parameters: all but the `quick` ones are for the slow tests."""
-    found = [name for name in CLUSTER_MUTANTS if name.startswith(beginnings)]
+    """Names of mutants that begin so, without rare ones, as parameters: all but the `quick` ones are for the slow tests."""
+    found = [
+        name for name, mutant in CLUSTER_MUTANTS.items() if name.startswith(beginnings) and not mutant.rare
+    ]
     assert set(quick) <= set(found), f"not among {found}"
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in found]
 
