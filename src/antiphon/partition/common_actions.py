@@ -1,8 +1,8 @@
 """What is done for the actions that replicas of every kind answer with, and when one of them stops or is closed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -10,18 +10,26 @@ from antiphon import system
 from antiphon.errors import DamagedStoreError
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.table_folds import TableFolds
 from antiphon.replication.actions import Commit, ReadFailed, ReadReady, Repaired
 from antiphon.replication.replica_state import Role
 
+if TYPE_CHECKING:
+    from antiphon.tracing import Span
+
 
 class CommonActions:
-    """See the module's text. Within a commit the order is: apply, answer clients, wake readers (S0.20, S1.20)."""
+    """See the module's text. Within a commit the order is: apply, answer clients, wake readers (S0.20, S1.20).
+
+    `folds` bring a table up to what is committed where no leader has judged it.
+    """
 
     def __init__(self, driver: ReplicaDriver, clients: PartitionClients) -> None:
         self._driver = driver
         self._steps = driver.steps
         self._state = driver.state
         self._clients = clients
+        self.folds = TableFolds(driver, self._commit)
         self._log = structlog.get_logger().bind(shard=driver.shard_id)
 
     @property
@@ -34,14 +42,18 @@ class CommonActions:
             Repaired: self._repaired,
         }
 
-    def _commit(self, action: Commit) -> None:
-        """Apply; then answer clients and wake readers (S0.20, S1.20)."""
+    def _commit(self, action: Commit, folded: "Sequence[Span] | None" = None) -> None:
+        """Apply; then answer clients and wake readers (S0.20, S1.20). `folded`: spans, where a table has it already."""
         state, high_watermark = self._state, action.high_watermark
-        traces = state.traces
-        spans = () if traces is None or state.table is None else traces.applying(high_watermark)
-        if state.table is not None:
+        table, traces, spans = state.table, state.traces, folded or ()
+        if table is not None and folded is None:
+            if table.evaluator is None:  # nobody has judged it here, so it may take long
+                self.folds.commit(high_watermark)
+                return
+            if traces is not None:
+                spans = traces.applying(high_watermark)
             began_s = system.monotonic_s()
-            state.table.committed(high_watermark)
+            table.evaluator.committed(high_watermark)
             state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
         state.high_watermark = high_watermark
         self._steps.news.append((self._clients.committed, (high_watermark,)))

@@ -19,6 +19,7 @@ from antiphon.partition.state import not_a_table
 from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import already_applied, answer_of, append_effects, producer_header
 from antiphon.replication.multi_writer import MultiWriterReplica
+from antiphon.table.folding import FoldSteps
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
@@ -39,9 +40,9 @@ class MergedShard(TableShard):
         self.judge: MergingEvaluator | None = None
         self._forget_from = b""
 
-    def committed(self, high_watermark: int) -> None:
-        """Merge the log up to here. Raises StorageFailedError."""
-        self.catch_up(high_watermark)
+    def folding(self, high_watermark: int, piece: int) -> FoldSteps:
+        """See TableShard; merged is what is durable."""
+        yield from super().folding(high_watermark, piece)
         if self.judge is not None:
             self.judge.committed(high_watermark)
 

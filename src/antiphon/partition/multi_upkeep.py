@@ -80,6 +80,8 @@ class MultiWriterUpkeep:
         if state.failed is not None or state.closed:
             return
         if self._table is not None:
+            if self._table.state.applied_offset < replica.log.durable_end:
+                return  # older than a tombstone may be what is here and not merged yet
             try:
                 self._table.forget_tombstones(replica.settled_clock())
             except AntiphonError as error:

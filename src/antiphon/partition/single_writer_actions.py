@@ -171,6 +171,7 @@ class SingleWriterActions:
     def _leader_ready(self, action: LeaderReady) -> None:
         state = self._state
         if state.table is not None:
+            self._common.folds.finish()
             state.table.lead()
             self._steps.later(self._sessions.look)
         self._log.info("leader_ready", term=action.term, log_end=self._files.log_end)
@@ -187,6 +188,7 @@ class SingleWriterActions:
         state.high_watermark = min(state.high_watermark, action.from_offset)
         if self._hint.noted > action.from_offset:
             self._hint.note()  # before the log is cut: what is noted binds the next start
+        self._common.folds.give_up(action.from_offset)
         if self._snapshots.installing is not None:
             return  # the store is another one already
         if table is not None and table.state.applied_offset > action.from_offset:

@@ -1,4 +1,4 @@
-"""A table's store beside its shard: applied on every commit, judged on by the leader's evaluator.
+"""A table's store beside its shard: the committed log is applied to it, and the leader's evaluator judges by it.
 
 Followers apply the log's batches blindly; the leader applies the effects that its evaluator kept, which saves it the
 decoding.
@@ -13,7 +13,9 @@ from antiphon.invariants import invariant
 from antiphon.log.producer_state import ProducerState
 from antiphon.partition.table_files import note_damage
 from antiphon.partition.write_order import WriteOrder
+from antiphon.table.evaluation import AT_ONCE, finished
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.folding import FoldSteps
 from antiphon.table.state import TableState, open_state
 
 if TYPE_CHECKING:
@@ -60,19 +62,18 @@ class TableShard:
             self._inherited = (jobs, ProducerState.decode(jobs) if jobs else None)
         return self._inherited[1]
 
-    def committed(self, high_watermark: int) -> None:
-        """Apply the log up to here. Raises StorageFailedError."""
-        if self.evaluator is not None:
-            self.evaluator.committed(high_watermark)
-        else:
-            self.catch_up(high_watermark)
-
     def catch_up(self, high_watermark: int) -> None:
-        """Apply from the log what is committed and not applied, in pieces."""
-        state = self.state
+        """Apply from the log what is committed and not applied."""
+        finished(self.folding(high_watermark, AT_ONCE))
+
+    def folding(self, high_watermark: int, piece: int) -> FoldSteps:
+        """The same in steps of about `piece` records; `table.folding` says what may happen between two."""
+        state, follows = self.state, False
         while state.applied_offset < high_watermark:
-            before = state.applied_offset
-            state.apply(self._log.read(before, APPLY_BYTES, high_watermark))
+            if follows:
+                yield
+            before, follows = state.applied_offset, True
+            yield from state.folding(self._log.read(before, APPLY_BYTES, high_watermark), piece)
             invariant(state.applied_offset > before, f"the log holds nothing to apply at {before}")
 
     def start_over(self) -> None:

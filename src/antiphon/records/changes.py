@@ -21,11 +21,11 @@ made the key: it continues a sequence.
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import BatchHeader, Buffer
-from antiphon.records.decode import data_batches, decode_records, records_in
+from antiphon.records.decode import data_batches, decode_records, records_in, records_in_pieces
 
 VERSION = struct.Struct(">qqqq")  # version id, modifications, created ms, modified ms
 INDEX = struct.Struct(">i")
@@ -160,9 +160,18 @@ def effects_of(batch: Buffer) -> list[Effect]:
 
 def effects_in(header: BatchHeader, batch: Buffer) -> list[Effect]:
     """The effects in one batch that is no control batch."""
+    return _effects(records_in(header, batch))
+
+
+def effects_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterator[list[Effect]]:
+    """The same, those of `piece` records at a time. What is wrong with a later piece is found when that is asked for."""
+    return map(_effects, records_in_pieces(header, batch, piece))
+
+
+def _effects(records: Iterable[Any]) -> list[Effect]:
     effects: list[Effect] = []
     size = VERSION.size
-    for record in records_in(header, batch):
+    for record in records:
         headers = record.headers
         for name, packed in headers:
             if name == VERSION_HEADER:

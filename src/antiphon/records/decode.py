@@ -4,7 +4,9 @@ Clients do this; nodes do not read inside a topic's batches. The record loop is 
 use.
 """
 
+import sys
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Generic, NamedTuple
 
 from antiphon.errors import CorruptBatchError
@@ -177,20 +179,28 @@ def data_batches(buf: Buffer) -> Iterator[tuple[BatchHeader, Buffer]]:
 
 def records_in(header: BatchHeader, batch: Buffer) -> list[Any]:
     """`raw_records` of one batch whose header was read; it is checked here."""
+    return next(records_in_pieces(header, batch, sys.maxsize), [])
+
+
+def records_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterator[list[Any]]:
+    """The same, `piece` records at a time. What is wrong with a later piece is found when that is asked for."""
     check_batch(header, batch)
     cls = _batch_class or load_batch_class()
+    last_offset = header.base_offset + header.last_offset_delta
     try:
-        records = list(cls(plain_batch(header, batch)))
+        decoder = chain(
+            cls(plain_batch(header, batch))
+        )  # theirs can be asked for once, and never behind its end
+        while records := list(islice(decoder, piece)):
+            if records[0].offset < header.base_offset or records[-1].offset > last_offset:
+                raise CorruptBatchError(
+                    f"records of the batch at offset {header.base_offset} lie outside of it"
+                )
+            yield records
     except CorruptBatchError:
         raise
     except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
         raise CorruptBatchError(f"records of the batch at offset {header.base_offset}: {error}") from error
-    if records and (
-        records[0].offset < header.base_offset
-        or records[-1].offset > header.base_offset + header.last_offset_delta
-    ):
-        raise CorruptBatchError(f"records of the batch at offset {header.base_offset} lie outside of it")
-    return records
 
 
 def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record], limit_bytes: int) -> None:

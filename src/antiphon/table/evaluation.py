@@ -27,6 +27,7 @@ RecordInput = tuple[bytes, bytes | None, list[tuple[str, bytes | None]], int]
 Steps = Generator[list[RecordInput], None, Result]
 """Work in pieces, each of which gives the effects so far; its result comes at the end."""
 
+AT_ONCE: Final = 1 << 30  # a piece that holds every request
 DONE: Final = OpResult(OpStatus.OK)
 NOT_FOUND: Final = OpResult(OpStatus.KEY_NOT_FOUND)
 NO_SESSION: Final = OpResult(OpStatus.SESSION_NOT_FOUND)

@@ -55,6 +55,7 @@ from antiphon.records.changes import (
 from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table.attributed import AttributedPuts
 from antiphon.table.evaluation import (
+    AT_ONCE,
     DONE,
     NOT_CARRIED_OUT,
     NOT_FOUND,
@@ -78,7 +79,6 @@ ABSENT: Final = -1
 KEY_BYTES_MAX: Final = 64 * 1024
 OVERLAY_KEYS_MAX: Final = 1_000_000
 SETTLED_KEYS_MAX: Final = 32_768
-AT_ONCE: Final = 1 << 30  # a piece that holds every request
 
 _GONE: Final = object()
 

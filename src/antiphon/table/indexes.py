@@ -67,14 +67,17 @@ def is_indexed(effects: Iterable[Effect]) -> bool:
     )
 
 
-def add_changes(store: Store, batch: Batch, effects: Iterable[Effect]) -> None:
-    """Add what effects change of the entries. What came before them is in the store."""
+def add_changes(
+    store: Store, batch: Batch, effects: Iterable[Effect], now: dict[bytes, tuple[Entry, ...]]
+) -> None:
+    """Add what effects change of the entries. What came before them is in the store, and in `now` what earlier effects of
+    the same batch came to, by key; these are added there.
+    """
     effects = list(effects)
-    keys = list(dict.fromkeys(key for key, _, _ in effects))
-    found = store.get_many([_USER + key for key in keys])
-    now: dict[bytes, tuple[Entry, ...]] = {
-        key: () if stored is None else entries_of(stored) for key, stored in zip(keys, found, strict=True)
-    }
+    keys = list(dict.fromkeys(key for key, _, _ in effects if key not in now))
+    found = store.get_many([_USER + key for key in keys]) if keys else []
+    for key, stored in zip(keys, found, strict=True):
+        now[key] = () if stored is None else entries_of(stored)
     for key, value, version in effects:
         for name, secondary in now[key]:
             batch.delete(entry_key(name, secondary, key))

@@ -11,14 +11,15 @@ same atomic writes also keep:
 
 import contextlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 from antiphon.errors import StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.records.batch import Buffer, iter_batches
-from antiphon.records.changes import VERSION, effects_of
+from antiphon.records.changes import VERSION, Effect, effects_in_pieces
 from antiphon.table.effects import USER, VERSION_ID
+from antiphon.table.folding import FoldSteps
 from antiphon.table.merge import Cell, ConflictRule, unpack_id
 from antiphon.table.meta import META, META_KEY, PLAIN_FORMAT
 from antiphon.table.state import TableState, open_state
@@ -55,13 +56,13 @@ class MergedState(TableState):
                 state.close()
             raise
 
-    def apply(self, batches: Iterable[Buffer]) -> None:
-        """Merge committed batches, which continue the log at `applied_offset` or overlap what is merged already.
+    def folding(self, batches: Iterable[Buffer], piece: int) -> FoldSteps:
+        """Merge committed batches in steps of about `piece` records, or changed keys; see `table.folding`.
 
-        Raises CorruptBatchError before anything is changed, and StorageFailedError.
+        Tombstones are not to be forgotten between two steps. Raises CorruptBatchError at a batch of which nothing is
+        merged, and StorageFailedError.
         """
-        changes: list[tuple[bytes, Cell]] = []
-        end = self.applied_offset
+        merging, end = Merging(self), self.applied_offset
         for buffer in batches:
             for header, batch in iter_batches(buffer):
                 if header.next_offset <= end:
@@ -70,40 +71,44 @@ class MergedState(TableState):
                     header.base_offset == end, f"a table merges without gaps: {end}, {header.base_offset}"
                 )
                 if not header.is_control:
-                    changes += [
-                        (key, Cell(value, VERSION.unpack(version)))
-                        for key, value, version in effects_of(batch)
-                    ]
+                    for number, effects in enumerate(effects_in_pieces(header, batch, piece)):
+                        if number:
+                            yield
+                        merging.take(effects)
                 end = header.next_offset
+                if len(merging.cells) >= piece:
+                    yield from self._write(merging, end, piece)
+                    yield
+                    merging = Merging(self)
         if end > self.applied_offset:
-            self._merge(changes, end)
+            yield from self._write(merging, end, piece)
 
-    def _merge(self, changes: list[tuple[bytes, Cell]], end: int) -> None:
-        merge, clock_ms, foreign_ms = self.rule.merge, self.clock_ms, self.foreign_ms
-        before = self.cells([key for key, _ in changes])
-        cells: dict[bytes, Cell] = {}
-        for key, change in changes:
-            clock_ms = max(clock_ms, change.version[3])
-            if unpack_id(change.version[0])[0] != self.own_origin:
-                foreign_ms = max(foreign_ms, change.version[3])
-            known = cells.get(key) or before[key]
-            cells[key] = change if known is None else merge(known, change)
-            if known is not None and cells[key] != change:
-                self.conflicts += 1
-        batch = self._store.batch()
-        for key, cell in cells.items():
-            if cell == before[key]:
-                continue
+    def _write(self, merging: "Merging", end: int, piece: int) -> FoldSteps:
+        """Bring what was merged to the store, with one write at the end."""
+        batch, before = self._store.batch(), merging.before
+        for number, (key, cell) in enumerate(merging.cells.items(), 1):
+            known = before[key]
             if cell.value is None:
-                batch.delete(USER + key)
-                batch.put(TOMBSTONE + key, VERSION.pack(*cell.version))
+                if known is not None and known.value is not None:
+                    batch.delete(USER + key)
+                if cell != known:
+                    batch.put(TOMBSTONE + key, VERSION.pack(*cell.version))
             else:
-                batch.put(USER + key, VERSION.pack(*cell.version) + cell.value)
-                batch.delete(TOMBSTONE + key)
+                if known is not None and known.value is None:
+                    batch.delete(TOMBSTONE + key)
+                if cell != known:
+                    batch.put(USER + key, VERSION.pack(*cell.version) + cell.value)
+            if not number % piece:
+                yield
+        invariant(
+            self.applied_offset == merging.begun_at,
+            f"something was merged while a batch was: the store was at {merging.begun_at}, is at {self.applied_offset}",
+        )
         batch.put(META_KEY, META.pack(PLAIN_FORMAT, end, 0))
-        batch.put(CLOCK_KEY, _CLOCK.pack(clock_ms))
+        batch.put(CLOCK_KEY, _CLOCK.pack(merging.clock_ms))
         self._store.write(batch)
-        self.applied_offset, self.clock_ms, self.foreign_ms = end, clock_ms, foreign_ms
+        self.applied_offset, self.clock_ms, self.foreign_ms = end, merging.clock_ms, merging.foreign_ms
+        self.conflicts += merging.conflicts
 
     def cells(self, keys: Iterable[bytes]) -> dict[bytes, Cell | None]:
         """The cells of `keys`, tombstones included, None where nothing is known of a key."""
@@ -153,3 +158,35 @@ class MergedState(TableState):
                 batch.delete(key)
         self._store.write(batch)
         return following
+
+
+class Merging:
+    """Changes on their way to the store of a `MergedState`.
+
+    Attributes:
+        begun_at: the store's applied offset.
+        before: what the store has of the keys.
+        cells: what these keys come to.
+        clock_ms, foreign_ms, conflicts: as of a MergedState.
+    """
+
+    def __init__(self, state: MergedState) -> None:
+        self._state = state
+        self.begun_at = state.applied_offset
+        self.before: dict[bytes, Cell | None] = {}
+        self.cells: dict[bytes, Cell] = {}
+        self.clock_ms, self.foreign_ms, self.conflicts = state.clock_ms, state.foreign_ms, 0
+
+    def take(self, effects: Sequence[Effect]) -> None:
+        """Merge some more."""
+        merge, before, cells = self._state.rule.merge, self.before, self.cells
+        before.update(self._state.cells([key for key, *_ in effects if key not in before]))
+        for key, value, version in effects:
+            change = Cell(value, VERSION.unpack(version))
+            self.clock_ms = max(self.clock_ms, change.version[3])
+            if unpack_id(change.version[0])[0] != self._state.own_origin:
+                self.foreign_ms = max(self.foreign_ms, change.version[3])
+            known = cells.get(key) or before[key]
+            cells[key] = change if known is None else merge(known, change)
+            if known is not None and cells[key] != change:
+                self.conflicts += 1

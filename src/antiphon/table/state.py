@@ -34,18 +34,17 @@ import msgspec
 from antiphon.errors import InvalidRequestError, StorageFailedError
 from antiphon.invariants import unreachable
 from antiphon.model.rows import Row
-from antiphon.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, Buffer, iter_batches
+from antiphon.records.attributes import Entry
 from antiphon.records.changes import (
     VERSION,
     Effect,
     VersionTuple,
-    effects_in,
     stored_version,
 )
-from antiphon.records.session_entries import session_entry_of
-from antiphon.records.split_entries import Inherit, SplitEntry, split_entry_of
+from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table import indexes, key_order, prepared_rows, session_rows
-from antiphon.table.effects import USER, USER_END, VERSION_ID, add_effects, newest_id
+from antiphon.table.effects import USER, USER_END, VERSION_ID, add_effects
+from antiphon.table.folding import Folding
 from antiphon.table.found_rows import GET_BYTES_MAX, row_from, rows_found, too_much
 from antiphon.table.meta import ATTRIBUTES_FORMAT, META, META_KEY, ORDER_FORMAT, PLAIN_FORMAT, check_format
 from antiphon.table.neighbours import EQUAL, entries_next_to
@@ -66,7 +65,7 @@ SCAN_BYTES_MAX: Final = 2 * 1024 * 1024
 _range = msgspec.msgpack.Decoder(OwnedRange)
 
 
-class TableState:
+class TableState(Folding):
     """Rows of one table shard as of `applied_offset` (exclusive). `open_state` makes one."""
 
     def __init__(self, store: Store, path: str) -> None:
@@ -95,67 +94,6 @@ class TableState:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def apply(self, batches: Iterable[Buffer]) -> None:
-        """Apply committed batches, which continue the log at `applied_offset` or overlap what is applied already.
-
-        Each buffer holds one or more whole batches. Raises CorruptBatchError at a batch of which nothing is applied, and
-        StorageFailedError.
-        """
-        effects: list[Effect] = []
-        entries: list[tuple[SplitEntry, int]] = []
-        end = self.applied_offset
-        for buffer in batches:
-            for header, batch in iter_batches(buffer):
-                next_offset = header.base_offset + header.last_offset_delta + 1
-                if next_offset <= end:
-                    continue
-                if header.base_offset != end:
-                    unreachable(
-                        f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{next_offset}"
-                    )
-                if header.attributes & TRANSACTIONAL_BIT:
-                    self._apply_found(effects, end, entries)
-                    effects, entries = [], []
-                    self._apply_in_transaction(prepared_rows.change_in(header, batch), next_offset)
-                    end = next_offset
-                    continue
-                if header.attributes & CONTROL_BIT:
-                    found: list[Effect] = []
-                    said = session_entry_of(batch)
-                    change = None if said is None else session_rows.change_by(said)
-                    entry = split_entry_of(batch)
-                    if entry is not None:
-                        entries.append((entry, header.base_offset))
-                else:
-                    found = effects_in(header, batch)
-                    change = session_rows.end_in(found)
-                if change is not None:  # by itself: what it takes away has to be in the store
-                    self._apply_found(effects, end, entries)
-                    self._apply_found(found, next_offset, (), change)
-                    effects, entries = [], []
-                else:
-                    effects += found
-                end = next_offset
-        self._apply_found(effects, end, entries)
-
-    def _apply_in_transaction(self, change: TransactionChange | None, end: int) -> None:
-        if change is None:
-            self.apply_effects([], end, self.next_version_id)
-            return
-        newest = newest_id(change.effects) if isinstance(change, Prepare) else -1
-        self.apply_transaction(change, end, max(self.next_version_id, newest + 1))
-
-    def _apply_found(
-        self,
-        effects: list[Effect],
-        end: int,
-        entries: Sequence[tuple[SplitEntry, int]],
-        change: SessionChange | None = None,
-    ) -> None:
-        if end > self.applied_offset:
-            newest = max(self.next_version_id, newest_id(effects) + 1)
-            self.apply_effects(effects, end, newest, entries, change)
-
     def apply_effects(
         self,
         effects: Iterable[Effect],
@@ -179,7 +117,7 @@ class TableState:
         if self.ordered:
             key_order.add_entries(batch, rows)
         if attributed or self.has_indexes:
-            self._follow_attributes(batch, rows, attributed)
+            self.follow_attributes(batch, rows, attributed, {})
         owned, jobs = self.owned, self.jobs
         if change is not None:
             session_rows.apply_change(self._store, batch, change)
@@ -201,7 +139,7 @@ class TableState:
         """Apply a prepared transaction, or its end, which is the log's entry up to `end`."""
         batch = self._store.batch()
         rows = list(prepared_rows.add_change(batch, self.transactions, change))
-        self._follow_attributes(batch, rows, self.add_effects(batch, rows))
+        self.follow_attributes(batch, rows, self.add_effects(batch, rows), {})
         self.apply_prepared(batch, end, next_version_id)
         if isinstance(change, Prepare):
             self.transactions.prepare(change)
@@ -230,20 +168,22 @@ class TableState:
         self._store.write(batch)
 
     def apply_prepared(self, batch: Batch, end: int, next_version_id: int) -> None:
-        """`apply_effects` of effects that are in a batch already, which is used up; not where there are indexes."""
+        """`apply_effects` of effects that are in a batch already, with what they change of the indexes; it is used up."""
         if end < self.applied_offset:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
         batch.put(META_KEY, META.pack(self.format, end, next_version_id))
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id
 
-    def _follow_attributes(self, batch: Batch, effects: list[Effect], attributed: bool) -> None:
-        """Add what effects change of the indexes; `attributed` if rows of them have attributes."""
+    def follow_attributes(
+        self, batch: Batch, effects: list[Effect], attributed: bool, now: dict[bytes, tuple[Entry, ...]]
+    ) -> None:
+        """Add what effects change of the indexes; `attributed` if rows of them have attributes. `now`: see `add_changes`."""
         if attributed:
             self.format = max(self.format, ATTRIBUTES_FORMAT)  # what knows none does not read it from now on
         if self.has_indexes or (attributed and indexes.is_indexed(effects)):
             self.has_indexes = True
-            indexes.add_changes(self._store, batch, effects)
+            indexes.add_changes(self._store, batch, effects, now)
 
     def purge(self, examined_max: int) -> bool:
         """Remove keys that splits took away, among the next `examined_max`; says whether there is more to look at.

@@ -60,8 +60,8 @@ _ANSWERS: Final = (
             Edit(
                 CommonActions,
                 "_commit",
-                "        state.table.committed(high_watermark)\n",
-                "        self._steps.later(state.table.committed, high_watermark)\n",
+                "    table.evaluator.committed(high_watermark)\n",
+                "    self._steps.later(table.evaluator.committed, high_watermark)\n",
             ),
             Edit(
                 CommonActions,

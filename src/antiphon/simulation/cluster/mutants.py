@@ -48,6 +48,7 @@ from antiphon.simulation.cluster.store_mutants import STORE_MUTANTS
 from antiphon.simulation.cluster.table_mutants import TABLE_MUTANTS
 from antiphon.simulation.cluster.tenant_mutants import TENANT_MUTANTS
 from antiphon.simulation.cluster.transaction_mutants import TRANSACTION_MUTANTS
+from antiphon.simulation.cluster.turn_mutants import TURN_MUTANTS
 from antiphon.simulation.cluster.voter_mutants import VOTER_MUTANTS
 
 __all__ = [
@@ -98,6 +99,7 @@ _ALL: Final = (
     *AUDIT_MUTANTS,
     *ARCHIVE_MUTANTS,
     *CONDITION_MUTANTS,
+    *TURN_MUTANTS,
     *VOTER_MUTANTS,
     *RECOVERY_MUTANTS,
     *RETENTION_MUTANTS,

@@ -12,8 +12,8 @@ from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES
 from antiphon.table import prepared_rows
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.folding import Folding
 from antiphon.table.prepared_writes import PreparedWrites
-from antiphon.table.state import TableState
 
 _WORK: Final[dict[str, Any]] = {
     "appenders": 0,
@@ -121,7 +121,7 @@ PREPARED_MUTANTS: Final = (
         "a replica that follows makes rows of what an aborted transaction has prepared",
         (
             Edit(
-                TableState,
+                Folding,
                 "_apply_in_transaction",
                 "if change is None:",
                 "if isinstance(change, prepared_rows.End):\n"

@@ -121,6 +121,9 @@ def _what_is_open_in(shard_id: int, found: "list[tuple[Machine, Partition]]") ->
                 f"the leader of shard {shard_id} has {end} entries; node {machine.node_id} has {host.log.log_end}, "
                 f"{host.log.durable_end} of them durable, and knows {host.replica.settled} to be committed"
             )
+        if host.table is not None and host.table.state.applied_offset < end:
+            applied = host.table.state.applied_offset
+            return f"the table of shard {shard_id} on node {machine.node_id} is at {applied} of {end}"
     return ""
 
 

@@ -152,9 +152,9 @@ _READERS: Final = (
             Edit(
                 CommonActions,
                 "_commit",
-                "    if state.table is not None:\n",
+                "    if table is not None and folded is None:\n",
                 "    state.high_watermark = high_watermark\n    self._clients._readers.wake(committed=True)\n"
-                "    if state.table is not None:\n",
+                "    if table is not None and folded is None:\n",
             ),
         ),
         options={**CALM, "watches": True},

@@ -11,8 +11,8 @@ from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, TROUBLE
 from antiphon.table.evaluator import TableEvaluator
+from antiphon.table.folding import Folding, FoldSteps
 from antiphon.table.range_removals import RangeRemovals
-from antiphon.table.state import TableState
 
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
@@ -25,7 +25,7 @@ def _committed_only(
     return dict(zip(keys, self.state.versions(keys), strict=True))
 
 
-def _rows_after_offset(self: TableShard, high_watermark: int) -> None:
+def _rows_after_offset(self: TableShard, high_watermark: int, _piece: int) -> FoldSteps:
     """A follower's rows wait until there is nothing behind them in its log; the offset goes ahead of them."""
     state, log = self.state, self._log
     if state.applied_offset >= high_watermark:
@@ -38,6 +38,7 @@ def _rows_after_offset(self: TableShard, high_watermark: int) -> None:
     state.apply_effects(ready, high_watermark, max(state.next_version_id, newest + 1))
     if ready:
         self.__dict__["waiting"] = []
+    yield from ()
 
 
 _BUSY: Final = {**CALM, "appenders": 0, "putters": 4, "operations_per_s": 300}
@@ -46,7 +47,7 @@ _WHILE_RUNNING: Final = (
     ClusterMutant(
         "table-rows-after-offset",
         "a follower notes how far its table goes before the rows are there, which come once its log has nothing more",
-        ((TableShard, "catch_up", _rows_after_offset),),
+        ((TableShard, "folding", _rows_after_offset),),
         options=_BUSY,
         quick=True,
     ),
@@ -55,7 +56,7 @@ _WHILE_RUNNING: Final = (
         "a follower that applies several changes at once applies the first of them again, after the others",
         (
             Edit(
-                TableState,
+                Folding,
                 "_apply_found",
                 "self.apply_effects(effects, end,",
                 "self.apply_effects([*effects, *effects[:1]], end,",
@@ -107,8 +108,8 @@ TABLE_MUTANTS: Final = (
             Edit(
                 CommonActions,
                 "_commit",
-                "state.table.committed(high_watermark)",
-                "state.table.committed(high_watermark if state.is_leader else state.log.log_end)",
+                "self.folds.commit(high_watermark)",
+                "self.folds.commit(high_watermark if state.is_leader else state.log.log_end)",
             ),
         ),
         options=CALM,

@@ -3,7 +3,8 @@
 - `table-is-its-log`: at every offset that a store says it has applied, its rows are what the committed log comes to there.
 
 Each replica has a fold of its own here, of committed batches up to its store's applied offset. When that has risen, the rows
-that the new entries changed are compared with what the store has at their keys. All rows are compared when a store was
+that the new entries changed are compared with what the store has at their keys; so are those that the next entry is to
+change, if it changes several: it is there as a whole or not at all. All rows are compared when a store was
 opened, or came with a snapshot, and now and then: so a row that goes wrong without being written is found too.
 
 Rows are read past the table's own reading, as they are stored. A store that says it cannot be read is for others to judge.
@@ -137,6 +138,10 @@ class TableWatch:
             place += 1
         one.place = place
         one.rows.update(changed)
+        if (
+            place < len(ends) and one.looks and len(changes[place]) > 1
+        ):  # of the next one nothing may be there yet
+            self._compare(one, state, {key: one.rows.get(key) for key, _ in changes[place]})
         if not one.looks % WHOLE_EVERY:
             self._compare_all(one, state)
         elif changed:

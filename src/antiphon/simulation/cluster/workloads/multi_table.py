@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
+from antiphon.model.rows import Row
 from antiphon.partition.multi_batches import identity
 from antiphon.records.batch import read_header
 from antiphon.records.changes import VERSION, effects_of
@@ -54,7 +55,8 @@ def identity_of(version_id: int) -> Identity:
 class MultiTableWorkload(Workload):
     """Writes and reads at any node of a table with `writers=multi`.
 
-    Checked: acknowledged changes are in every log; a node shows nothing older than what it had acknowledged.
+    Checked: acknowledged changes are in every log; a node shows nothing older than what it had acknowledged, and all of a
+    write to several keys or nothing of it.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "carts") -> None:
@@ -64,6 +66,7 @@ class MultiTableWorkload(Workload):
         self.reads: list[Acknowledged] = []
         self.deletes: dict[bytes, int] = {}
         self._sent: set[bytes] = set()
+        self._pairs: set[bytes] = set()  # values that one write set both keys to
         self.outcomes = {"multi-ok": 0, "multi-unknown": 0, "multi-read": 0}
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -104,30 +107,50 @@ class MultiTableWorkload(Workload):
 
     async def _one(self, connection: Connection, node: int, key: bytes, value: bytes, kind: float) -> None:
         if kind < 0.3:
-            began, hurt = self.now, self.cluster.evidence.hurt
-            if node in hurt:
-                return  # it is still getting back what its disk lost
-            reply: Any = (await connection.request(TableGet(self.shard_id, (key,), "local")))[0]
-            row = reply.rows[0]
-            if node in hurt:
+            await self._read(connection, node)
+            return
+        ops: list[TableOp] = [Put(key, value) if kind < 0.85 else Delete(key)]
+        if kind >= 0.9:
+            ops = [Put(one, value) for one in KEYS]
+            self._pairs.add(value)
+        self._sent.add(value)
+        request = TableWrite(self.shard_id, tuple(ops), timeout_ms=int(PATIENCE_S * 1000))
+        reply: Any = (await connection.request(request))[0]
+        self.cluster.tell("multi-write", node, key, value, kind, reply.results)
+        for op, result in zip(ops, reply.results, strict=True):
+            if result.status != OpStatus.OK:
                 return
-            self.outcomes["multi-read"] += 1
+            self.outcomes["multi-ok"] += 1
+            if isinstance(op, Put):
+                self.puts.append(Acknowledged(node, op.key, value, result.version.id, self.now))
+            else:
+                self.deletes[key] = self.deletes.get(key, 0) + 1
+
+    async def _read(self, connection: Connection, node: int) -> None:
+        began, hurt = self.now, self.cluster.evidence.hurt
+        if node in hurt:
+            return  # it is still getting back what its disk lost
+        reply: Any = (await connection.request(TableGet(self.shard_id, KEYS, "local")))[0]
+        if node in hurt:
+            return
+        self.outcomes["multi-read"] += 1
+        for key, row in zip(KEYS, reply.rows, strict=True):
             found, version = (None, -1) if row is None else (bytes(row.value), row.version.id)
             self.reads.append(Acknowledged(node, key, found, version, began))
-            return
-        op: TableOp = Put(key, value) if kind < 0.85 else Delete(key)
-        self._sent.add(value)
-        request = TableWrite(self.shard_id, (op,), timeout_ms=int(PATIENCE_S * 1000))
-        reply = (await connection.request(request))[0]
-        (result,) = reply.results
-        self.cluster.tell("multi-write", node, key, value, kind, result)
-        if result.status != OpStatus.OK:
-            return
-        self.outcomes["multi-ok"] += 1
-        if isinstance(op, Put):
-            self.puts.append(Acknowledged(node, key, value, result.version.id, self.now))
-        else:
-            self.deletes[key] = self.deletes.get(key, 0) + 1
+        self._check_whole(node, [row for row in reply.rows if row is not None])
+
+    def _check_whole(self, node: int, rows: list[Row]) -> None:
+        """Of a write to both keys a reader sees both rows, or what won over them."""
+        stamps = [(row.version.modified_ms, *identity_of(row.version.id)) for row in rows]
+        require(
+            not any(
+                stamp > min(stamps) and row.value in self._pairs
+                for stamp, row in zip(stamps, rows, strict=True)
+            ),
+            "all-or-nothing",
+            self.shard_id,
+            f"node {node} showed {rows}: one write set both keys, and only one of them has its row, or a newer one",
+        )
 
     # -- the judge ------------------------------------------------------------------------------------------------
 
