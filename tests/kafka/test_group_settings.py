@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.messages import admin
+from antiphon.kafka.messages import admin, groups
 from tests.kafka import test_consumer_groups as consumers
 from tests.kafka import test_share_groups as shares
 from tests.kafka.raw import RawClient, alter_configs, ask
@@ -70,7 +70,7 @@ async def test_the_next_coordinator_of_a_consumer_group_knows_what_is_set() -> N
         assert await shown(one.client, name) == {name: ("4000", OF_GROUP, False)}
         for member in (one, two):
             await member.heartbeat(member_epoch=-1)
-        deleted = await ask(one.client, consumers.groups.DeleteGroupsRequest(groups_names=["g"]))
+        deleted = await ask(one.client, groups.DeleteGroupsRequest(groups_names=["g"]))
         assert [each.error_code for each in deleted.results] == [code.NONE]
         assert (await shown(one.client, name))[name][0] == str(consumers.FAST.heartbeat_interval_ms)
 
