@@ -117,7 +117,15 @@ async def test_a_rehearsal_is_refused_as_the_coordinator_would() -> None:
 
 
 SECURE = Security(authentication=True, super_users=["User:root"])
-PATHS = {"topic": "secret", "table": "tabled", "node": "0", "group": "others", "shard": "0", "user": "root"}
+PATHS = {
+    "topic": "secret",
+    "table": "tabled",
+    "node": "0",
+    "group": "others",
+    "shard": "0",
+    "user": "root",
+    "subscription": "s",
+}
 SHOWS_LESS = {"list_topics", "list_tables", "list_shards", "list_sessions", "list_groups"}
 
 
@@ -134,6 +142,7 @@ BODIES: dict[str, Any] = {
     "place_replicas": {"nodes": [0]},
     "alter_node_settings": {"settings": {"log_level": "debug"}},
     "alter_settings": {"settings": {"log_level": "debug"}},
+    "put_subscription": {"metrics": "*"},
     "set_password": {"password": "another"},
     "alter_acls": {"add": [{"principal": "User:eve", "operation": "all", "name": "*"}]},
     "alter_quota": {"user": "eve", "limits": {"producer_byte_rate": 1e9}},

@@ -13,6 +13,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.http.api import document, routes
 from antiphon.http.api.call import data, page
 from antiphon.http.board import Board
+from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.internal import EPOCHS_TABLE, GROUPS_TABLE
 from antiphon.model.metadata import ClusterMeta, Kind, ShardMeta, ShardStatus, TopicMeta
 from antiphon.model.node_settings import AlterNodeSettings
@@ -42,6 +43,7 @@ async def filled(nodes: Nodes, db: AsyncClient) -> None:
     """Something of everything that there is to read."""
     gateway = nodes.nodes[0].gateway
     await gateway.administer(AlterNodeSettings(0, {"scrub.interval_s": "99"}))
+    await gateway.administer(AlterSubscription("slow", {"metrics": "*"}))
     flights = await db.create_topic("flights", shards=2, config={"retention.ms": "5000"})
     await flights.append(b'{"a": 1}', key="k", shard=0)
     await flights.append(bytes(range(256)), shard=0, headers=[("h", b"\xff"), ("n", None)])

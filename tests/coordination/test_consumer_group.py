@@ -115,6 +115,21 @@ def test_a_place_is_given_up_before_it_is_given() -> None:
     assert driver.group.state == "Stable"
 
 
+def test_sessions_that_have_begun_become_longer_and_not_shorter() -> None:
+    """A member that is told to come less often must not be gone before it does."""
+    driver, one = Driver(a=1), Client("1")
+    driver.heartbeat(one)
+    session_ms = BOUNDS.session_timeout_ms
+    driver.group.bind(BOUNDS._replace(session_timeout_ms=3 * session_ms))
+    assert driver.group.deadline_ms() == 3 * session_ms
+    driver.group.bind(BOUNDS)
+    assert driver.group.deadline_ms() == 3 * session_ms, "it was told that it may be silent for so long"
+    driver.now_ms = 3 * session_ms - 1
+    assert driver.group.tick(driver.now_ms) == []
+    driver.heartbeat(one)
+    assert driver.group.deadline_ms() == driver.now_ms + session_ms
+
+
 def test_epochs_fence() -> None:
     driver, one, two = Driver(a=2), Client("1"), Client("2")
     driver.heartbeat(one)

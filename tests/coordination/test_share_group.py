@@ -14,6 +14,7 @@ from antiphon.coordination.share_settings import (
     SETTINGS,
     check,
     duration_ms,
+    members_from,
     settings_from,
     shown,
 )
@@ -118,8 +119,28 @@ def test_settings_of_a_group(name: str, good: tuple[str, ...], bad: tuple[str, .
         with pytest.raises(InvalidRequestError, match=name):
             check(name, value)
         assert settings_from(ShareBounds(), {name: value}) == settings_from(ShareBounds(), {})
-    with pytest.raises(InvalidRequestError, match="there are share"):
+    with pytest.raises(InvalidRequestError, match=r"there are consumer\..*, share\."):
         check("share.nothing", "1")
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share"])
+def test_settings_of_members(kind: str) -> None:
+    beats, sessions = f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"
+    nodes = GroupBounds(5_000, 45_000, 7)
+    for name, good, bad in (
+        (beats, ("100", "600000"), ("99", "600001", "")),
+        (sessions, ("500", "3600000"), ("499", "3600001", "1s")),
+    ):
+        for value in good:
+            check(name, value)
+        for value in bad:
+            with pytest.raises(InvalidRequestError, match=name):
+                check(name, value)
+    assert members_from(kind, nodes, {}) == nodes
+    assert members_from(kind, nodes, {beats: "700"}) == GroupBounds(700, 45_000, 7)
+    assert members_from(kind, nodes, {beats: "1", sessions: "900"}) == GroupBounds(5_000, 900, 7)
+    other = "share" if kind == "consumer" else "consumer"
+    assert members_from(other, nodes, {beats: "700", sessions: "900"}) == nodes
 
 
 def test_durations() -> None:

@@ -22,6 +22,7 @@ import pytest
 import antiphon
 from antiphon.errors import AntiphonError
 from antiphon.model.access import Acl, Operation, Pattern, Resource
+from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
 from antiphon.security.passwords import credentials
@@ -52,6 +53,7 @@ PATHS = (
     "/ui/transactions",
     "/ui/jobs",
     "/ui/sessions",
+    "/ui/client-metrics",
     "/ui/security",
     "/api",
     "/ui/nodes/0",
@@ -61,6 +63,7 @@ PATHS = (
     "/ui/actions/add_user",
     "/ui/actions/add_access_entry?principal=User%3Aann",
     "/ui/actions/set_quota",
+    f"/ui/actions/put_subscription?subscription={LONG}&metrics={LONG}",
     f"/ui/actions/remove_quota?user={LONG}",
     "/ui/none",
 )
@@ -84,6 +87,9 @@ def cluster() -> Iterator[Cluster]:
             db.run(db.aio.administer(AlterUser(LONG, credentials("secret"))))
             entry = Acl(f"User:{LONG}", Resource.TOPIC, LONG, Operation.READ, Pattern.PREFIXED)
             db.run(db.aio.administer(AlterAcls((entry,))))
+            db.run(
+                db.aio.administer(AlterSubscription(LONG, {"metrics": LONG, "match": f"client_id={LONG}"}))
+            )
             db.run(db.aio.administer(AlterQuota(Quota(LONG, producer_byte_rate=1e9, connections=9.0))))
         yield cluster
     finally:

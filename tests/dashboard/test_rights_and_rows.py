@@ -129,6 +129,7 @@ CLOSED_TO_EVE = (
     "/ui/transactions",
     "/ui/jobs",
     "/ui/security",
+    "/ui/client-metrics",
     "/ui/nodes/0",
 )
 

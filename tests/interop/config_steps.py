@@ -46,10 +46,16 @@ def config_steps(at: At) -> Iterator[tuple[str, Step]]:
             "retention.ms=99999999",
         ),
         (
-            "settings of a share group",
+            "settings of a group",
             ("groups", "--entity-name", "configured"),
+            (
+                "share.auto.offset.reset=by_duration:PT1H,share.record.lock.duration.ms=20000,"
+                "share.session.timeout.ms=50000,consumer.heartbeat.interval.ms=6000"
+            ),
+            "share.auto.offset.reset=by_duration:PT1H",
             "share.record.lock.duration.ms=20000",
-            "share.record.lock.duration.ms=20000",
+            "share.session.timeout.ms=50000",
+            "consumer.heartbeat.interval.ms=6000",
         ),
         (
             "a subscription to clients' metrics",

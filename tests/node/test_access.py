@@ -23,7 +23,7 @@ from antiphon.gateway.access import ACCESS
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
-from antiphon.model.client_metrics import AlterSubscription
+from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
@@ -132,6 +132,7 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             GetAccess(),
             GetNodeSettings(),
             AlterNodeSettings(config={"num_partitions": "1"}),
+            GetSubscriptions(),
             AlterSubscription("s", {"metrics": "*"}),
             CreateTopic("n"),
             DeleteTopic("t"),

@@ -6,11 +6,13 @@ The earlier version is `OLD`: the newest release once there is one. Its wheel is
 beside the present one. What is tried, in this order:
 
 1. Three nodes of the old version; native and Kafka clients, transactions, groups of both protocols, a client of the old
-   version. They go on until the end.
+   version. They go on until the end. A subscription to metrics of clients, if the old version takes one; else it is
+   refused until all nodes are new. Each node tells of it from then on.
 2. One node gets the new version, and goes back to the old one: nothing new was used, so it starts.
 3. `antiphon node restart --all` of the new version upgrades all nodes. Between two of them, everything is used once.
 4. Something is used that the old version does not know. Then its replica of `__cluster` stops there (`newer_format`), and
-   no log is changed; the new version goes on with the folders.
+   no log is changed; the new version goes on with the folders. An old version that takes subscriptions knows all that is
+   used: its nodes go on with the folders, and tell of the subscription.
 5. Nothing that was acknowledged is lost, or there twice.
 """
 
@@ -34,6 +36,7 @@ from antiphon.errors import AntiphonError
 from antiphon.tools.cluster_files import running_pid
 from tests.packaging.environments import ROOT, bare, build
 from tests.rolling.group_load import GroupLoad, OldClient
+from tests.rolling.kept_subscription import KeptSubscription
 from tests.rolling.steady_load import SteadyLoad
 
 # No release has been tagged yet. This commit is the last before log compaction, sessions in tables and the second version
@@ -41,6 +44,7 @@ from tests.rolling.steady_load import SteadyLoad
 OLD: Final = "f644ba6d7870f59cdc6a5d0ee511b56832ded4d8"
 COMMAND_S: Final = 200
 NODES: Final = (0, 1, 2)
+LAST: Final = f"{len(NODES)} of {len(NODES)}"  # nodes are new
 
 
 class Version:
@@ -102,6 +106,7 @@ class Upgrade:
         nodes = json.loads(said.stdout)["nodes"]
         self.native = ",".join(node["native"] for node in nodes)
         self.kafka = ",".join(node["kafka"] for node in nodes)
+        self.subscription = KeptSubscription(self.kafka)
         self.told("three nodes of the old version")
 
     def told(self, what: str) -> None:
@@ -131,6 +136,9 @@ class Upgrade:
             db.create_topic("voted", shards=2, replicas=3, profile="raft")
             db.create_topic("lived", shards=2, replicas=3, profile="fluvio")
             db.create_table("merged", shards=1, replicas=3, config={"writers": "multi"})
+        refused = self.subscription.make()
+        knows_all = not refused
+        self.told(f"a subscription is refused: {refused}" if refused else "a subscription is made")
         load = SteadyLoad(self.native, self.kafka)
         groups = GroupLoad(self.native, self.kafka)
         old_client = OldClient(self.old.python, self.native)
@@ -146,7 +154,7 @@ class Upgrade:
             for count, node in enumerate(NODES, 1):
                 self.restart(self.new, node)
                 load.until_written(10)
-                self.use_everything(f"{count} of 3")
+                self.use_everything(f"{count} of {len(NODES)}")
                 self.told(f"{count} of 3 nodes are new, and all is used")
             load.until_written(20)
         for line in [*load.figures, *old_client.figures]:
@@ -156,7 +164,10 @@ class Upgrade:
         old_client.check()
         self.told("all that was acknowledged is there, once")
         self.use_what_is_new()
-        self.go_back_in_vain()
+        if knows_all:
+            self.go_back()
+        else:
+            self.go_back_in_vain()
 
     def use_everything(self, when: str) -> None:
         """Once each, whatever the versions of the nodes: what both versions know."""
@@ -178,6 +189,11 @@ class Upgrade:
             db.alter_topic(name, shards=4)
             db.delete_topic(name)
         self.new.run("status", "--servers", self.native)
+        if not self.subscription.is_made:
+            refused, is_last = self.subscription.make(), when == LAST
+            assert bool(refused) != is_last, f"a subscription, {when}: {refused or 'is made'}"
+        if self.subscription.is_made:
+            self.subscription.check()
 
     def use_what_is_new(self) -> None:
         """What nodes of the old version do not know."""
@@ -188,6 +204,17 @@ class Upgrade:
                 db.table("default").put("here", b"x", session=session)
         self.new.run("node", "settings", "--all", "--set", "num_partitions=2", "--servers", self.native)
         self.told("a compacted topic, a session, and a setting of all nodes")
+
+    def go_back(self) -> None:
+        """Nodes of the old version go on with the folders, and so do those of the new one after them."""
+        for version in (self.old, self.new):
+            self.new.run("down", "--dir", str(self.dir))
+            version.run("up", "--dir", str(self.dir), "--detach")
+            with antiphon.connect(self.native) as db:
+                assert [record.value for record in db.topic("squeezed").read(0)] == [b"1"]
+            self.subscription.check()
+            self.told(f"the {version.name} version goes on, and tells of the subscription")
+        self.new.run("down", "--dir", str(self.dir))
 
     def go_back_in_vain(self) -> None:
         """Nodes of the old version stop at the newer records, and leave the logs as they are."""
@@ -208,6 +235,9 @@ class Upgrade:
         with antiphon.connect(self.native) as db:
             assert [record.value for record in db.topic("squeezed").read(0)] == [b"1"]
         self.new.run("status", "--servers", self.native)
+        self.subscription.check()
+        known = json.loads(self.new.run("client-metrics", "list", "--json", "--servers", self.native).stdout)
+        assert [one["name"] for one in known] == ["kept"], known
         self.new.run("down", "--dir", str(self.dir))
         self.told("the new version goes on with them")
 

@@ -4,6 +4,7 @@ import pytest
 
 from antiphon.simulation.cluster.mutant_worlds import CALM
 from antiphon.simulation.cluster.options import draw_options
+from antiphon.simulation.cluster.workloads.archived_offsets import OUTCOMES
 from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
 
 WORLD = {
@@ -18,7 +19,7 @@ WORLD = {
     "appenders": 1,
     "putters": 1,
 }
-REACHED = ("archived", "trimmed", "read-archived", "archive-waits", "archive-gone", "archive-start-told")
+REACHED = ("archived", "trimmed", "read-archived", "archive-waits", "archive-gone", *OUTCOMES)
 
 
 @pytest.mark.parametrize("profile", ["raft", "oxia"])

@@ -10,6 +10,7 @@ from antiphon.cli import (
     backup_commands,
     bench,
     capacity_command,
+    client_metrics_commands,
     cluster_commands,
     data_commands,
     demo,
@@ -76,6 +77,7 @@ restart_command.mount(app)
 upgrade_command.mount(app)
 access_commands.mount(app)
 quota_commands.mount(app)
+client_metrics_commands.mount(app)
 secrets_command.mount(app)
 data_commands.mount(app)
 kv_commands.mount(app)

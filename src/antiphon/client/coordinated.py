@@ -15,6 +15,7 @@ from antiphon.errors import (
     UnavailableError,
 )
 from antiphon.model.body import reply_as
+from antiphon.model.client_metrics import GetSubscriptions, Subscription, SubscriptionsReply
 from antiphon.model.groups import GetGroups, GroupsReply, GroupState
 from antiphon.model.node_settings import GetNodeSettings, NodeSettingsReply
 from antiphon.model.transactions import (
@@ -126,6 +127,13 @@ class Coordinators:
         except TimeoutError:
             raise TimedOutError(f"node {node_id} did not answer in time") from None
         return reply
+
+    # -- metrics of clients -----------------------------------------------------------------------------------------
+
+    async def subscriptions(self, *, timeout_s: float) -> tuple[Subscription, ...]:
+        """The subscriptions to metrics of Kafka's clients, as any node knows them."""
+        reply = await self._cluster.call_any(GetSubscriptions(), timeout_s=timeout_s)
+        return reply_as(SubscriptionsReply, reply, "for subscriptions").subscriptions
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.state import refuse_earlier
 from antiphon.errors import InvalidRequestError
 from antiphon.model.client_metrics import (
+    CLIENT_ATTRIBUTES,
     DEFAULTS,
     INTERVAL_MS,
     MATCH,
@@ -32,12 +33,6 @@ REGEX_BYTES_MAX: Final = 1_024
 REGEX_MEMORY_BYTES: Final = 128 * 1024  # that an expression may take; there are 600 at most
 TEXT_CHARACTERS_MAX: Final = 1_024  # that are matched; a longer text matches nothing
 SHOWN_CHARACTERS: Final = 100
-
-CLIENT_ATTRIBUTES: Final = (
-    "client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
-    "client_source_port",
-)  # fmt: skip
-"""What `match` may look at."""
 
 
 class BadValueError(InvalidRequestError):

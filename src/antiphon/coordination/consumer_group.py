@@ -82,6 +82,15 @@ class ConsumerGroup:
             self._holders.setdefault(place, member.member_id)
         self._time(now_ms, member)
 
+    def bind(self, bounds: GroupBounds) -> None:
+        """These bounds hold from now on. Where sessions become longer, those that have begun do as well: members who are
+        told to come less often, too, must not be gone before they do.
+        """
+        longer_ms = bounds.session_timeout_ms - self.bounds.session_timeout_ms
+        self.bounds = bounds
+        for member_id in self._sessions if longer_ms > 0 else ():
+            self._sessions[member_id] += longer_ms
+
     # -- what comes out -------------------------------------------------------------------------------------------
 
     @property

@@ -103,11 +103,12 @@ class Beat(NamedTuple):
 
 
 class Beaten(NamedTuple):
-    """The answer to a heartbeat. `assigned` None: as it was told before."""
+    """The answer to a heartbeat. `assigned` None: as it was told before. `interval_ms`: when the next one is due."""
 
     member_id: str
     epoch: int
     assigned: Places | None = None
+    interval_ms: int = 0
 
 
 class GroupRow(msgspec.Struct, frozen=True):

@@ -1,9 +1,14 @@
-"""Settings of one share group, under Kafka's names: what an operator may set, and what it means."""
+"""Settings of one group, under Kafka's names: what an operator may set, and what it means.
+
+Most are of share groups. How often members say that they are there, and after which silence they are gone, may be said of
+groups of the consumer protocol, too.
+"""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from antiphon.coordination.consumer_terms import GroupBounds
 from antiphon.coordination.share_terms import ShareBounds
 from antiphon.errors import InvalidRequestError
 
@@ -16,6 +21,10 @@ LOCK_DURATION: Final = "share.record.lock.duration.ms"
 DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 MAX_LOCKS: Final = "share.partition.max.record.locks"
 RENEW: Final = "share.renew.acknowledge.enable"
+HEARTBEAT_INTERVAL: Final = "heartbeat.interval.ms"  # behind the kind of group and a dot
+SESSION_TIMEOUT: Final = "session.timeout.ms"
+CONSUMER: Final = "consumer"
+SHARE: Final = "share"
 _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d{1,6})D)?(?:T(?:(?P<hours>\d{1,8})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,11})S)?)?"
 )
@@ -56,6 +65,8 @@ SETTINGS: Final[dict[str, Callable[[str], str | None]]] = {
     MAX_LOCKS: _number(100, 10_000),
     LOCK_DURATION: _number(1_000, 3_600_000),
     RENEW: _one_of("true", "false"),
+    **{f"{kind}.{HEARTBEAT_INTERVAL}": _number(100, 600_000) for kind in (CONSUMER, SHARE)},
+    **{f"{kind}.{SESSION_TIMEOUT}": _number(500, 3_600_000) for kind in (CONSUMER, SHARE)},
 }
 """What may be set, and what is wrong with a value."""
 
@@ -72,9 +83,23 @@ def check(name: str, value: str | None) -> None:
         raise InvalidRequestError(f"{name} is {value!r}, and has to be {wanted}")
 
 
+def valid(own: Mapping[str, str]) -> dict[str, str]:
+    """What of a group's settings counts: what makes no sense by now is passed over."""
+    return {name: value for name, value in own.items() if name in SETTINGS and SETTINGS[name](value) is None}
+
+
+def members_from(kind: str, defaults: GroupBounds, own: Mapping[str, str]) -> GroupBounds:
+    """What holds for the members of a group, of which this is set. `kind`: CONSUMER or SHARE."""
+    told = valid(own)
+    return defaults._replace(
+        heartbeat_interval_ms=int(told.get(f"{kind}.{HEARTBEAT_INTERVAL}", defaults.heartbeat_interval_ms)),
+        session_timeout_ms=int(told.get(f"{kind}.{SESSION_TIMEOUT}", defaults.session_timeout_ms)),
+    )
+
+
 def settings_from(defaults: ShareBounds, own: Mapping[str, str]) -> ShareSettings:
-    """With what is set for a group; what makes no sense by now is passed over."""
-    told = {name: value for name, value in own.items() if name in SETTINGS and SETTINGS[name](value) is None}
+    """What holds for the records that a share group reads, of which this is set."""
+    told = valid(own)
     return ShareSettings(
         ShareBounds(
             int(told.get(LOCK_DURATION, defaults.record_lock_duration_ms)),

@@ -15,7 +15,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.model.access import Operation, Resource
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.backup import ConfirmHold, CopyState, DropState, HoldShard, ReadState, ReleaseHold
-from antiphon.model.client_metrics import AlterSubscription
+from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
@@ -342,6 +342,7 @@ ACCESS: Final[dict[type, Check]] = {
     AlterQuota: _cluster(Operation.ALTER),
     GetNodeSettings: _cluster(Operation.DESCRIBE_CONFIGS),
     AlterNodeSettings: _cluster(Operation.ALTER_CONFIGS),
+    GetSubscriptions: _cluster(Operation.DESCRIBE_CONFIGS),
     AlterSubscription: _cluster(Operation.ALTER_CONFIGS),
     NewProducerId: _producer_id,
     AppendBatch: _append,

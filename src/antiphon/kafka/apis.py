@@ -249,11 +249,11 @@ _APIS: Final = (
     ),
     ServedApi(
         32, "DescribeConfigs", 1, 4, 4, admin.DescribeConfigsRequest, admin.DescribeConfigsResponse,
-        lambda on: on.configs.describe, Routing.ANY, "of topics, share groups and brokers",
+        lambda on: on.configs.describe, Routing.ANY, "of topics, groups and brokers",
     ),
     ServedApi(
         33, "AlterConfigs", 0, 2, 2, admin.AlterConfigsRequest, admin.AlterConfigsResponse,
-        lambda on: on.configs.replace, Routing.ANY, "of topics, share groups and brokers",
+        lambda on: on.configs.replace, Routing.ANY, "of topics, groups and brokers",
     ),
     ServedApi(
         35, "DescribeLogDirs", 1, 4, 2, admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse,
@@ -279,7 +279,7 @@ _APIS: Final = (
     ServedApi(
         44, "IncrementalAlterConfigs", 0, 1, 1,
         admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse,
-        lambda on: on.configs.alter, Routing.ANY, "of topics, share groups and brokers",
+        lambda on: on.configs.alter, Routing.ANY, "of topics, groups and brokers",
     ),
     ServedApi(
         45, "AlterPartitionReassignments", 0, 1, 0,

@@ -17,6 +17,12 @@ MATCH: Final = "match"
 DEFAULTS: Final = {METRICS: "", INTERVAL_MS: "300000", MATCH: ""}
 """Every setting of a subscription, with what it is where nobody says anything."""
 
+CLIENT_ATTRIBUTES: Final = (
+    "client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
+    "client_source_port",
+)  # fmt: skip
+"""What `match` may look at."""
+
 SUBSCRIPTIONS_MAX: Final = 100
 
 
@@ -36,6 +42,27 @@ class AlterSubscription(Body, frozen=True, array_like=True, tag=True):
     name: str
     config: Annotated[dict[str, str | None], Meta(max_length=len(DEFAULTS))] = {}
     validate_only: bool = False
+
+
+class GetSubscriptions(Body, frozen=True, array_like=True, tag=True):
+    """Ask a node for all subscriptions that it knows of. Answered by `SubscriptionsReply`."""
+
+
+class SubscriptionsReply(Body, frozen=True, array_like=True, tag=True):
+    """The subscriptions, in the order of names."""
+
+    subscriptions: tuple[Subscription, ...] = ()
+
+
+def replaced(name: str, metrics: str, interval_ms: int | None, match: str) -> AlterSubscription:
+    """The request after which a subscription says this, and nothing of what it said before."""
+    values = {METRICS: metrics, INTERVAL_MS: "" if interval_ms is None else str(interval_ms), MATCH: match}
+    return AlterSubscription(name, {setting: value or None for setting, value in values.items()})
+
+
+def removal(name: str) -> AlterSubscription:
+    """The request after which there is no such subscription."""
+    return AlterSubscription(name, dict.fromkeys(DEFAULTS))
 
 
 def changed(before: Subscription, changes: dict[str, str | None]) -> Subscription:

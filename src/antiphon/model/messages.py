@@ -2,6 +2,7 @@
 
 from antiphon.model.attributes import IndexFind, IndexRows, IndexScan
 from antiphon.model.backup import BackupReply, BackupRequest
+from antiphon.model.client_metrics import GetSubscriptions, SubscriptionsReply
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups, GroupsReply
 from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
@@ -44,11 +45,11 @@ Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
     | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions | IndexFind | IndexScan
-    | OrderedFind | OrderedScan | GetGroups | GetNodeSettings
+    | OrderedFind | OrderedScan | GetGroups | GetNodeSettings | GetSubscriptions
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended
     | Fetched | OffsetReply | Trimmed | TableWritten | TableRows | TransactionReply | TableTransactionReply
     | BackupReply | SessionsReply | IndexRows | OrderedKeys | GroupsReply
-    | NodeSettingsReply
+    | NodeSettingsReply | SubscriptionsReply
 )  # fmt: skip

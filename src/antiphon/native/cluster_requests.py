@@ -8,7 +8,7 @@ import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.gateway.told_settings import told_settings
-from antiphon.model.client_metrics import AlterSubscription
+from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions, SubscriptionsReply
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
@@ -161,6 +161,20 @@ def get_node_settings(
     )
 
 
+def get_subscriptions(
+    exchange: Exchange, request_id: int, _body: GetSubscriptions, _payload: memoryview
+) -> None:
+    """Answer with the subscriptions to clients' metrics."""
+    known = exchange.gateway.subscriptions
+    exchange.answer(
+        request_id,
+        lambda: SubscriptionsReply(tuple(known[name] for name in sorted(known))),
+        lambda: sum(
+            SETTING_BYTES + len(name) + sum(map(len, one.values.values())) for name, one in known.items()
+        ),
+    )
+
+
 def create_topic(exchange: Exchange, request_id: int, body: CreateTopic, _payload: memoryview) -> None:
     """Create a topic or table; answered when every shard has a leader."""
     if body.name in NODES_ONLY:
@@ -257,6 +271,7 @@ CLUSTER_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], No
     AlterQuota: administer,
     GetNodeSettings: get_node_settings,
     AlterNodeSettings: administer,
+    GetSubscriptions: get_subscriptions,
     AlterSubscription: administer,
     NewProducerId: new_producer_id,
 }

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import structlog
 
 from antiphon.errors import (
@@ -88,6 +89,7 @@ class ClusterAgent:
         self._heartbeat_number = 0
         self._heartbeat_again = False
         self._needs_register = True
+        self._registered_term = -1  # of the coordinator that this process registered with last
         self._coordinator_term = -1
         self._live_told: dict[int, LiveSet] = {}
         # Term of the coordinator and version of the metadata: what the live sets told were held against.
@@ -190,6 +192,10 @@ class ClusterAgent:
             self._live_told.update((live.shard_id, live) for live in told)
         if reply.delta is not None:
             self.apply(reply.delta)
+        if reply.registered and not was_registered:
+            self._registered_term = reply.coordinator_term
+        elif reply.registered and self._is_known_otherwise(reply.coordinator_term):
+            self._needs_register = True
         if not reply.registered:
             if was_registered:
                 self.heartbeat()
@@ -197,6 +203,16 @@ class ClusterAgent:
             self._log.info("registered", coordinator=reply.coordinator, version=self.view.version)
             self.registered.set()
             self._node.registered()
+
+    def _is_known_otherwise(self, term: int) -> bool:
+        """Does the metadata say something else of this process than it told, to a coordinator of an earlier version?
+
+        That keeps what it knows of. Each later coordinator is told once.
+        """
+        known = self.view.nodes.get(self._node.node_id)
+        if known is None or term == self._registered_term or known.incarnation != self._node.incarnation:
+            return False
+        return msgspec.structs.replace(known, alive=True, draining=False) != self._node.meta()
 
     def _live_changes(self) -> tuple[LiveSet, ...]:
         """Sets of the shards led here that differ from what the coordinator was told, or from what it says."""

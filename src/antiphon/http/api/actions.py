@@ -19,6 +19,7 @@ from antiphon.http.api.asked import (
     NodeSettingsBody,
     OfNode,
     OfShard,
+    OfSubscription,
     OfTopic,
     OfUser,
     PasswordBody,
@@ -27,17 +28,21 @@ from antiphon.http.api.asked import (
     RebalanceBody,
     ScrubBody,
     SplitBody,
+    SubscriptionBody,
     TopicChange,
 )
 from antiphon.http.api.call import Call
 from antiphon.http.api.logs import find_shard
 from antiphon.http.pages.asking import off_loop, topic_for
 from antiphon.model.access import CLUSTER_NAME, Acl, Credential, Resource
+from antiphon.model.client_metrics import AlterSubscription, Subscription, removal, replaced
+from antiphon.model.client_metrics import changed as subscription_after
 from antiphon.model.findings import StartScrub
 from antiphon.model.internal import PREFIX
 from antiphon.model.metadata import Kind
 from antiphon.model.node_settings import ALL_NODES, AlterNodeSettings, NodeSettings, by_own_names, changed
 from antiphon.model.placement import PlaceReplicas
+from antiphon.model.plans import Plan
 from antiphon.model.quotas import LIMITS, Quota, address
 from antiphon.model.requests import (
     AdminRequest,
@@ -140,6 +145,23 @@ async def alter_settings(call: Call, asked: Action, body: NodeSettingsBody) -> O
     return await _set_values(call, ALL_NODES, body, dry_run=asked.dry_run)
 
 
+async def put_subscription(call: Call, asked: OfSubscription, body: SubscriptionBody) -> Outcome:
+    """Subscribe to metrics of Kafka's clients: the subscription says this then, and nothing of what it said before."""
+    request = replaced(asked.subscription, body.metrics, body.interval_ms, body.match)
+    return await _subscribe(call, request, dry_run=asked.dry_run)
+
+
+async def delete_subscription(call: Call, asked: OfSubscription, _body: NoBody) -> Outcome:
+    """Delete a subscription to metrics of Kafka's clients. Clients stop with what nobody else has subscribed to."""
+    request = removal(asked.subscription)
+    check(call.gateway, call.rights, request)
+    if asked.subscription not in call.gateway.subscriptions:
+        raise InvalidRequestError(
+            f"there is no subscription {asked.subscription[:100]!r} to clients' metrics"
+        )
+    return await _subscribe(call, request, dry_run=asked.dry_run)
+
+
 async def set_password(call: Call, asked: OfUser, body: PasswordBody) -> Outcome:
     """Add a user, or set the password of one."""
     check(call.gateway, call.rights, AlterUser(asked.user))  # before any work is done for who may not
@@ -178,6 +200,18 @@ async def _set_values(call: Call, node: int, body: NodeSettingsBody, *, dry_run:
     before = call.gateway.settings.entries.get(node, NodeSettings(node, {}))
     plan = msgspec.structs.replace(outcome.plan, settings=changed(before, changes).values)
     return msgspec.structs.replace(outcome, plan=plan)
+
+
+async def _subscribe(call: Call, request: AlterSubscription, *, dry_run: bool) -> Outcome:
+    if not dry_run:
+        return await _carry_out(call, request, dry_run=False)
+    check(call.gateway, call.rights, request)
+    _tell(call, request, dry_run=True)
+    asked = msgspec.structs.replace(request, validate_only=True)
+    await call.gateway.administer(asked, DECIDED_S)
+    after = subscription_after(Subscription(request.name, {}), request.config).values
+    plan = Plan(metadata_version=call.gateway.metadata_version, changed=0, shards=(), settings=after)
+    return Outcome(done=False, dry_run=True, plan=plan)
 
 
 def mechanisms_of(body: PasswordBody) -> list[str]:

@@ -171,6 +171,15 @@ class SetValue(Answer, frozen=True, kw_only=True):
     value: str
 
 
+class SubscriptionInfo(Answer, frozen=True, kw_only=True):
+    """Which metrics are wanted, of which of Kafka's clients, and how often."""
+
+    name: str
+    metrics: Annotated[str, Meta(description="prefixes of metrics' names, with commas between; *: all")]
+    interval_ms: Annotated[int, Meta(description="between two pushes of a client")]
+    match: Annotated[str, Meta(description="ATTRIBUTE=REGEX, with commas between; empty: every client")]
+
+
 class FindingInfo(Answer, frozen=True, kw_only=True):
     """What a node found to be wrong on its disk or in its replicas, or what was and is mended."""
 

@@ -352,6 +352,31 @@ class NodeSettingsBody(Body, frozen=True, kw_only=True):
     ]
 
 
+class OfSubscription(Action, frozen=True, kw_only=True):
+    """Of an action on a subscription to clients' metrics."""
+
+    subscription: Annotated[str, Meta(min_length=1, max_length=255, description="name of the subscription")]
+
+
+class SubscriptionBody(Body, frozen=True, kw_only=True):
+    """What a subscription says, all of it."""
+
+    metrics: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=4_096,
+            description="prefixes of the names that are wanted, with commas between; *: all",
+        ),
+    ]
+    interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="how often clients push")] | None = (
+        None
+    )
+    match: Annotated[
+        str, Meta(max_length=4_096, description="ATTRIBUTE=REGEX, with commas between; empty: every client")
+    ] = ""
+
+
 class ScrubBody(Body, frozen=True, kw_only=True):
     """What to read."""
 

@@ -140,6 +140,7 @@ SAMPLES: Final = {
     "node": "0",
     "group": "billing",
     "user": "ann",
+    "subscription": "slow-producers",
 }
 BODIES: Final[dict[str, Any]] = {
     "create_topic": {"name": "flights", "shards": 4},
@@ -152,6 +153,7 @@ BODIES: Final[dict[str, Any]] = {
     "alter_quota": {"user": "ann", "limits": {"producer_byte_rate": 1_000_000}},
     "alter_node_settings": {"settings": {"log_level": "debug"}},
     "alter_settings": {"settings": {"cleaner.bytes_per_s": "16777216"}},
+    "put_subscription": {"metrics": "org.apache.kafka.producer.", "match": "client_id=orders-.*"},
 }
 
 

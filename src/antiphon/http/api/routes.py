@@ -12,7 +12,17 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from antiphon.http.api import actions, cluster, groups, logs, people, settings, tables, topics
+from antiphon.http.api import (
+    actions,
+    cluster,
+    groups,
+    logs,
+    people,
+    settings,
+    subscriptions,
+    tables,
+    topics,
+)
 
 PREFIX: Final = "/api/"
 DOCUMENT: Final = "/api/openapi.json"
@@ -75,6 +85,7 @@ def _hints(does: Callable[..., Any]) -> dict[str, Any]:
 _TOPIC: Final = "/api/topics/{topic}"
 _SHARD: Final = _TOPIC + "/shards/{shard}"
 _NODE: Final = "/api/nodes/{node}"
+_SUBSCRIPTION: Final = "/api/client-metrics/{subscription}"
 
 ROUTES: Final = (
     Route("GET", "/api/cluster", cluster.get_cluster, "cluster", CLUSTER_DESCRIBE),
@@ -84,6 +95,13 @@ ROUTES: Final = (
         "GET", _NODE + "/settings", settings.list_node_settings, "cluster", "DESCRIBE_CONFIGS on the cluster"
     ),
     Route("GET", "/api/settings", settings.list_set_values, "cluster", "DESCRIBE_CONFIGS on the cluster"),
+    Route(
+        "GET",
+        "/api/client-metrics",
+        subscriptions.list_subscriptions,
+        "cluster",
+        "DESCRIBE_CONFIGS on the cluster",
+    ),
     Route("GET", "/api/findings", cluster.list_findings, "cluster", CLUSTER_DESCRIBE),
     Route("GET", "/api/events", cluster.list_events, "cluster", CLUSTER_DESCRIBE),
     Route("GET", "/api/shards", topics.list_shards, "topics", "DESCRIBE on each topic that is shown"),
@@ -117,6 +135,14 @@ ROUTES: Final = (
         "POST", _NODE + "/settings", actions.alter_node_settings, "actions", "ALTER_CONFIGS on the cluster"
     ),
     Route("POST", "/api/settings", actions.alter_settings, "actions", "ALTER_CONFIGS on the cluster"),
+    Route("POST", _SUBSCRIPTION, actions.put_subscription, "actions", "ALTER_CONFIGS on the cluster"),
+    Route(
+        "POST",
+        _SUBSCRIPTION + "/delete",
+        actions.delete_subscription,
+        "actions",
+        "ALTER_CONFIGS on the cluster",
+    ),
     Route("POST", "/api/rebalance", actions.rebalance, "actions", CLUSTER_ALTER),
     Route("POST", "/api/users/{user}/password", actions.set_password, "actions", CLUSTER_ALTER),
     Route("POST", "/api/users/{user}/remove", actions.remove_user, "actions", CLUSTER_ALTER),

@@ -23,6 +23,7 @@ class Action(NamedTuple):
 
 _TOPIC: Final = "/ui/topics/{topic}"
 _NODE: Final = "/ui/nodes/{node}"
+_METRICS: Final = "/ui/client-metrics"
 _SECURITY: Final = "/ui/security"
 
 ACTIONS: Final = {
@@ -38,6 +39,8 @@ ACTIONS: Final = {
     "scrub_node": Action("Have node {node} read its disk", _NODE),
     "alter_node_settings": Action("Change settings of node {node}", _NODE),
     "alter_settings": Action("Change settings of all nodes", "/"),
+    "put_subscription": Action("Subscribe to metrics of clients", _METRICS),
+    "delete_subscription": Action("Delete subscription {subscription}", _METRICS, removes=True),
     "rebalance": Action("Spread replicas and leaderships evenly", "/"),
     "add_user": Action("Add a user", _SECURITY, operation="set_password"),
     "set_password": Action("Set the password of {user}", _SECURITY),

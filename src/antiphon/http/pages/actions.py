@@ -61,7 +61,7 @@ class Form(NamedTuple):
 
     def filled(self, text: str, *, quoted: bool = False) -> str:
         """With what was given for the fields that are named in braces."""
-        for name in ("topic", "shard", "node", "name", "user"):
+        for name in ("topic", "shard", "node", "name", "user", "subscription"):
             value = self.given.get(name, "")
             text = text.replace("{" + name + "}", quote(value, safe="") if quoted else value)
         return text

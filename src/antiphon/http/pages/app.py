@@ -12,7 +12,17 @@ from starlette.routing import Route
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.bridge import App
-from antiphon.http.pages import actions, api_page, groups, overview, people, sessions, tables, topics
+from antiphon.http.pages import (
+    actions,
+    api_page,
+    groups,
+    overview,
+    people,
+    sessions,
+    subscriptions,
+    tables,
+    topics,
+)
 from antiphon.http.pages.site import Look, Site
 
 POLICY: Final = (
@@ -42,6 +52,7 @@ PAGES: Final[dict[str, Page]] = {
     "/ui/transactions": groups.transactions,
     "/ui/jobs": groups.jobs,
     "/ui/sessions": sessions.sessions,
+    "/ui/client-metrics": subscriptions.subscriptions,
     "/ui/security": people.security,
     "/ui/nodes/{node:int}": people.node,
     "/api": api_page.api,

@@ -6,7 +6,8 @@ those whose clients are there go on with the epochs that they have.
 Each group takes requests in order. A step changes the group in memory; the rows that it changed are written, and only then
 it is answered, together with all that was asked until the write began. While a write is under way, requests wait for the
 next one. When nothing changed, a read of the group's row stands in for the write: it says that nobody else coordinates
-by now. When a write fails, nobody knows whether it took effect: all that waits is refused, and the group is read again.
+by now, and what an operator has set of the group. When a write fails, nobody knows whether it took effect: all that waits
+is refused, and the group is read again.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from antiphon.coordination import share_settings
 from antiphon.coordination.consumer_group import ConsumerGroup
 from antiphon.coordination.consumer_terms import (
     JOIN_EPOCH,
@@ -49,15 +51,16 @@ Step = Callable[[ConsumerGroup, int], Any]
 
 
 class GroupKind(NamedTuple):
-    """What kind of groups are hosted: how one is made, and where its rows are."""
+    """What kind of groups are hosted: how one is made, where its rows are, and what its settings begin with."""
 
     what: str  # "consumer groups": for errors
     group: type[ConsumerGroup]
     prefix: str
+    settings: str
 
 
-CONSUMERS: Final = GroupKind("consumer groups", ConsumerGroup, CONSUMER)
-SHARES: Final = GroupKind("share groups", ShareGroup, SHARE)
+CONSUMERS: Final = GroupKind("consumer groups", ConsumerGroup, CONSUMER, share_settings.CONSUMER)
+SHARES: Final = GroupKind("share groups", ShareGroup, SHARE, share_settings.SHARE)
 
 
 class _Hosted:
@@ -70,6 +73,7 @@ class _Hosted:
         self.group = group
         self.version = ABSENT
         self.sizes: dict[RowName, int] = {}
+        self.settings: dict[str, str] = {}
         self.queue: deque[tuple[Step, asyncio.Future[Any]]] = deque()
         self.work: asyncio.Task[None] | None = None  # a write, or a read of it all
         self.is_read = True
@@ -107,11 +111,11 @@ class ConsumerGroups:
         self._stopping = False
 
     def take(self, bounds: GroupBounds) -> None:
-        """The bounds are these from now on, also of groups that are here."""
+        """The bounds are these from now on, also of groups that are here and have none of their own."""
         self.bounds = bounds
         for led in self._led:
             for hosted in led.hosted.values():
-                hosted.group.bounds = bounds
+                self._bind(hosted, hosted.settings)
 
     def start(self) -> None:
         """Begin to follow who leads."""
@@ -169,7 +173,10 @@ class ConsumerGroups:
         if hosted is None:
             if asked.epoch != JOIN_EPOCH:
                 return Refused.UNKNOWN_GROUP if is_other() else Refused.UNKNOWN_MEMBER
-            hosted = self._host(led, group_id)
+            settings = await self._rows.settings(led.shard_id, group_id)
+            led = self._led_of(group_id)
+            hosted = led.hosted.get(group_id) or self._host(led, group_id)
+            self._bind(hosted, settings)
         if asked.epoch == JOIN_EPOCH and self._kept_bytes > KEPT_BYTES_MAX:
             raise OverloadedError(f"this node keeps {self._kept_bytes} bytes about groups already")
 
@@ -179,7 +186,9 @@ class ConsumerGroups:
             return group.heartbeat(now_ms, asked, catalog)
 
         answer: Beaten | Refused = await self._take(hosted, step)
-        return answer
+        if isinstance(answer, Refused):
+            return answer
+        return answer._replace(interval_ms=hosted.group.bounds.heartbeat_interval_ms)
 
     async def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Refused | None:
         """LeaveGroup of one member, as operators have it."""
@@ -278,7 +287,8 @@ class ConsumerGroups:
                 )
                 self._note_sizes(hosted, sizes)
             else:  # a coordinator that was deposed and has not heard of it must not keep members to itself
-                await self._rows.confirm(hosted.shard_id, hosted.group_id, hosted.version)
+                settings = await self._rows.confirm(hosted.shard_id, hosted.group_id, hosted.version)
+                self._bind(hosted, settings)
         except GroupChangedError:
             failed = NotReadyError(f"group {hosted.group_id!r} changed; ask again")
         except AntiphonError as error:
@@ -320,17 +330,26 @@ class ConsumerGroups:
                 )
                 await asyncio.sleep(LOOK_S)
                 continue
-            self._restore(hosted, stored or StoredGroup({}, ABSENT, {}))
+            self._restore(hosted, stored)
             hosted.work = None
             self._go_on(hosted)
             return
 
     def _restore(self, hosted: _Hosted, stored: StoredGroup) -> None:
-        hosted.group = self._kind.group.restored(_now_ms(), self.bounds, stored.rows)
+        hosted.settings = stored.settings
+        bounds = share_settings.members_from(self._kind.settings, self.bounds, stored.settings)
+        hosted.group = self._kind.group.restored(_now_ms(), bounds, stored.rows)
         hosted.version = stored.version
         self._kept_bytes += sum(stored.sizes.values()) - sum(hosted.sizes.values())
         hosted.sizes = dict(stored.sizes)
         hosted.is_read = True
+
+    def _bind(self, hosted: _Hosted, settings: dict[str, str]) -> None:
+        """This is what an operator set of the group."""
+        hosted.settings = settings
+        bounds = share_settings.members_from(self._kind.settings, self.bounds, settings)
+        if bounds != hosted.group.bounds:
+            hosted.group.bind(bounds)
 
     # -- time -----------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,15 @@ from antiphon.model.requests import (
 from antiphon.model.rows import Row
 from antiphon.transactions.group_offsets import escaped
 from antiphon.transactions.internal_rows import UnreadableRows, rows_between
-from antiphon.transactions.share_rows import SHARE_GROUP, settings_row, state_rows
+from antiphon.transactions.share_rows import (
+    SHARE_GROUP,
+    group_of_settings,
+    settings_key,
+    settings_of,
+    settings_row,
+    settings_rows,
+    state_rows,
+)
 
 ABSENT: Final = -1  # version of a row that is not there
 WRITE_MS: Final = 10_000
@@ -66,11 +74,12 @@ _DECODERS: Final[dict[Kind, msgspec.msgpack.Decoder[Any]]] = {
 
 
 class StoredGroup(NamedTuple):
-    """A group as the table has it. `version`: of its own row. `sizes`: bytes of each row."""
+    """A group as the table has it. `version`: of its own row. `sizes`: bytes of each row. `settings`: an operator's."""
 
     rows: dict[RowName, RowBody]
     version: int
     sizes: dict[RowName, int]
+    settings: dict[str, str] = {}
 
 
 class GroupChangedError(Exception):
@@ -87,11 +96,23 @@ class ConsumerRows:
 
     async def load(self, shard_id: int) -> dict[str, StoredGroup]:
         """Every group of a shard, by name."""
-        return await self._read(shard_id, f"{self._prefix}/".encode(), f"{self._prefix}0".encode())
+        found = await self._read(shard_id, f"{self._prefix}/".encode(), f"{self._prefix}0".encode())
+        async for row in rows_between(self._gateway, shard_id, *settings_rows()):
+            group = group_of_settings(row.key)
+            if group in found:
+                found[group] = found[group]._replace(settings=settings_of(row.value))
+        return found
 
-    async def load_one(self, shard_id: int, group: str) -> StoredGroup | None:
-        """One group; None where there is none."""
-        return (await self._read(shard_id, *rows_of(self._prefix, group))).get(group)
+    async def load_one(self, shard_id: int, group: str) -> StoredGroup:
+        """One group; without rows where there is none."""
+        found = await self._read(shard_id, *rows_of(self._prefix, group))
+        settings = await self.settings(shard_id, group)
+        return found.get(group, StoredGroup({}, ABSENT, {}))._replace(settings=settings)
+
+    async def settings(self, shard_id: int, group: str) -> dict[str, str]:
+        """What an operator set of a group, be there one of this name or not."""
+        (row,) = (await self._gateway.table_get(TableGet(shard_id, (settings_key(group),)))).rows
+        return settings_of(None if row is None else row.value)
 
     async def write(
         self, shard_id: int, group: str, version: int, row: GroupRow, changes: Changes
@@ -122,20 +143,25 @@ class ConsumerRows:
         sizes[Kind.GROUP, ""] = len(_ENCODER.encode(row))
         return await self._write(shard_id, group, version, row, [*waiting, *together]), sizes
 
-    async def confirm(self, shard_id: int, group: str, version: int) -> None:
-        """Return when it is certain that the group's own row was of this version. Raises GroupChangedError."""
-        key = row_key(self._prefix, group, (Kind.GROUP, ""))
-        (row,) = (await self._gateway.table_get(TableGet(shard_id, (key,)))).rows
+    async def confirm(self, shard_id: int, group: str, version: int) -> dict[str, str]:
+        """Return when it is certain that the group's own row was of this version, with the group's settings then.
+
+        Raises GroupChangedError.
+        """
+        keys = (row_key(self._prefix, group, (Kind.GROUP, "")), settings_key(group))
+        row, settings = (await self._gateway.table_get(TableGet(shard_id, keys))).rows
         if version != (ABSENT if row is None else row.version.id):
             raise GroupChangedError
+        return settings_of(None if settings is None else settings.value)
 
     async def forget(self, shard_id: int, group: str, version: int, names: Iterable[RowName]) -> None:
         """Remove a group without members, and what is kept of it elsewhere. Raises GroupChangedError."""
         ops: list[TableOp] = [
             Delete(row_key(self._prefix, group, name)) for name in names if name[0] is not Kind.GROUP
         ]
+        ops.append(DeleteRange(*settings_row(group)))
         if self._prefix == SHARE:
-            ops += [DeleteRange(*state_rows(group)), DeleteRange(*settings_row(group))]
+            ops.append(DeleteRange(*state_rows(group)))
         if version != ABSENT:
             ops.append(Delete(row_key(self._prefix, group, (Kind.GROUP, "")), expected_version=version))
         written = await self._gateway.table_write(

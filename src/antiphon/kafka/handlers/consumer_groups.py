@@ -50,7 +50,7 @@ class ConsumerGroupHandler:
             error_code=code.NONE,
             member_id=found.member_id,
             member_epoch=found.epoch,
-            heartbeat_interval_ms=self._coordinator.consumers.bounds.heartbeat_interval_ms,
+            heartbeat_interval_ms=found.interval_ms,
             assignment=assigned,
         )
 

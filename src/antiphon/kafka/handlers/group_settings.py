@@ -1,4 +1,4 @@
-"""Settings of groups: what the nodes' files say of all of them, and what operators set for one share group."""
+"""Settings of groups: what the nodes' files say of all of them, and what operators set for one group."""
 
 import asyncio
 from typing import Final
@@ -30,6 +30,7 @@ from antiphon.transactions.share_rows import group_of_settings, settings_of, set
 from antiphon.transactions.share_states import ShareStateAsker
 
 SOURCE_GROUP: Final = 8
+MEMBER_SETTINGS: Final = (f".{share_settings.HEARTBEAT_INTERVAL}", f".{share_settings.SESSION_TIMEOUT}")
 SOURCES: Final = {
     Source.NODE: SOURCE_DYNAMIC_BROKER,
     Source.ALL: SOURCE_DYNAMIC_ALL,
@@ -69,18 +70,26 @@ class GroupSettings:
     async def of_group(self, group: str) -> list[m.DescribedSetting]:
         """What holds for one group, be there one of this name or not."""
         found = []
+        own = await self._own(group) if group else {}
         for setting in NODE_SETTINGS.values():
-            if setting.kafka.endswith((".heartbeat.interval.ms", ".session.timeout.ms")):
+            name = setting.kafka.removeprefix("group.")
+            if name.endswith(MEMBER_SETTINGS):
                 value, place = self._gateway.settings.values(setting.name)[0]
-                found.append(of_broker(setting.kafka.removeprefix("group."), value, SOURCES[place], INT))
-        own: dict[str, str] = {}
-        if group:
-            own = (await self._asker.ask(AskShareStates(group, reads=((bytes(16), 0),)))).settings
+                source = SOURCE_GROUP if name in own else SOURCES[place]
+                found.append(
+                    m.DescribedSetting(
+                        name=name, value=own.get(name, value), config_source=source, config_type=INT
+                    )
+                )
         for name, value in share_settings.shown(self._coordinator.config.share.records, own).items():
             source = SOURCE_GROUP if name in own else SOURCE_DEFAULT
             kind = INT if value.isdigit() else STRING
             found.append(m.DescribedSetting(name=name, value=value, config_source=source, config_type=kind))
         return found
+
+    async def _own(self, group: str) -> dict[str, str]:
+        found = await self._asker.ask(AskShareStates(group, reads=((bytes(16), 0),)))
+        return share_settings.valid(found.settings)
 
     async def with_settings(self) -> list[str]:
         """Groups that have settings of their own, by name; at most `LISTED_MAX`.
@@ -116,7 +125,7 @@ class GroupSettings:
         return TableRows(())
 
     async def alter(self, group: str, changes: list[m.AlterableSetting], *, validate_only: bool) -> None:
-        """Change what an operator set for a share group. Raises RefusedError, and what is to be tried again."""
+        """Change what an operator set for a group. Raises RefusedError, and what is to be tried again."""
         if not 0 < len(group.encode()) <= ID_BYTES_MAX:
             raise RefusedError(code.INVALID_REQUEST, f"a group id has 1 to {ID_BYTES_MAX} bytes")
         wanted: dict[str, str | None] = {}
@@ -133,7 +142,31 @@ class GroupSettings:
                 share_settings.check(name, value)
             except InvalidRequestError as error:
                 raise RefusedError(code.INVALID_CONFIG, error.message) from error
+        if any(name.endswith(MEMBER_SETTINGS) for name in wanted):
+            await self._check_members(group, wanted)
         await self._set(SetShareSettings(group, wanted, validate_only=validate_only))
+
+    async def _check_members(self, group: str, wanted: dict[str, str | None]) -> None:
+        """Members whose sessions ended before they are to come again would be gone each time."""
+        try:
+            own: dict[str, str | None] = {**await self._own(group), **wanted}
+        except AntiphonError as error:
+            raise RefusedError(code.coordinator_code_of(error), error.message) from error
+        told = {name: value for name, value in own.items() if value is not None}
+        config = self._coordinator.config
+        for kind, bounds in (
+            (share_settings.CONSUMER, config.consumer),
+            (share_settings.SHARE, config.share.members),
+        ):
+            found = share_settings.members_from(kind, bounds, told)
+            of_kind = tuple(f"{kind}{name}" for name in MEMBER_SETTINGS)
+            is_asked = any(name in wanted for name in of_kind) and any(name in told for name in of_kind)
+            if is_asked and found.session_timeout_ms <= found.heartbeat_interval_ms:
+                raise RefusedError(
+                    code.INVALID_CONFIG,
+                    f"{kind}.session.timeout.ms would be {found.session_timeout_ms}, and has to be more than "
+                    f"{kind}.heartbeat.interval.ms, which would be {found.heartbeat_interval_ms}",
+                )
 
     async def _set(self, asked: SetShareSettings) -> None:
         """Have the group's coordinator do it; where there never was a group, the table of groups is made first."""

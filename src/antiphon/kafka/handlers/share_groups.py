@@ -40,7 +40,7 @@ class ShareGroupHandler:
             error_code=code.NONE,
             member_id=found.member_id,
             member_epoch=found.epoch,
-            heartbeat_interval_ms=self._coordinator.shares.bounds.heartbeat_interval_ms,
+            heartbeat_interval_ms=found.interval_ms,
             assignment=None if found.assigned is None else assignment(found.assigned),
         )
 

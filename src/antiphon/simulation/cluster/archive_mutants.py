@@ -3,9 +3,11 @@
 from typing import Any, Final
 
 from antiphon.archive import batches
+from antiphon.archive.files import OpenFile
 from antiphon.kafka.archived.catalog import ArchiveRows
 from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.handlers import fetch
+from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM
 
@@ -48,6 +50,37 @@ ARCHIVE_MUTANTS: Final = (
         "archive-not-asked",
         "a fetch before the start of a log is refused, also where the archive has its records",
         (Edit(vars(fetch)["_Sweep"], "_archived", "not self._archive.serves()", "True"),),
+        options=_WORK,
+    ),
+    ClusterMutant(
+        "archive-time-not-looked-for",
+        "the offset of a time is looked for in the log alone",
+        (Edit(LogOffsetsHandler, "_archived", " and timestamp < 0", ""),),
+        options=_WORK,
+    ),
+    ClusterMutant(
+        "archive-time-passes-over-a-file",
+        "of a file that begins before a time that is asked for no record counts, however late it is",
+        (Edit(ArchiveReader, "_first_since", "file.latest_ms >=", "file.earliest_ms >="),),
+        options=_WORK,
+    ),
+    ClusterMutant(
+        "archive-time-before-a-gap",
+        "the offset of a time is looked for in files that do not reach the log, too",
+        (Edit(LogOffsetsHandler, "_archived", "timestamp, start, log_start", "timestamp, 0, log_start"),),
+        options={**_WORK, "fault_ms": 5_000},
+    ),
+    ClusterMutant(
+        "archive-times-taken-for-ordered",
+        "a group of rows whose last record is earlier than a time that is asked for is passed over",
+        (
+            Edit(
+                OpenFile,
+                "first_since",
+                "pc.greater_equal(times, timestamp_ms * 1000)",
+                "pc.and_(pc.greater_equal(times, timestamp_ms * 1000), times[-1].as_py() >= timestamp_ms * 1000)",
+            ),
+        ),
         options=_WORK,
     ),
 )

@@ -5,6 +5,7 @@ from typing import Any, Final
 from antiphon.coordination import consumer_reconciliation
 from antiphon.coordination.consumer_group import ConsumerGroup
 from antiphon.kafka.groups.consumer_groups import ConsumerGroups
+from antiphon.kafka.groups.consumer_rows import ConsumerRows
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS
 
@@ -63,6 +64,18 @@ CONSUMER_MUTANTS: Final = (
         (Edit(ConsumerGroups, "_take_rows", "groups.items()", "()"),),
         options={**CUTS, **_WORK},
         first_seed=3,
+    ),
+    ClusterMutant(
+        "consumers-told-the-nodes-interval",
+        "members are told how often to come by the nodes' settings, whatever is set of their group",
+        (Edit(ConsumerGroups, "heartbeat", "interval_ms=hosted.group.bounds.", "interval_ms=self.bounds."),),
+        options={**CALM, **_WORK},
+    ),
+    ClusterMutant(
+        "consumers-settings-unknown-to-successor",
+        "a node that takes over does not read what is set of groups",
+        (Edit(ConsumerRows, "load", "if group in found:", "if False:"),),
+        options={**CUTS, **_WORK},
     ),
     ClusterMutant(
         "consumers-silent-for-ever",

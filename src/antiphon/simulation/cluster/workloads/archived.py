@@ -4,7 +4,7 @@
   the catalog before it asked, and no log.
 - `archived-order`: batches follow each other from the position on, and their records are the committed ones, each once.
 - `archived-end`: what comes from the archive is below the high watermark that is told, and that is committed.
-- `archived-start`: from the earliest offset that is told on, files reach a log without a gap, and none does from before.
+- `archived-start` and `archived-time`: see `archived_offsets`.
 """
 
 import asyncio
@@ -19,18 +19,14 @@ from antiphon.archive.format import (
     ARCHIVE_TABLE,
     FORMAT_VERSION,
     ArchivedFile,
-    archived_until,
     decode_row,
     encode_row,
-    in_order,
-    reaching,
 )
 from antiphon.archive.places import file_prefix, shard_directory, topic_directory
 from antiphon.client.cluster import Cluster
 from antiphon.errors import AntiphonError, TopicExistsError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import FETCH
-from antiphon.kafka.messages import offsets as om
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import (
     CreateTopic,
@@ -49,7 +45,8 @@ from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.archive_place import SCHEME, ArchivePlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.kafka_consume import EARLIEST, FETCHED_AGAIN, LIST_OFFSETS
+from antiphon.simulation.cluster.workloads.archived_offsets import OUTCOMES, TOPIC, ToldOffsets
+from antiphon.simulation.cluster.workloads.kafka_consume import EARLIEST, FETCHED_AGAIN
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist
@@ -61,9 +58,9 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.truth import ShardTruth
     from antiphon.simulation.runtime.process import Process
 
-TOPIC: Final = "aged"
 ABSENT: Final = -1
 ELSEWHERE: Final = 0.1  # chance that a consumer goes on at some other offset
+BY_TIME: Final = 0.2  # chance that it asks for the offset of a time, and goes on there
 PAUSE_S: Final = 0.4  # of the archive job, at most, between two files
 FILE_BYTES: Final = 20_000  # of the log that one file holds
 GROUP_ROWS: Final = 8
@@ -88,7 +85,7 @@ class ArchivedWorkload(KafkaWorkload):
 
     Checked: each committed record comes once, in order and as it was written, from the log or the archive; nobody is sent
     away from a position that the archive holds; from what is told as the earliest offset on, files reach the log without a
-    gap.
+    gap; what is told of a time is the first record, by offset, that is that late or later.
     """
 
     topic = TOPIC
@@ -101,8 +98,11 @@ class ArchivedWorkload(KafkaWorkload):
         self.tried: dict[int, list[ArchivedFile]] = {}  # by partition: those that may be in it
         self._loses = draw.choice((0.0, 0.2))  # chance that records go that are not archived
         self._attempts = 0
+        self._astray_ms = self.cluster.stream("archive times").choice(
+            (0, 100, 10_000)
+        )  # from a record's time
         self.outcomes = dict.fromkeys(
-            ("archived", "trimmed", "read-archived", "archive-waits", "archive-gone", "archive-start-told"), 0
+            ("archived", "trimmed", "read-archived", "archive-waits", "archive-gone", *OUTCOMES), 0
         )
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -112,6 +112,7 @@ class ArchivedWorkload(KafkaWorkload):
         await super().set_up(db)
         self.files = {partition: [] for partition in self.shard_ids}
         self.tried = {partition: [] for partition in self.shard_ids}
+        self.told = ToldOffsets(self.cluster, self.shard_ids, self.files, self.tried, self.outcomes)
         made = CreateTopic(
             ARCHIVE_TABLE, Kind.TABLE, 1, replicas=self.cluster.options.replicas, internal=True
         )
@@ -146,7 +147,7 @@ class ArchivedWorkload(KafkaWorkload):
                     draw.choice((None, b"key")),
                     draw.randbytes(draw.choice((0, 20, 300))),
                     [("h", draw.choice((None, b"x")))] * draw.randrange(2),
-                    system.wall_ms(),
+                    system.wall_ms() + draw.randint(-self._astray_ms, self._astray_ms),
                 )
                 for _ in range(draw.randint(1, 5))
             ]
@@ -263,7 +264,11 @@ class ArchivedWorkload(KafkaWorkload):
                 if not self.stopped and draw.random() < ELSEWHERE:
                     positions[partition] = draw.randint(0, self.end_of(partition))
                     address, _ = await client.leader(TOPIC, partition)
-                    await self._earliest(client, address, partition)
+                    await self.told.earliest(client, address, partition)
+                if not self.stopped and draw.random() < BY_TIME:
+                    address, _ = await client.leader(TOPIC, partition)
+                    first = await self.told.since(client, address, partition)
+                    positions[partition] = positions[partition] if first is None else first
                 positions[partition] = await self._fetch(client, partition, positions[partition])
             except NoAnswerError:
                 client.forget(TOPIC, partition)
@@ -358,7 +363,7 @@ class ArchivedWorkload(KafkaWorkload):
         self, client: KafkaClient, address: tuple[str, int], partition: int, position: int
     ) -> int:
         """As a consumer does with `auto.offset.reset=earliest`."""
-        first = await self._earliest(client, address, partition)
+        first = await self.told.earliest(client, address, partition)
         if first is None:
             return position
         require(
@@ -368,40 +373,6 @@ class ArchivedWorkload(KafkaWorkload):
             f"a consumer is told that {position} is out of range, and then that records begin at {first}",
         )
         return first
-
-    async def _earliest(self, client: KafkaClient, address: tuple[str, int], partition: int) -> int | None:
-        """What a node tells as the earliest offset; None: nothing. From there on files reach its log without a gap."""
-        shard_id, known = self.shard_ids[partition], len(self.files[partition])
-        logs_begin = self._log_starts(shard_id)
-        one = om.ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST)
-        request = om.ListOffsetsRequest(
-            replica_id=-1, topics=[om.ListOffsetsTopic(name=TOPIC, partitions=[one])]
-        )
-        answer: Any = await client.ask(address, LIST_OFFSETS, 7, request)
-        first = answer.topics[0].partitions[0]
-        if first.error_code:
-            client.forget(TOPIC, partition)
-            return None
-        self.outcomes["archive-start-told"] += 1
-        truth, began = self.cluster.evidence.truth(shard_id), int(first.offset)
-        latest = reaching(self.files[partition][:known], truth.latest_start)
-        require(
-            began <= latest
-            and max(archived_until(in_order(self.tried[partition]), began), began) >= logs_begin,
-            "archived-start",
-            shard_id,
-            f"a consumer is told that records begin at {began}; the archive reaches all logs from {latest} on, and none "
-            f"began before {logs_begin}",
-        )
-        return began
-
-    def _log_starts(self, shard_id: int) -> int:
-        """No log of the shard begins before; 0 where one cannot be seen now."""
-        nodes = [machine.node for machine in self.cluster.machines]
-        hosts = [node.hosts.get(shard_id) for node in nodes if node is not None]
-        if None in nodes:
-            return 0
-        return min((host.state.log_start for host in hosts if host is not None), default=0)
 
 
 def _rows(header: BatchHeader, batch: bytes, partition: int, start: int) -> list[dict[str, Any]]:

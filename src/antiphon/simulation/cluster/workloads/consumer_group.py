@@ -5,11 +5,13 @@
 - `two-holders`: in the log of the group's shard, no two members hold a partition at the same time.
 - `stale-commit`: a commit in that log is of a member that the group has there, in the epoch that it has there.
 - `refused-commit`, `commit-kept`, `commit-found`: as for groups of the classic protocol (`kafka_group`).
+- `interval-told`: members are told what an operator has set of the group before they came.
 - At the end one member comes to own every partition, or the run does not end.
 
 The rows in the log are read as they are written, without the code that writes them.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,6 +19,7 @@ import msgspec
 from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.drawing import Drawn, one_of
+from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.consumer_history import Found, History
 from antiphon.simulation.cluster.workloads.consumer_member import GROUP, TOPIC, ConsumerMember
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 AWAY_S: Final = 0.5
+GROUP_RESOURCE: Final = 32
 Row = tuple[str, str, bytes | None]  # kind, name, value
 
 
@@ -40,7 +44,8 @@ class ConsumerGroupWorkload(KafkaWorkload):
 
     Checked: no partition is given to a member while another one has it or may think so; a member that was answered within
     its session is known to every coordinator; in the log no two members hold a partition, and each commit is of a member
-    in its epoch of then; committed offsets stay; in the end everything is owned.
+    in its epoch of then; committed offsets stay; what an operator sets of the group's heartbeats and sessions holds, whoever
+    coordinates; in the end everything is owned.
     """
 
     topic = TOPIC
@@ -56,9 +61,21 @@ class ConsumerGroupWorkload(KafkaWorkload):
         """See `Workload`: the table of groups is made when somebody looks for a coordinator."""
         await super().set_up(db)
         client = self.client(calling_process())
-        while await client.coordinator(GROUP) is None:
+        self.history.has_own = self.cluster.stream("settings of the group").random() < 0.5
+        while await client.coordinator(GROUP) is None or not await self._configure(client):
             await client.back_off()
         client.close()
+
+    async def _configure(self, client: KafkaClient) -> bool:
+        if not self.history.has_own:
+            return True
+        values = {
+            "consumer.heartbeat.interval.ms": str(self.history.heartbeat_ms),
+            "consumer.session.timeout.ms": str(self.history.session_ms),
+        }
+        with contextlib.suppress(NoAnswerError):
+            return not (await client.alter_configs(GROUP_RESOURCE, GROUP, values)).error_code
+        return False
 
     def begin(self) -> None:
         """See `Workload`."""
@@ -155,7 +172,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
 def _row(key: bytes, value: bytes | None) -> Row:
     """Kind and name of a row of this group; empty for others."""
     kind, group, *rest = key.decode().split("/")
-    if group != GROUP:
+    if group != GROUP or not rest:  # what is set of a group has no more in its key
         return "", "", None
     return (kind, "/".join(rest), value) if kind == "offset" else (rest[0], "/".join(rest[1:]), value)
 

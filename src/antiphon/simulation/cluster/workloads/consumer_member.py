@@ -11,13 +11,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.consumer_history import (
-    HEARTBEAT_MS,
-    SESSION_MS,
-    Commit,
-    Found,
-    History,
-)
+from antiphon.simulation.cluster.workloads.consumer_history import Commit, Found, History
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -27,8 +21,6 @@ if TYPE_CHECKING:
 GROUP: Final = "sharers"
 TOPIC: Final = "shared"
 OFFSET_COMMIT, OFFSET_FETCH, HEARTBEAT = 8, 9, 68
-REBALANCE_MS: Final = 2 * SESSION_MS
-LEASE_S: Final = 0.7 * SESSION_MS / 1000  # without an answer a member uses nothing for longer; clocks differ
 ASK_S: Final = 1.0
 STEP: Final = 10  # offsets that a commit goes on by, at most
 
@@ -81,7 +73,7 @@ class ConsumerMember:
         ):
             try:
                 if self._workload.now >= heartbeat_s:
-                    heartbeat_s = self._workload.now + HEARTBEAT_MS / 1000
+                    heartbeat_s = self._workload.now + self._history.heartbeat_ms / 1000
                     await self._heartbeat()
                 if self._owned and not until_all:
                     await self._consume()
@@ -123,7 +115,7 @@ class ConsumerMember:
             group_id=GROUP,
             member_id=self.name,
             member_epoch=epoch,
-            rebalance_timeout_ms=REBALANCE_MS if says_all else -1,
+            rebalance_timeout_ms=2 * self._history.session_ms if says_all else -1,
             subscribed_topic_names=topics if says_all else None,
             subscribed_topic_regex=f"{TOPIC}.*" if says_all and self._regex else None,
             server_assignor=self._assignor if says_all else None,
@@ -136,8 +128,14 @@ class ConsumerMember:
         if found.error_code:
             self._troubled("heartbeat", found.error_code)
             return
+        require(
+            found.heartbeat_interval_ms == self._history.heartbeat_ms,
+            "interval-told",
+            -1,
+            f"{self.name} is to come every {found.heartbeat_interval_ms} ms, and {self._history.heartbeat_ms} ms are set",
+        )
         if (
-            self._workload.now >= sent_s + LEASE_S
+            self._workload.now >= sent_s + self._history.lease_s
         ):  # it stood still: what it is told here may be another one's by now
             self._says_all = True
             return
@@ -174,10 +172,10 @@ class ConsumerMember:
     def _renew(self) -> None:
         """What it owns is its own until some time after its last good heartbeat."""
         for partition in self._owned:
-            self._history.owners[partition] = (self.name, self._ok_s + LEASE_S)
+            self._history.owners[partition] = (self.name, self._ok_s + self._history.lease_s)
 
     def _let_lapse(self) -> None:
-        if self._ok_s >= 0 and self._workload.now >= self._ok_s + LEASE_S:
+        if self._ok_s >= 0 and self._workload.now >= self._ok_s + self._history.lease_s:
             self._release()
         elif self._owned:
             self._renew()
@@ -195,7 +193,7 @@ class ConsumerMember:
         silent_s = self._workload.now - self._ok_s  # the refusal may have been decided just now
         self._workload.cluster.tell("fenced", self.name, self._epoch, error)
         require(
-            not self._epoch or silent_s >= LEASE_S,
+            not self._epoch or silent_s >= self._history.lease_s,
             "member-forgotten",
             -1,
             f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "

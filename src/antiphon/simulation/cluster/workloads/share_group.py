@@ -7,6 +7,7 @@
 - `share-owner`, `share-start`: in that log no leader stores anything after another one did, and no start offset goes back.
 - `share-told`: an operator is told of offsets that were stored between the question and the answer.
 - `share-never-given`: every committed record was given to somebody, or as many answers were lost as it may be given.
+- `share-interval`: members are told how often to come as an operator has set it.
 - At the end everything is done, or the run does not end.
 """
 
@@ -21,7 +22,7 @@ from antiphon.simulation.cluster.timing import SHARE_DELIVERIES
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.share_history import ShareHistory
-from antiphon.simulation.cluster.workloads.share_member import GROUP, TOPIC, ShareMember
+from antiphon.simulation.cluster.workloads.share_member import GROUP, INTERVAL_MS, TOPIC, ShareMember
 from antiphon.simulation.cluster.workloads.share_operator import ShareOperator
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist, topic_named
 from antiphon.simulation.runtime.process import calling_process
@@ -59,7 +60,7 @@ class ShareGroupWorkload(KafkaWorkload):
         self._records = 0
 
     async def set_up(self, db: AsyncClient) -> None:
-        """See `Workload`: the group begins at the start of the log, which an operator says."""
+        """See `Workload`: where the group begins, and how often its members come, is what an operator says."""
         await super().set_up(db)
         client = self.client(calling_process())
         while await client.coordinator(GROUP) is None or not await self._configure(client):
@@ -74,7 +75,11 @@ class ShareGroupWorkload(KafkaWorkload):
 
     async def _configure(self, client: KafkaClient) -> bool:
         try:
-            found = await client.alter_configs(GROUP_RESOURCE, GROUP, {"share.auto.offset.reset": "earliest"})
+            settings = {
+                "share.auto.offset.reset": "earliest",
+                "share.heartbeat.interval.ms": str(INTERVAL_MS),
+            }
+            found = await client.alter_configs(GROUP_RESOURCE, GROUP, settings)
         except NoAnswerError:
             return False
         return not found.error_code

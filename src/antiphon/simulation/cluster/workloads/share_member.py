@@ -12,14 +12,15 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import SHARE_FETCH
 from antiphon.kafka.messages import share_groups as sm
 from antiphon.simulation.cluster.kafka_client import Address, Connection, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS, SHARE_LOCK_MS
+from antiphon.simulation.cluster.timing import SHARE_LOCK_MS
 from antiphon.simulation.cluster.workloads.share_history import Held, ShareHistory
-from antiphon.simulation.violation import ViolationError
+from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
     from antiphon.simulation.runtime.process import Process
 
+INTERVAL_MS: Final = 250  # between heartbeats
 GROUP: Final = "queue"
 TOPIC: Final = "queued"
 HEARTBEAT, ACKNOWLEDGE = 76, 79
@@ -92,7 +93,7 @@ class ShareMember:
                     await self._client.back_off()  # it is silent, and its connections stay
                     continue
                 if self._workload.now >= self._heartbeat_s:
-                    self._heartbeat_s = self._workload.now + CONSUMER_BEAT_MS / 1000
+                    self._heartbeat_s = self._workload.now + INTERVAL_MS / 1000
                     await self._heartbeat()
                 if self._assigned:
                     await self._work()
@@ -130,6 +131,12 @@ class ShareMember:
             self._troubled("heartbeat", found.error_code)
             self._coordinator = None
             return
+        require(
+            found.heartbeat_interval_ms == INTERVAL_MS,
+            "share-interval",
+            -1,
+            f"{self.name} is to come every {found.heartbeat_interval_ms} ms, and {INTERVAL_MS} ms are set",
+        )
         if not self._epoch:
             self._history.outcomes["shares-joined"] += 1
         self._epoch = found.member_epoch

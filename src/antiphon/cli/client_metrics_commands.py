@@ -1,0 +1,158 @@
+"""`antiphon client-metrics`: which metrics Kafka's clients are asked to tell."""
+
+from typing import Annotated, Final
+
+import typer
+
+import antiphon
+from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.output import print_json, print_table, reports_errors, say
+from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.errors import InvalidRequestError
+from antiphon.model.client_metrics import (
+    CLIENT_ATTRIBUTES,
+    DEFAULTS,
+    INTERVAL_MS,
+    MATCH,
+    METRICS,
+    Subscription,
+    removal,
+    replaced,
+)
+
+ANSWER_S: Final = 10.0
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Subscriptions to metrics of Kafka's clients (KIP-714).",
+    epilog="Example: antiphon client-metrics list",
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
+
+
+@app.command("list", epilog="Example: antiphon client-metrics list --json")
+@reports_errors
+def list_subscriptions(
+    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
+) -> None:
+    """List the subscriptions."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        found = _known(db)
+    if as_json:
+        print_json([_plain(one) for one in found])
+    elif found:
+        rows = [tuple(_plain(one).values()) for one in found]
+        print_table(("NAME", "METRICS", "INTERVAL_MS", "MATCH"), rows, as_json=False)
+    else:
+        typer.echo(
+            "nothing is asked of clients: `antiphon client-metrics put NAME --metrics ...` subscribes",
+            err=True,
+        )
+
+
+@app.command("describe", epilog="Example: antiphon client-metrics describe slow-producers")
+@reports_errors
+def describe_subscription(
+    name: NameArgument,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a subscription says."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        found = _find(db, name)
+    if as_json:
+        print_json(_plain(found))
+        return
+    rows = [
+        (setting, found.values.get(setting, default), "set" if setting in found.values else "default")
+        for setting, default in DEFAULTS.items()
+    ]
+    print_table(("SETTING", "VALUE", "FROM"), rows, as_json=False)
+
+
+@app.command(
+    "put",
+    epilog="Example: antiphon client-metrics put slow-producers --metrics org.apache.kafka.producer. "
+    "--interval 60000 --match client_id=orders-.*",
+)
+@reports_errors
+def put_subscription(
+    name: NameArgument,
+    metrics: Annotated[
+        list[str],
+        typer.Option("--metrics", help="Prefix of the names that are wanted, *: all; may be repeated."),
+    ],
+    interval_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--interval", metavar="MS", help=f"How often clients push; {DEFAULTS[INTERVAL_MS]} by default."
+        ),
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--match",
+            metavar="ATTRIBUTE=REGEX",
+            help=f"Of clients that match all of these only; one of {', '.join(CLIENT_ATTRIBUTES)}. May be repeated.",
+        ),
+    ] = None,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a subscription, or replace what it says: what is not given here is as by default then."""
+    request = replaced(name, ",".join(metrics), interval_ms, ",".join(match or ()))
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        db.run(db.aio.administer(request))
+    values = {setting: value for setting, value in request.config.items() if value is not None}
+    made = _plain(Subscription(name, values))
+    whose = f"of clients with {made['match']}" if made["match"] else "of every client"
+    say(f"{name}: {made['metrics']} {whose}, every {made['interval_ms']} ms", made, as_json=as_json)
+
+
+@app.command("delete", epilog="Example: antiphon client-metrics delete slow-producers")
+@reports_errors
+def delete_subscription(
+    name: NameArgument,
+    servers: ServersOption = None,
+    directory: DirOption = DEFAULT_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a subscription. Clients stop with what nobody else has subscribed to."""
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        found = _find(db, name)
+        db.run(db.aio.administer(removal(name)))
+    say(f"deleted: {name}", {"deleted": _plain(found)}, as_json=as_json)
+
+
+def _known(db: "antiphon.Client") -> tuple[Subscription, ...]:
+    return db.run(db.aio.coordinators.subscriptions(timeout_s=ANSWER_S))
+
+
+def _find(db: "antiphon.Client", name: str) -> Subscription:
+    known = _known(db)
+    found = next((one for one in known if one.name == name), None)
+    if found is None:
+        there = ", ".join(one.name for one in known[:20]) or "none"
+        raise InvalidRequestError(
+            f"there is no subscription {name!r}; there are {there} (`antiphon client-metrics list`)"
+        )
+    return found
+
+
+def _plain(one: Subscription) -> dict[str, object]:
+    """For programs; what it does not say is as by default."""
+    values = {**DEFAULTS, **one.values}
+    return {
+        "name": one.name,
+        "metrics": values[METRICS],
+        "interval_ms": int(values[INTERVAL_MS]),
+        "match": values[MATCH],
+    }
+
+
+def mount(parent: typer.Typer) -> None:
+    """Add the commands."""
+    parent.add_typer(app, name="client-metrics")
