@@ -73,4 +73,6 @@ class SimulatedCluster(World):
         failures, self.loop.failures = self.loop.failures, []
         for context in failures:
             error = context.get("exception")
+            if isinstance(error, ViolationError):
+                raise error
             raise ViolationError("no-crash", -1, f"{context.get('message')}: {error!r}") from error

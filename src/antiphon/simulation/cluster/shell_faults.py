@@ -86,7 +86,9 @@ def _internal_elect(faults: Faults, _fault: Fault, draw: Random) -> None:
     renews=True,
 )
 def _operator(faults: Faults, _fault: Fault, draw: Random) -> None:
-    """An operator gives one of its commands (`operator.py`)."""
+    """An operator gives one of its commands (`operator.py`). A job that starts for the first time makes an internal topic,
+    also while nodes are down.
+    """
     operator = faults.cluster.operator
     if operator is not None:
         operator.order(draw)
