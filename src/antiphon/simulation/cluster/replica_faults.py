@@ -37,7 +37,8 @@ AGAIN_S: Final = 0.5  # until a command that was not answered, or not carried ou
 def _most_replicas_gone(faults: Faults, fault: Fault, draw: Random) -> None:
     """Most replicas of a shard whose topic or table is named `recovered...` lose their disks, or are gone for a while.
 
-    Any one that is left is named; it may have been away before, while the others wrote. Other such shards may be lost with it.
+    Any one that is left is named; it may have been away before, while the others wrote. Other such shards
+    may be lost with it.
     """
     cluster = faults.cluster
     found = _victim(cluster, draw)
