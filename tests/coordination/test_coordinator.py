@@ -422,6 +422,19 @@ def test_default_replicas_count_nodes_that_are_away_for_a_moment() -> None:
     assert world.run(2_000, world.all_online)
 
 
+def test_internal_topics_are_made_while_most_nodes_are_alive_whatever_their_number_of_replicas() -> None:
+    world = started(5)
+    for node in (3, 4):
+        world.crash_node(node)
+    world.run(500)
+    assert isinstance(world.ask(CreateTopic("__staged", replicas=5, internal=True)), CommandDone)
+    (shard,) = world.state.topic_with_shards("__staged").shards
+    assert (sorted(shard.ensemble), shard.leader in {0, 1, 2}) == ([0, 1, 2, 3, 4], True)
+    answer = world.ask(CreateTopic("__jobs", kind=Kind.TABLE, replicas=7, internal=True))
+    assert isinstance(answer, InvalidRequestError)
+    assert answer.details["staying"] == 5
+
+
 def test_elect_leader() -> None:
     world = started()
     create(world, "t")

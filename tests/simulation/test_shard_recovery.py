@@ -5,6 +5,7 @@ import pytest
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.run import run_cluster
+from tests.simulation.told import same_twice, sound_until
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,23 @@ def test_where_nothing_is_lost_the_operator_is_refused() -> None:
     result = run_cluster(CLUSTER_MUTANTS["recovers-with-a-majority"].world(2))
     assert result.failure is None, result.failure.message
     assert result.events.get("refused", 0) > 0
+
+
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
+def test_a_table_is_what_the_log_that_is_left_comes_to(profile: str) -> None:
+    """Rows that were acknowledged are lost, and no others; who had a session goes on with it, or is told."""
+    world = CLUSTER_MUTANTS["versions-of-the-last-change"].options
+    sound_until(("rows-lost", "rows-scanned-after", "leases-lost"), profile, 1, **world)
+
+
+def test_topic_and_table_lose_their_replicas_together_and_a_seed_stays_what_it_is() -> None:
+    world = {**CLUSTER_MUTANTS["removed-store-is-used"].options, "recovered_writers": 2, "fault_ms": 5_000}
+    same_twice(draw_options(1, "oxia", **world))
+
+
+def test_some_drawn_worlds_have_tables_that_lose_most_replicas() -> None:
+    drawn = [draw_options(seed) for seed in range(400)]
+    lossy = [one for one in drawn if one.most_replicas_gone_weight]
+    assert all(one.recovered_writers for one in lossy)
+    assert 0 < sum(one.recovered_putters > 0 for one in lossy) < len(lossy)
+    assert not any(one.recovered_putters or one.removal_weight for one in drawn if one not in lossy)

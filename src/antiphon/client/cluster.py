@@ -306,8 +306,10 @@ class Cluster:
         *,
         timeout_s: float,
         ends: tuple[type[AntiphonError], ...] = (WrongShardError,),
+        trace: str | None = None,
     ) -> tuple[Any, memoryview]:
-        """Send a request that may be repeated to the shard's leader; returns the reply and its bulk bytes.
+        """Send a request that may be repeated to the shard's leader; returns the reply and its bulk bytes. `trace`: see
+        `Connection.request`.
 
         Raises the first error that a retry cannot fix, or one of `ends`, which are for the caller to deal with, or
         TimedOutError.
@@ -320,7 +322,7 @@ class Cluster:
                 if connection is None:
                     connection = await self.connection(self.leader_address(shard_id))
                 async with asyncio.timeout_at(deadline):
-                    return await connection.request(body, payload)
+                    return await connection.request(body, payload, trace)
             except TimeoutError:
                 raise TimedOutError(
                     f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"

@@ -108,8 +108,13 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._out += frame
 
-    async def request(self, body: Any, payload: Sequence[Buffer] = ()) -> tuple[Any, memoryview]:
-        """Send a request and wait for its reply and bulk bytes; raises the error that it failed with."""
+    async def request(
+        self, body: Any, payload: Sequence[Buffer] = (), trace: str | None = None
+    ) -> tuple[Any, memoryview]:
+        """Send a request and wait for its reply and bulk bytes; raises the error that it failed with.
+
+        `trace`: what it belongs to, empty for none; None: what the program does now.
+        """
         future: asyncio.Future[tuple[Any, memoryview]] = self._loop.create_future()
 
         def answer(reply: Any, bulk: memoryview) -> None:
@@ -120,7 +125,9 @@ class Connection(asyncio.Protocol):
             else:
                 future.set_result((reply, bulk))
 
-        self.send(body, answer, payload, None if tracing.tracer is None else tracing.tracer.parent())
+        if trace is None and tracing.tracer is not None:
+            trace = tracing.tracer.parent()
+        self.send(body, answer, payload, trace or None)
         return await future
 
     def when_uncongested(self, call: Callable[[], None]) -> None:

@@ -108,7 +108,9 @@ class TableReader:
             return
         left_s = max(item.deadline for item in items) - self._loop.time()
         try:
-            reply, _ = await self._cluster.call_shard(self._shard_id, self._request(items), timeout_s=left_s)
+            reply, _ = await self._cluster.call_shard(
+                self._shard_id, self._request(items), timeout_s=left_s, trace=trace_among(items) or ""
+            )
         except FrameTooLargeError as error:
             if len(items) == 1:
                 _fail(items, error)

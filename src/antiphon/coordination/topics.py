@@ -63,7 +63,7 @@ def check_create(state: ClusterState, request: CreateTopic, capacity: Capacity) 
     if old is not None:
         raise TopicExistsError(f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value)
     wanted = len(request.placement[0]) if request.placement else request.replicas
-    loads, replicas = _choose_nodes(state, wanted)
+    loads, replicas = _choose_nodes(state, wanted, may_be_away=request.internal)
     topic_rules.check_settings(request.profile, config, replicas, request.kind)
     check_all_read(state, config)
     if not request.internal:
@@ -223,8 +223,10 @@ def _choose_nodes(
 ) -> tuple[list[NodeLoad], int]:
     """The nodes to place on, with their loads, and the number of replicas (0 asks for the default).
 
-    A requested number comes from nodes that are alive, or is an error. The default depends on the number of nodes that
-    exist: a node that is away for a moment still gets its replicas, as long as a majority of each ensemble is alive.
+    A number that a person asked for comes from nodes that are alive, or is an error. The default depends on the number
+    of nodes that exist: a node that is away for a moment still gets its replicas, as long as a majority of each ensemble
+    is alive. `may_be_away`: so it is with the number too. New shards of a topic have its number, and internal topics are
+    made by whoever needs them first: neither can choose another number, and both are as safe as with the default.
     """
     staying = [node for node in state.nodes.values() if not node.draining]
     alive = [node.node_id for node in staying if node.alive]
@@ -243,6 +245,7 @@ def _choose_nodes(
                 f"start more nodes or ask for at most {len(alive)} replicas",
                 replicas=replicas,
                 alive=len(alive),
+                staying=len(staying),
             )
         away = sorted({node.node_id for node in staying} - set(alive))
         chosen = alive + away[: replicas - len(alive)]

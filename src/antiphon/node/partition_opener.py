@@ -32,7 +32,6 @@ from antiphon.partition.restored_log import acknowledged_by_leader, restored_sta
 from antiphon.partition.services import PartitionServices
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.table_files import (
-    destroy_state,
     open_or_rebuild,
     recover_install,
     store_path,
@@ -122,8 +121,7 @@ class PartitionOpener:
         log = self._open_log(shard_id, config, promises=not is_multi)
         if is_old_log(log, shard, self._node.node_id):
             self._directory.remove_shard(shard_id)
-            destroy_state(self._disk, store)
-            log = self._open_log(shard_id, config, promises=not is_multi)
+            log = self._open_log(shard_id, config, promises=not is_multi)  # the store that is left goes below
         stores = self._node.stores
         if is_multi:
             found = recover_multi_writer(self._disk, log, topic, settings.conflict, store, stores)

@@ -170,7 +170,7 @@ def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[],
     try:
         if is_noted_damaged(disk, path):
             raise DamagedStoreError(f"table store {path} was found damaged before", path=path)
-        return _not_behind(opened(), path, log)
+        return _of_this_log(opened(), path, log)
     except DamagedStoreError as error:
         if log.log_start or log.damaged is not None:
             raise DamagedStoreError(
@@ -186,15 +186,26 @@ def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[],
     return opened()
 
 
-def _not_behind(table: Opened, path: str, log: "ShardLog") -> Opened:
-    """A log is trimmed only behind what its store has, so a store that has less is not the one that was here."""
+def _of_this_log(table: Opened, path: str, log: "ShardLog") -> Opened:
+    """A log is trimmed only behind what its store has, so a store that has less is not the one that was here.
+
+    A store whose log is empty is of a replica that was removed: a crash left it, or its removal was not durable. Its history
+    may have been given up, and then what the log is going to hold below `applied` is not what the store has.
+    """
     applied = table.state.applied_offset
-    if applied >= log.log_start:
+    if applied >= log.log_start and not (applied and _is_new(log)):
         return table
     table.state.close()
-    raise DamagedStoreError(
-        f"table store {path} goes up to {applied} only, so it was lost or is an old one", path=path
+    why = (
+        "and its log is empty, so it is a removed replica's"
+        if _is_new(log)
+        else "only, so it was lost or is an old one"
     )
+    raise DamagedStoreError(f"table store {path} goes up to {applied} {why}", path=path)
+
+
+def _is_new(log: "ShardLog") -> bool:
+    return log.log_end == 0 and log.damaged is None
 
 
 def note_damage(disk: Disk, path: str) -> None:

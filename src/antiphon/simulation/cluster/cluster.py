@@ -7,6 +7,7 @@ from antiphon.simulation.cluster.disk_view import DIRECTORY
 from antiphon.simulation.cluster.evidence import Evidence
 from antiphon.simulation.cluster.machine import Machine
 from antiphon.simulation.cluster.metadata_watch import MetadataWatch
+from antiphon.simulation.cluster.spans import MemoryTracer
 from antiphon.simulation.cluster.watch import Watch
 from antiphon.simulation.cluster.world import World
 from antiphon.simulation.runtime.loop import HostedProcess
@@ -28,6 +29,7 @@ class SimulatedCluster(World):
         self._watch("machine")
         self.loop.on_step = self._after_step
         self.operator: Operator | None = None  # carries out commands, where a run has them
+        self.tracer = MemoryTracer(self) if options.traced else None
 
     def _watch(self, streams: str) -> None:
         """New machines, and new watchers, who know what the evidence says and nothing else."""
@@ -60,6 +62,8 @@ class SimulatedCluster(World):
     def _after_step(self, process: HostedProcess | None) -> None:
         if self.loop.failures:
             self._judge_failures()
+        if self.tracer is not None and self.tracer.broken is not None:
+            raise self.tracer.broken
         if process is None:
             return
         machine = self._machine_of.get(process.host)
@@ -73,4 +77,6 @@ class SimulatedCluster(World):
         failures, self.loop.failures = self.loop.failures, []
         for context in failures:
             error = context.get("exception")
+            if isinstance(error, ViolationError):
+                raise error
             raise ViolationError("no-crash", -1, f"{context.get('message')}: {error!r}") from error

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from antiphon.coordination import topics
 from antiphon.log.hard_state import HardState
 from antiphon.log.segment import SegmentScan
 from antiphon.log.shard_log import ShardLog
@@ -261,4 +262,23 @@ _CLIENTS: Final = (
     ),
 )
 
-CORE_MUTANTS: Final = (*_FOLLOWING, *_LEADING, *_STARTS, *_CLIENTS)
+_TOPICS: Final = (
+    ClusterMutant(
+        "first-start-waits-for-all-nodes",
+        "an internal topic that a job makes when it starts for the first time is refused while a node is down",
+        (Edit(topics, "check_create", "may_be_away=request.internal", "may_be_away=False"),),
+        options={
+            **CALM,
+            "fault_ms": 12_000,
+            "fault_every_ms": 500,
+            "fault_lasts_ms": 3_000,
+            "kill_weight": 1,
+            "operator_weight": 2,
+            "commands": "create",
+            "operations_per_s": 20,
+        },
+        quick=True,
+    ),
+)
+
+CORE_MUTANTS: Final = (*_FOLLOWING, *_LEADING, *_STARTS, *_CLIENTS, *_TOPICS)

@@ -47,6 +47,7 @@ from antiphon.simulation.cluster.snapshot_mutants import SNAPSHOT_MUTANTS
 from antiphon.simulation.cluster.store_mutants import STORE_MUTANTS
 from antiphon.simulation.cluster.table_mutants import TABLE_MUTANTS
 from antiphon.simulation.cluster.tenant_mutants import TENANT_MUTANTS
+from antiphon.simulation.cluster.trace_mutants import TRACE_MUTANTS
 from antiphon.simulation.cluster.transaction_mutants import TRANSACTION_MUTANTS
 from antiphon.simulation.cluster.turn_mutants import TURN_MUTANTS
 from antiphon.simulation.cluster.voter_mutants import VOTER_MUTANTS
@@ -103,6 +104,7 @@ _ALL: Final = (
     *VOTER_MUTANTS,
     *RECOVERY_MUTANTS,
     *RETENTION_MUTANTS,
+    *TRACE_MUTANTS,
 )
 
 CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {mutant.name: mutant for mutant in _ALL}

@@ -15,8 +15,9 @@ from antiphon.invariants import invariant
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.model.placement import RecoverShard
-from antiphon.model.requests import AlterVoters, GetStatus
+from antiphon.model.requests import AlterVoters, CreateTopic, GetStatus
 from antiphon.simulation.cluster.world import World
+from antiphon.simulation.violation import require
 
 PATIENCE_S: Final = 10.0
 LATE_S: Final = 40.0  # so long after its time-out a command may still be carried out
@@ -118,6 +119,25 @@ class Operator:
         finally:
             self._under_way[name] -= 1
 
+    async def create_internal(self, name: str, draw: Random) -> None:
+        """As a job does that is started for the first time. It waits for no node that is down, as long as the others
+        are a majority.
+        """
+        kind, replicas = draw.choice((Kind.TOPIC, Kind.TABLE)), self._world.options.replicas
+        try:
+            await self.db.administer(CreateTopic(name, kind, replicas=replicas, internal=True))
+        except InvalidRequestError as error:
+            alive, staying = (int(error.details[which]) for which in ("alive", "staying"))
+            require(
+                staying < replicas or alive <= replicas // 2,
+                "first-start",
+                -1,
+                f"an internal {kind.value} is refused, though {alive} nodes are a majority of its {replicas} replicas: "
+                f"{error.message}",
+            )
+            raise
+        self._world.tell("carried-out", "create-internal")
+
     @property
     def db(self) -> AsyncClient:
         """The client of the commands."""
@@ -199,6 +219,8 @@ async def _create(operator: Operator, _meta: ClusterMeta, draw: Random) -> None:
         await operator.db.create_topic(name, shards=draw.choice((1, 2)))
     else:
         await operator.db.create_table(name, shards=draw.choice((1, 2)))
+    if draw.random() < 0.5:
+        await operator.create_internal(f"__{name}", draw)
 
 
 async def _delete(operator: Operator, meta: ClusterMeta, draw: Random) -> None:

@@ -88,6 +88,7 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "checkpoint_batch": Drawn(one_of(1, 4, 16, 256), "checkpoints", 1),
     "metadata_segment_bytes": Drawn(one_of(4096, 16_384, 1 << 24), "checkpoints", 2),
     "oxia_page_rows": Drawn(one_of(0, 1, 3)),
+    "traced": Drawn(sometimes(0.1)),
 }
 """How options of the world itself are drawn. The others are never drawn, or are the same in all worlds."""
 

@@ -4,10 +4,12 @@ from typing import Any, Final
 
 from antiphon.coordination.shard_recovery import ShardRecoveries
 from antiphon.node import old_history
+from antiphon.partition import table_files
 from antiphon.replication import raft
 from antiphon.replication.lone_voter import LoneVoter
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM
+from antiphon.table.state import TableState
 
 _RECOVERIES: Final[dict[str, Any]] = {
     **CALM,
@@ -34,6 +36,18 @@ _TWO_LEFT: Final[dict[str, Any]] = {
     "cut_weight": 0,
 }
 """A shard loses three of five replicas, and goes on from either of the two that are left."""
+
+_ROWS: Final[dict[str, Any]] = {**_RECOVERIES, "recovered_writers": 0, "recovered_putters": 2}
+"""The shard is a table's, and has sessions."""
+
+_ROWS_LEFT: Final[dict[str, Any]] = {
+    **_TWO_LEFT,
+    "recovered_writers": 0,
+    "recovered_putters": 2,
+    "removal_weight": 8,
+    "fault_every_ms": 700,
+}
+"""The same with five replicas. The power fails while what the lost history has left is removed."""
 
 _NEEDLESS: Final[dict[str, Any]] = {**_RECOVERIES, "needless_recovery_weight": 4, "nodes": 5}
 """The same, and an operator asks for it where it is not needed."""
@@ -100,6 +114,28 @@ RECOVERY_MUTANTS: Final = (
         ),
         profile="raft",
         options=_RECOVERIES,
+        quick=True,
+    ),
+    ClusterMutant(
+        "removed-store-is-used",
+        "a replica that is made anew goes on with the store that a removed one has left",
+        (Edit(table_files, "_of_this_log", "not (applied and _is_new(log))", "True"),),
+        options=_ROWS_LEFT,
+        first_seed=2,
+        quick=True,
+    ),
+    ClusterMutant(
+        "versions-of-the-last-change",
+        "a replica that follows takes the version of the last change for the newest, also where that one removed an old row",
+        (
+            Edit(
+                TableState,
+                "_apply_found",
+                "max(self.next_version_id, newest_id(effects) + 1)",
+                "newest_id(effects) + 1",
+            ),
+        ),
+        options=_ROWS,
         quick=True,
     ),
 )

@@ -84,6 +84,10 @@ class RecoveryWatch:
         number = self._numbers.get(shard_id, 0)
         return number if self._led.get(shard_id, 0) == number else None
 
+    def number(self, shard_id: int) -> int:
+        """Of the last recovery that was decided; 0 where there was none."""
+        return self._numbers.get(shard_id, 0)
+
     def note_alive(self, alive: set[int]) -> None:
         """Nodes as the newest metadata has them."""
         self._alive = alive

@@ -35,16 +35,16 @@ AGAIN_S: Final = 0.5  # until a command that was not answered, or not carried ou
     renews=True,
 )
 def _most_replicas_gone(faults: Faults, fault: Fault, draw: Random) -> None:
-    """Most replicas of a shard of the topic `recovered` lose their disks, or are gone for a while.
+    """Most replicas of a shard whose topic or table is named `recovered...` lose their disks, or are gone for a while.
 
-    Any one that is left is named; it may have been away before, while the others wrote.
+    Any one that is left is named; it may have been away before, while the others wrote. Other such shards
+    may be lost with it.
     """
     cluster = faults.cluster
     found = _victim(cluster, draw)
     if found is None or cluster.operator is None:
         return
-    topic, shard = found
-    machines = [cluster.machines[node] for node in shard.ensemble]
+    machines = [cluster.machines[node] for node in found.ensemble]
     draw.shuffle(machines)
     left, *others = machines
     gone = others[: len(machines) - majority(len(machines)) + 1]
@@ -52,40 +52,72 @@ def _most_replicas_gone(faults: Faults, fault: Fault, draw: Random) -> None:
         if len(gone) > 1:
             cluster.operator.spread()
         return
+    lost = _lost_with(cluster, found, left, gone)
+    if lost is None:
+        return
     behind_s = draw.choice((0.0, 0.0, 0.3, 1.0))
     if behind_s:
         left.kill()
-    faults.later(behind_s, _lose, faults, fault, draw, _Loss(topic, shard, left, gone))
+    faults.later(behind_s, _lose, faults, fault, draw, _Loss(lost, left, gone))
 
 
-class _Loss:
-    """What is lost, and what is left."""
+class _Lost:
+    """A shard that loses most replicas, and whose is left. `number`: of its recovery."""
 
-    def __init__(
-        self, topic: "TopicMeta", shard: "ShardMeta", left: "Machine", gone: "list[Machine]"
-    ) -> None:
-        self.topic, self.shard, self.left, self.gone = topic, shard, left, gone
+    def __init__(self, shard: "ShardMeta", left: "Machine") -> None:
+        self.shard, self.left = shard, left
         self.number = 1 if shard.recovery is None else shard.recovery.number + 1
 
 
-def _victim(cluster: "SimulatedCluster", draw: Random) -> "tuple[TopicMeta, ShardMeta] | None":
-    """A shard that may lose most replicas, and has them all."""
+class _Loss:
+    """What is lost together, what is left, and which shards an operator has not been able to help yet."""
+
+    def __init__(self, lost: list[_Lost], left: "Machine", gone: "list[Machine]") -> None:
+        self.lost, self.left, self.gone = lost, left, gone
+        self.waiting = {one.shard.shard_id for one in lost}
+
+
+def _lost_with(
+    cluster: "SimulatedCluster", shard: "ShardMeta", left: "Machine", gone: "list[Machine]"
+) -> list[_Lost] | None:
+    """The shard, and others that may lose most replicas and do so with it; None: one that is not whole would, too."""
+    away = {one.node_id for one in gone}
+    found = [_Lost(shard, left)]
+    for _, other in _may_be_lost(cluster):
+        there = [node for node in other.ensemble if node not in away]
+        if other.shard_id == shard.shard_id or len(there) >= majority(len(other.ensemble)):
+            continue
+        if not there or not _is_whole(cluster, other):
+            return None
+        one = left if left.node_id in there else cluster.machines[there[0]]
+        found.append(_Lost(other, one))
+    return found
+
+
+def _may_be_lost(cluster: "SimulatedCluster") -> "list[tuple[TopicMeta, ShardMeta]]":
+    """Shards of topics and tables that may lose most replicas."""
     meta = newest_metadata(cluster)
-    found = [
-        (topic, shard)
-        for topic in (() if meta is None else meta.topics)
-        if topic.name.startswith(RECOVERED)
-        for shard in topic.shards
-        if len(shard.ensemble) >= 2
+    topics = () if meta is None else meta.topics
+    return [(topic, shard) for topic in topics if topic.name.startswith(RECOVERED) for shard in topic.shards]
+
+
+def _is_whole(cluster: "SimulatedCluster", shard: "ShardMeta") -> bool:
+    """Has a shard all of its replicas?"""
+    return (
+        len(shard.ensemble) >= 2
         and not is_on_its_way(shard)
         and shard.status is ShardStatus.ONLINE
         and set(shard.live) == set(shard.ensemble)
-    ]
-    if not found or cluster.evidence.hurt:
+        and all(cluster.machines[node].is_up for node in shard.ensemble)
+    )
+
+
+def _victim(cluster: "SimulatedCluster", draw: Random) -> "ShardMeta | None":
+    """A shard that may lose most replicas, and has them all."""
+    if cluster.evidence.hurt:
         return None
-    topic, shard = draw.choice(found)
-    is_all_there = all(cluster.machines[node].is_up for node in shard.ensemble)
-    return (topic, shard) if is_all_there else None
+    found = [shard for _, shard in _may_be_lost(cluster) if _is_whole(cluster, shard)]
+    return draw.choice(found) if found else None
 
 
 def _can_spare(cluster: "SimulatedCluster", gone: list[int]) -> bool:
@@ -110,9 +142,9 @@ def _lose(faults: Faults, fault: Fault, draw: Random, loss: _Loss) -> None:
     cluster = faults.cluster
     if not faults.stopped and _can_spare(cluster, [one.node_id for one in loss.gone]):
         votes = cluster.options.profile in {"raft", "tarantool"}
-        size = len(loss.shard.ensemble)
+        sizes = [len(one.shard.ensemble) for one in loss.lost]
         whole = (
-            majority(size) - 1 if votes else size
+            min(map(majority, sizes)) - 1 if votes else max(sizes)
         )  # with the old history: never so many that they could elect
         for machine in loss.gone:
             if machine.is_up and (draw.random() < 0.6 or not whole):
@@ -120,35 +152,37 @@ def _lose(faults: Faults, fault: Fault, draw: Random, loss: _Loss) -> None:
             else:
                 whole -= 1
                 machine.kill()
-        cluster.tell("replicas-gone", loss.shard.shard_id, loss.left.node_id)
-        faults.later(AGAIN_S, _recover, faults, fault, loss)
+        for one in loss.lost:
+            cluster.tell("replicas-gone", one.shard.shard_id, one.left.node_id)
+            faults.later(AGAIN_S, _recover, faults, fault, loss, one)
     if not loss.left.is_up:
         loss.left.start()
 
 
-def _recover(faults: Faults, fault: Fault, loss: _Loss) -> None:
+def _recover(faults: Faults, fault: Fault, loss: _Loss, lost: _Lost) -> None:
     """Order it until it is done, or the shard has a leader without it: then enough of the others have come back."""
     cluster = faults.cluster
     meta, operator = newest_metadata(cluster), faults.cluster.operator
     now = None if meta is None else next(
-        (one for topic in meta.topics for one in topic.shards if one.shard_id == loss.shard.shard_id), None
+        (one for topic in meta.topics for one in topic.shards if one.shard_id == lost.shard.shard_id), None
     )  # fmt: skip
     if now is None or operator is None:  # no node is up, or none has heard anything yet
-        faults.later(AGAIN_S, _recover, faults, fault, loss)
+        faults.later(AGAIN_S, _recover, faults, fault, loss, lost)
         return
-    is_done = now.recovery is not None and now.recovery.number >= loss.number and now.recovery.done
+    is_done = now.recovery is not None and now.recovery.number >= lost.number and now.recovery.done
     if is_done or (now.status is ShardStatus.ONLINE and _has_enough(cluster, now)):
         cluster.tell("recovered" if is_done else "not-recovered", now.shard_id)
-        for machine in loss.gone:
+        loss.waiting.discard(now.shard_id)
+        for machine in () if loss.waiting else loss.gone:
             restart_later(faults, machine, fault.lasts_ms)
         return
     # Who led last, as far as is known, is the only one to go on from: the command says so.
     led_last = now.leader >= 0 and now.leader not in {one.node_id for one in loss.gone}
-    left = cluster.machines[now.leader] if led_last else loss.left
+    left = cluster.machines[now.leader] if led_last else lost.left
     if not left.is_up:
         restart_later(faults, left, 0)
-    operator.recover(now.shard_id, left.node_id, loss.number)
-    faults.later(AGAIN_S, _recover, faults, fault, loss)
+    operator.recover(now.shard_id, left.node_id, lost.number)
+    faults.later(AGAIN_S, _recover, faults, fault, loss, lost)
 
 
 def _has_enough(cluster: "SimulatedCluster", shard: "ShardMeta") -> bool:

@@ -16,6 +16,7 @@ from antiphon.simulation.cluster.faults import Fault, Faults
 from antiphon.simulation.cluster.operator import Operator
 from antiphon.simulation.cluster.options import ClusterOptions
 from antiphon.simulation.cluster.settle import check_everything, is_settled, what_is_open, who_is_cut_off
+from antiphon.simulation.cluster.spans import traced
 from antiphon.simulation.cluster.workloads.drawn import workloads_of
 from antiphon.simulation.cluster.world import Event
 from antiphon.simulation.runtime.loop import StalledError, collect_what_ended, current_process
@@ -89,7 +90,8 @@ def run_cluster(
 def _outcome(options: ClusterOptions, schedule: tuple[Fault, ...] | None) -> ClusterResult:
     run = _Run(options, schedule)
     structlog.configure(processors=[run.hear])
-    return run.result()
+    with traced(run.cluster.tracer):
+        return run.result()
 
 
 def _plain(fact: Any) -> Any:
@@ -190,6 +192,8 @@ class _Run:
         check_everything(cluster)
         for workload in self.workloads:
             workload.check()
+        if cluster.tracer is not None:
+            cluster.tell("traced", cluster.tracer.check())
         for workload in self.workloads:
             workload.afterwards(self._until)
 

@@ -30,12 +30,15 @@ class Waiting(DiskFault):
 
     def hits(self, kind: str, path: str, rng: Random) -> bool:  # noqa: ARG002 (as every fault of a disk)
         """See `DiskFault`."""
-        is_begun = kind == "rename" and any(part in path for part in self.begins)
-        if self.calls > 0 and is_begun and self.machine is not None:
+        if self.calls > 0 and self.is_begun(kind, path) and self.machine is not None:
             self.calls = 0
             disk = self.machine.disk
             disk.crash_after = disk.calls + self.after
         return False
+
+    def is_begun(self, kind: str, path: str) -> bool:
+        """Does this call begin what is to be interrupted?"""
+        return kind == "rename" and any(part in path for part in self.begins)
 
 
 @register(
@@ -86,7 +89,9 @@ def _internal_elect(faults: Faults, _fault: Fault, draw: Random) -> None:
     renews=True,
 )
 def _operator(faults: Faults, _fault: Fault, draw: Random) -> None:
-    """An operator gives one of its commands (`operator.py`)."""
+    """An operator gives one of its commands (`operator.py`). A job that starts for the first time makes an internal topic,
+    also while nodes are down.
+    """
     operator = faults.cluster.operator
     if operator is not None:
         operator.order(draw)

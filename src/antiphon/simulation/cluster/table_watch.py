@@ -41,10 +41,14 @@ class KnownTable:
         self.ends: list[int] = []  # by batch: where the next one begins
         self.changes: list[list[Stored]] = []
         self._prepared: dict[int, list[Stored]] = {}  # by producer, as of the last batch
+        self._cuts = truth.cuts
 
     def learn(self) -> int:
         """Take in what was committed since the last time; returns how far that goes."""
-        truth, ends = self._truth, self.ends
+        truth = self._truth
+        if truth.cuts != self._cuts:  # a recovery gave up what came behind: nothing is known of it any more
+            self._cuts, self.ends, self.changes, self._prepared = truth.cuts, [], [], {}
+        ends = self.ends
         for batch in truth.batches[len(ends) :]:
             header = read_header(batch.data)
             found: list[Stored] = [

@@ -46,6 +46,7 @@ class ShardTruth:
         self.compaction: LeavesLess | None = None  # where replicas may keep less than was committed
         self.latest_start = 0  # of the log of any replica, ever: what is before it may be gone
         self.producers: dict[int, None] = {}  # who wrote any of it
+        self.cuts = 0  # so often an operator gave up its end
         self._at: dict[int, int] = {}  # base offset -> place in `batches`
 
     def take(self, header: BatchHeader, batch: Buffer, who: str, known_in: int = 0) -> bool:
@@ -92,6 +93,7 @@ class ShardTruth:
 
     def cut(self, end: int) -> None:
         """Who goes on from a log that ends there does without what came behind."""
+        self.cuts += 1
         self.batches = [batch for batch in self.batches if batch.next_offset <= end]
         self._at = {batch.base_offset: place for place, batch in enumerate(self.batches)}
         self.end = self.batches[-1].next_offset if self.batches else 0

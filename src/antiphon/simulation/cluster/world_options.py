@@ -45,6 +45,7 @@ class WorldOptions:
     checkpoint_batch: int = 256  # objects of a checkpoint that are written at a time
     metadata_segment_bytes: int = 1 << 24  # of `__cluster`
     oxia_page_rows: int = 0  # of Oxia's clients, that nodes read at once; 0: as in real nodes
+    traced: bool = False  # clients and nodes trace, into memory
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
 
     @property

@@ -37,7 +37,7 @@ from antiphon.spark.jobs.job_state import JobState, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.shard_writers import TableWriters
-from antiphon.spark.staging.blobs import administer
+from antiphon.spark.staging.blobs import administer, replicas_to_ask_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -285,7 +285,7 @@ def _made(cluster: Cluster, source: "TopicMeta", output: Output) -> "TopicMeta":
         TableWriters.shards(source) if source.kind is Kind.TABLE else len(source.shards)
     )
     with suppress(TopicExistsError):
-        replicas = output.replicas or source.replicas
+        replicas = output.replicas or replicas_to_ask_for(cluster, source.replicas)
         administer(cluster, CreateTopic(name, Kind.TABLE, shards, replicas, source.profile, dict(config)))
     deadline = time.monotonic() + output.timeout_ms / 1000
     while True:

@@ -23,6 +23,7 @@ from antiphon.client.blocking_link import Buffer
 from antiphon.errors import (
     AntiphonError,
     CorruptBatchError,
+    InvalidRequestError,
     TimedOutError,
     TopicExistsError,
     UnknownTopicError,
@@ -136,7 +137,8 @@ def decode_blob(batch: memoryview) -> Blob:
 def ensure_internal(cluster: Cluster, replicas: int) -> tuple[TopicMeta, TopicMeta]:
     """`__staged` and `__epochs`, made where they are missing, with at least as many replicas as the target has.
 
-    Raises UnreachableError, TimedOutError and what the coordinator refuses with.
+    A node that is down gets its replicas when it is back, as long as a majority of each shard is alive. Raises
+    UnreachableError, TimedOutError, InvalidRequestError where they have fewer replicas and there is no node for more.
     """
     nodes = len(cluster.metadata(refresh=False).nodes)
     shards = min(STAGED_SHARDS_MAX, max(STAGED_SHARDS_MIN, nodes))
@@ -144,23 +146,57 @@ def ensure_internal(cluster: Cluster, replicas: int) -> tuple[TopicMeta, TopicMe
         CreateTopic(STAGED_TOPIC, Kind.TOPIC, shards, config=_STAGED_CONFIG, internal=True),
         CreateTopic(EPOCHS_TABLE, Kind.TABLE, 1, internal=True),
     )
-    staged, epochs = (_ensure(cluster, one, replicas, nodes) for one in wanted)
+    staged, epochs = (_ensure(cluster, one, replicas) for one in wanted)
     return staged, epochs
 
 
-def _ensure(cluster: Cluster, wanted: CreateTopic, replicas: int, nodes: int) -> TopicMeta:
+def replicas_to_ask_for(cluster: Cluster, replicas: int) -> int:
+    """What a request to create says for so many replicas: 0, the cluster's default, where that comes to the same.
+
+    The default also takes nodes that are down for a moment, and a job's first start does not wait for them.
+    """
+    staying = sum(not node.draining for node in cluster.metadata(refresh=False).nodes)
+    return 0 if replicas == min(REPLICAS_DEFAULT, staying) else replicas
+
+
+def _ensure(cluster: Cluster, wanted: CreateTopic, replicas: int) -> TopicMeta:
     is_table = wanted.kind is Kind.TABLE
-    replicas = max(replicas, min(REPLICAS_DEFAULT, nodes))
     try:
         found = cluster.topic(wanted.name, table=is_table, refresh=False)
     except UnknownTopicError:
-        with suppress(TopicExistsError):  # another task was faster
-            administer(cluster, msgspec.structs.replace(wanted, replicas=replicas))
-        found = _wait_for(cluster, wanted.name, is_table, 1)
-    if found.replicas >= replicas:
+        found = _created(cluster, wanted, replicas)
+    alive = sum(node.alive and not node.draining for node in cluster.metadata(refresh=False).nodes)
+    more = max(replicas, min(REPLICAS_DEFAULT, alive))
+    if found.replicas >= more:
         return found
-    administer(cluster, AlterTopic(wanted.name, replicas=replicas))
-    return _wait_for(cluster, wanted.name, is_table, replicas)
+    try:
+        administer(cluster, AlterTopic(wanted.name, replicas=more))
+    except InvalidRequestError as error:
+        if found.replicas >= replicas:
+            return found  # enough for this target; a node went down just now
+        raise _too_few(cluster, found, replicas, error) from error
+    return _wait_for(cluster, wanted.name, is_table, more)
+
+
+def _created(cluster: Cluster, wanted: CreateTopic, replicas: int) -> TopicMeta:
+    nodes = len(cluster.metadata(refresh=False).nodes)
+    asked = replicas_to_ask_for(cluster, max(replicas, min(REPLICAS_DEFAULT, nodes)))
+    with suppress(TopicExistsError):  # another task was faster
+        administer(cluster, msgspec.structs.replace(wanted, replicas=asked))
+    return _wait_for(cluster, wanted.name, wanted.kind is Kind.TABLE, 1)
+
+
+def _too_few(cluster: Cluster, found: TopicMeta, replicas: int, error: AntiphonError) -> InvalidRequestError:
+    """What a job's user is told, who asked for no replicas of an internal topic."""
+    down = [node.node_id for node in cluster.metadata(refresh=False).nodes if not node.alive]
+    has = f"{found.replicas} replica{'s' * (found.replicas != 1)}"
+    start = f"start node {' and node '.join(map(str, down))} again" if down else "start more nodes"
+    return InvalidRequestError(
+        f"rows wait in {found.name} until their epoch is committed. {found.name} has {has} and must have {replicas}, as "
+        f"many as what the job writes to, and none can be added now: {start}, then the job. {error.message}",
+        replicas=replicas,
+        down=down,
+    )
 
 
 def _wait_for(cluster: Cluster, name: str, is_table: bool, replicas: int) -> TopicMeta:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from antiphon.errors import TimedOutError
-from antiphon.spark.jobs.staging_tables import make_staging
 from antiphon.spark.offsets import to_positions
 
 TRIGGER: Final = "1 second"
@@ -59,12 +58,7 @@ class Lake:
     # -- streaming ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the three queries.
-
-        What epochs are staged in is made before: on a fast machine the first epoch of the delays could come when a node was
-        killed, and a topic of three replicas cannot be made then.
-        """
-        make_staging(self._servers)
+        """Start the three queries."""
         self._queries["flights"] = self._to_parquet(
             "flights", self._events().select("event.*", "offset", "partition", "ts")
         )

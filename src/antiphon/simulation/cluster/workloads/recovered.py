@@ -7,6 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError
+from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic
 from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.replica_faults import RECOVERED
@@ -23,6 +24,24 @@ if TYPE_CHECKING:
 FEW: Final = 5
 READ_S: Final = 5.0
 FOUNDERS: Final = 3  # the first nodes vote in `__cluster`
+
+
+async def make_where_replicas_are_lost(
+    cluster: "SimulatedCluster", db: "AsyncClient", name: str, kind: Kind
+) -> int:
+    """A topic or table with one shard, on few nodes, always the same; returns the shard's id."""
+    options = cluster.options
+    draw = cluster.stream("place of what may be lost")
+    others = list(range(FOUNDERS, options.nodes))
+    nodes = (draw.randrange(FOUNDERS), *others)
+    if options.nodes < FEW:
+        nodes = tuple(draw.sample(range(options.nodes), 2))
+    profile = "oxia" if options.profile == "multi" else options.profile
+    if kind is Kind.TABLE and profile == "fluvio":
+        profile = "oxia"
+    request = CreateTopic(name, kind, replicas=len(nodes), profile=profile, placement=(nodes,))
+    await insist(lambda: db.administer(request))
+    return (await topic_named(db, name)).shards[0].shard_id
 
 
 @workload(
@@ -49,16 +68,7 @@ class RecoveredWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        draw = self.cluster.stream("place of what may be lost")
-        others = list(range(FOUNDERS, options.nodes))
-        nodes = (draw.randrange(FOUNDERS), *others)
-        if options.nodes < FEW:
-            nodes = tuple(draw.sample(range(options.nodes), 2))
-        profile = "oxia" if options.profile == "multi" else options.profile
-        request = CreateTopic(self.name, replicas=len(nodes), profile=profile, placement=(nodes,))
-        await insist(lambda: db.administer(request))
-        self.shard_id = (await topic_named(db, self.name)).shards[0].shard_id
+        self.shard_id = await make_where_replicas_are_lost(self.cluster, db, self.name, Kind.TOPIC)
 
     def begin(self) -> None:
         """See `Workload`."""
