@@ -56,6 +56,12 @@ def applied(host: Partition) -> int:
     return host.state.require_table().state.applied_offset
 
 
+def log_of(host: Partition) -> Any:
+    """Of a replica of either kind."""
+    replica: Any = host.replica
+    return replica.log
+
+
 class PerTurn:
     """How many effects each replica took between two turns of the loop, at most."""
 
@@ -128,7 +134,7 @@ def test_readers_see_all_of_a_write_or_nothing_and_no_commit_before_its_rows(con
                 found = (await other.gateway.table_get(get)).rows
                 seen.add(tuple({None if row is None else row.value for row in found}))
                 assert host.state.high_watermark == applied(host)
-                settled = host.replica.log.durable_end if config else host.replica.high_watermark
+                settled = log_of(host).durable_end if config else host.replica.high_watermark
                 in_between += settled > applied(host)
                 await asyncio.sleep(0.0005)
             assert seen <= {(b"old",), (b"new",)}
@@ -259,7 +265,7 @@ async def test_no_tombstone_is_forgotten_while_older_changes_may_wait_to_be_merg
         await eventually(lambda: not host.replica.needs_tick)  # all have said what they have
         node.turn.pieces = SlowTurns(1, Random(1))
         large = asyncio.ensure_future(written(node, shard_id, *puts()))
-        await eventually(lambda: host.replica.log.durable_end > applied(host))
+        await eventually(lambda: log_of(host).durable_end > applied(host))
         host.upkeep.apply_retention(0)
         assert state.tombstones() == 1
         await large

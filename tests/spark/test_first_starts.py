@@ -1,7 +1,9 @@
 """The first epoch, job or archive of a cluster while one of its nodes is down, without Spark: a quorum is enough."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,10 @@ def goes_down(nodes: LiveNodes) -> None:
     nodes.until(is_seen)
 
 
+def is_there(nodes: LiveNodes, shard_id: int) -> bool:
+    return shard_id in nodes.nodes.nodes[DOWN].hosts
+
+
 @pytest.fixture
 def cluster(nodes: LiveNodes) -> Iterator[Cluster]:
     with Cluster(parse_servers(nodes.servers), 20_000) as cluster:
@@ -56,7 +62,7 @@ def ensembles(cluster: Cluster, name: str, *, table: bool) -> set[tuple[int, ...
 def test_a_first_epoch_needs_a_majority_of_the_nodes(nodes: LiveNodes, cluster: Cluster, kind: str) -> None:
     with antiphon.connect(nodes.servers) as db:
         make = db.create_topic if kind == "topic" else db.create_table
-        made = make("out", shards=2, replicas=3)
+        made: Any = make("out", shards=2, replicas=3)
         goes_down(nodes)
         options = options_for(nodes, **{kind: "out"})
         commit_results(options, [write(options, 0, rows(0, 50))], b"")
@@ -69,7 +75,7 @@ def test_a_first_epoch_needs_a_majority_of_the_nodes(nodes: LiveNodes, cluster: 
         nodes.start(DOWN)
         for topic, table in ((STAGED_TOPIC, False), (EPOCHS_TABLE, True)):
             for shard in cluster.topic(topic, table=table).shards:
-                nodes.until(lambda shard=shard: shard.shard_id in nodes.nodes.nodes[DOWN].hosts)
+                nodes.until(partial(is_there, nodes, shard.shard_id))
                 nodes.all_settled(shard.shard_id)
 
 

@@ -9,7 +9,7 @@ from antiphon.replication import raft
 from antiphon.replication.lone_voter import LoneVoter
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM
-from antiphon.table.state import TableState
+from antiphon.table.folding import Folding
 
 _RECOVERIES: Final[dict[str, Any]] = {
     **CALM,
@@ -129,7 +129,7 @@ RECOVERY_MUTANTS: Final = (
         "a replica that follows takes the version of the last change for the newest, also where that one removed an old row",
         (
             Edit(
-                TableState,
+                Folding,
                 "_apply_found",
                 "max(self.next_version_id, newest_id(effects) + 1)",
                 "newest_id(effects) + 1",

@@ -163,7 +163,7 @@ class RecoveredRowsWorkload(Workload):
             life, ends_s = KeptSession(session, process), self.now + draw.choice(LIVES_S)
             session.when_lost(life.lost)
             self.outcomes["leases"] += 1
-            while not self.stopped and self.now < ends_s and not session.is_lost:
+            while self.now < ends_s and not (self.stopped or session.is_lost):
                 count += 1
                 value, recoveries = b"lease-%d-%d" % (number, count), self._recoveries
                 shared = draw.random() < 0.3
