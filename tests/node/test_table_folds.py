@@ -14,6 +14,7 @@ from antiphon.model.metadata import Kind
 from antiphon.model.requests import Delete, Put, TableGet, TableOp, TableWrite, TableWritten
 from antiphon.node.node import Node
 from antiphon.partition import table_folds
+from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.partition import Partition
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.actions import Commit, LostTail
@@ -56,10 +57,9 @@ def applied(host: Partition) -> int:
     return host.state.require_table().state.applied_offset
 
 
-def log_of(host: Partition) -> Any:
-    """Of a replica of either kind."""
-    replica: Any = host.replica
-    return replica.log
+def durable_end(host: Partition) -> int:
+    assert isinstance(host, MultiWriterPartition)
+    return host.replica.log.durable_end
 
 
 class PerTurn:
@@ -134,7 +134,7 @@ def test_readers_see_all_of_a_write_or_nothing_and_no_commit_before_its_rows(con
                 found = (await other.gateway.table_get(get)).rows
                 seen.add(tuple({None if row is None else row.value for row in found}))
                 assert host.state.high_watermark == applied(host)
-                settled = log_of(host).durable_end if config else host.replica.high_watermark
+                settled = durable_end(host) if config else host.replica.high_watermark
                 in_between += settled > applied(host)
                 await asyncio.sleep(0.0005)
             assert seen <= {(b"old",), (b"new",)}
@@ -265,7 +265,7 @@ async def test_no_tombstone_is_forgotten_while_older_changes_may_wait_to_be_merg
         await eventually(lambda: not host.replica.needs_tick)  # all have said what they have
         node.turn.pieces = SlowTurns(1, Random(1))
         large = asyncio.ensure_future(written(node, shard_id, *puts()))
-        await eventually(lambda: log_of(host).durable_end > applied(host))
+        await eventually(lambda: durable_end(host) > applied(host))
         host.upkeep.apply_retention(0)
         assert state.tombstones() == 1
         await large

@@ -6,12 +6,15 @@ from typing import Any, Final
 
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.quotas import Quotas
+from antiphon.http.connection import HttpConnection
 from antiphon.http.listener import HttpListener
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.kafka.listener import KafkaListener
 from antiphon.native import listener as native_listener
 from antiphon.native.listener import NativeListener
+from antiphon.oxia.calls import OxiaCalls
+from antiphon.oxia.connection import OxiaConnection
 from antiphon.oxia.listener import OxiaListener
 from antiphon.security.authenticator import Authenticator
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
@@ -78,6 +81,36 @@ TENANT_MUTANTS: Final = (
         "tenant-keeps-places",
         "a connection of Kafka's listener that ends leaves its place among those of its user taken",
         (Edit(Connection, "connection_lost", "self._place.leave()", "pass"),),
+        options=_TENANTS,
+    ),
+    ClusterMutant(
+        "tenant-places-are-not-of-http",
+        "the HTTP listener counts the connections of a user, and refuses none of them",
+        (Edit(HttpConnection, "_answer", "if crowd is not None:", "if False:"),),
+        options=_TENANTS,
+    ),
+    ClusterMutant(
+        "tenant-keeps-places-of-http",
+        "a connection of the HTTP listener that ends leaves its place among those of its user taken",
+        (Edit(HttpConnection, "connection_lost", "self._place.leave()", "pass"),),
+        options=_TENANTS,
+    ),
+    ClusterMutant(
+        "tenant-is-not-told-why-by-http",
+        "the HTTP listener does not say why a connection of a user who has too many is refused",
+        (Edit(HttpConnection, "_answer", 'f"{crowd.message}\\n".encode()', 'b"try again later\\n"'),),
+        options=_TENANTS,
+    ),
+    ClusterMutant(
+        "tenant-places-are-not-of-oxia",
+        "Oxia's listener counts the connections of a user, and refuses none of them",
+        (Edit(OxiaCalls, "_rights", "if crowd is not None:", "if False:"),),
+        options=_TENANTS,
+    ),
+    ClusterMutant(
+        "tenant-keeps-places-of-oxia",
+        "a connection of Oxia's listener that ends leaves its place among those of its user taken",
+        (Edit(OxiaConnection, "_drop_all", "self.place.leave()", "pass"),),
         options=_TENANTS,
     ),
     ClusterMutant(

@@ -61,7 +61,7 @@ class WorldOptions:
     @property
     def has_oxia(self) -> bool:
         """Do nodes speak Oxia's protocol?"""
-        return any((self.oxia_clients, self.oxia_scanners, self.identities, self.crowds))
+        return any((self.oxia_clients, self.oxia_scanners, self.identities, self.crowds, self.tenants))
 
     @property
     def has_key(self) -> bool:

@@ -22,9 +22,11 @@ from antiphon.simulation.cluster.kafka_client import NoAnswerError
 from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment
 from antiphon.simulation.cluster.workloads.logins import Asker, log_in
 from antiphon.simulation.cluster.workloads.node_clocks import NodeClocks
+from antiphon.simulation.cluster.workloads.places import PLACES, Places
 from antiphon.simulation.cluster.workloads.registry import workload
+from antiphon.simulation.cluster.workloads.shown_logins import WAYS, log_in_by
 from antiphon.simulation.cluster.workloads.workload import Workload, insist
-from antiphon.simulation.runtime.process import LOOK_S
+from antiphon.simulation.runtime.process import LOOK_S, Shield
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
-    from antiphon.simulation.runtime.transport import Transport
 
 TOPIC: Final = "of-tenants"  # they have no right to it: to be told so takes a node's time as well
 METERED, NEIGHBOUR, FEW, LEAVER = "metered", "neighbour", "few", "leaver"
@@ -42,8 +43,6 @@ SHARE: Final = 0.02  # percent of a node's time that METERED may take
 HELD_S: Final = 10.0  # of the rate, what a quota holds at once
 FASTER: Final = 1.25  # than the world's, a node's clock at most
 CALM_S: Final = 0.5  # an answer takes less, where nothing goes wrong
-PLACES: Final = 3  # connections that FEW may have at a node
-LEFT_S: Final = 0.5  # of a node's time, after which a connection that has ended has left its place
 HANGS_UP_S: Final = 2.0  # of a node's time, from when it has heard that a login is none any more
 END_S: Final = 20.0  # when all is mended: until a place is free, and until who is gone is hung up on
 CHANGE_PAUSE_S: Final = 0.8
@@ -53,15 +52,15 @@ BACK_OFF_S: Final = 0.3
 @workload("tenants", 39, Drawn(one_of(0, 1, 1)))
 class TenantsWorkload(Workload):
     """A user with a quota of `request_percentage` asks without a pause, a neighbour without one asks now and then; one with
-    a quota of `connections` opens one after the other, by two protocols; one is removed, comes back and gets other passwords
-    while his clients are logged in, busy or silent, and try passwords of before. Two in three worlds with `principals`
-    have it, and in them the work of nodes takes time.
+    a quota of `connections` opens one after the other, at all four listeners; one is removed, comes back and gets other
+    passwords while his clients are logged in, busy or silent, and try passwords of before. Two in three worlds with
+    `principals` have it, and in them the work of nodes takes time.
 
     Checked: no connection gets more requests through than the quota lets; who is told to wait waits; the neighbour is never
     told to, nor slowed where nothing goes wrong. No more connections than the quota answer at the same time; none is refused
-    while there is a place; when all have hung up, there is one again at each node. Logins are taken and refused by what
-    `__cluster` said in that time; who was removed, or has another password, is answered no more once a node has known of it
-    for 2 s, and in the end is hung up on.
+    while there is a place, and who is refused is told why; when all have hung up, there is one again at each listener.
+    Logins are taken and refused by what `__cluster` said in that time; who was removed, or has another password, is answered
+    no more once a node has known of it for 2 s, and in the end is hung up on.
     """
 
     may_pause = False
@@ -77,7 +76,8 @@ class TenantsWorkload(Workload):
         self._at_work = 0  # clients that are not through
         self.outcomes = dict.fromkeys(
             (
-                *("metered", "told-to-wait", "neighbourly", "places-taken", "places-refused", "places-again"),
+                *("metered", "told-to-wait", "neighbourly", "places-again"),
+                *(f"places-{what}-{way}" for what in ("taken", "refused") for way in WAYS),
                 *("leaver-logins", "leaver-refused", "leaver-hung-up", "leaver-changes"),
             ),
             0,
@@ -98,14 +98,22 @@ class TenantsWorkload(Workload):
         """See `Workload`."""
         self._begun_at = self.history.now().version
         self.spawn("clocks", self.clocks.run)
-        for work in (self._ask_without_pause, self._ask_as_neighbour, self._open_many, self._change_leaver):
+        for work in (self._ask_without_pause, self._ask_as_neighbour, self._change_leaver):
             self._begin(work.__name__.strip("_"), work)
+        self._begin(
+            "open_many", self._open_many, Shield()
+        )  # by HTTP and Oxia's protocol passwords go over TLS only
         for number in range(3):
             self._begin(f"leaver-{number}", self._leave_running)
 
-    def _begin(self, name: str, work: "Callable[[Process], Coroutine[Any, Any, None]]") -> None:
+    def _begin(
+        self,
+        name: str,
+        work: "Callable[[Process], Coroutine[Any, Any, None]]",
+        shield: Shield | None = None,
+    ) -> None:
         self._at_work += 1
-        self.spawn(name, lambda process: self._until_through(process, work))
+        self.spawn(name, lambda process: self._until_through(process, work), shield=shield)
 
     async def _until_through(
         self, process: "Process", work: "Callable[[Process], Coroutine[Any, Any, None]]"
@@ -175,34 +183,34 @@ class TenantsWorkload(Workload):
     # -- connections of one user ------------------------------------------------------------------------------------
 
     async def _open_many(self, process: "Process") -> None:
-        draw, places = process.random, Places(self, process)
+        draw, places = process.random, Places(self, process, Account(FEW, password_of(FEW)))
         while not self.stopped:
             node, steps = self._any_node(draw), draw.randint(2, 12)
             while steps and not self.stopped:
                 if places.held and draw.random() < 0.35:
                     await places.close_one(draw)
                 else:
-                    await places.open_one(node, kafka=draw.random() < 0.5)
+                    await places.open_one(node, draw.choice(WAYS))
                 await asyncio.sleep(draw.uniform(0.0, 0.1))
                 steps -= 1
             await places.close_all()
         for node in range(len(self.cluster.machines)):
-            for kafka in (False, True):
-                await self._get_in_again(process, node, kafka=kafka)
+            for way in WAYS:
+                await self._get_in_again(process, node, way)
 
-    async def _get_in_again(self, process: "Process", node: int, *, kafka: bool) -> None:
+    async def _get_in_again(self, process: "Process", node: int, way: str) -> None:
         """All is mended, and the user has no connection: there is a place before long."""
         since_s = self.now
         account = Account(FEW, password_of(FEW))
         while True:
             try:
-                found = await log_in(process, self.host(node), account, kafka=kafka)
+                found = await log_in_by(process, self.host(node), account, way)
             except (NoAnswerError, OverloadedError):
                 require(
                     self.now - since_s < END_S,
                     "place-again",
                     -1,
-                    f"node {node} has no place for {FEW}, {END_S:.0f} s after all of his connections were closed",
+                    f"node {node} has no place for {FEW} ({way}), {END_S:.0f} s after all of his connections were closed",
                 )
                 await asyncio.sleep(BACK_OFF_S)
             else:
@@ -346,86 +354,6 @@ class Meter:
             f"{took_s * 1e6:.0f} us at least; the quota lets {most_s * 1e6:.0f} us; told to wait for "
             f"{self._until_s - now_s:.3f} s more",
         )
-
-
-class Places:
-    """The connections of FEW, all of one process, and what nodes may think of them."""
-
-    def __init__(self, tenants: TenantsWorkload, process: "Process") -> None:
-        self._tenants = tenants
-        self._process = process
-        self.held: list[tuple[int, Asker]] = []  # by node
-        self._made: dict[
-            Transport, tuple[int, int, float]
-        ] = {}  # node, its process, when it was seen to be over
-        self._account = Account(FEW, password_of(FEW))
-
-    async def open_one(self, node: int, *, kafka: bool) -> None:
-        """Log in once more, and judge what comes of it."""
-        tenants = self._tenants
-        has_room = self._may_be_open(node) < PLACES
-        known = self._knows_quota(node)
-        try:
-            found = await log_in(self._process, tenants.host(node), self._account, kafka=kafka)
-        except OverloadedError as error:
-            tenants.outcomes["places-refused"] += 1
-            require(
-                not has_room and f"{PLACES}" in error.message,
-                "place",
-                -1,
-                f"node {node} has no place for {FEW}: {error.message}",
-            )
-            return
-        except NoAnswerError:
-            tenants.outcomes["places-refused"] += kafka and not has_room
-            return
-        tenants.outcomes["places-taken"] += 1
-        self.held.append((node, found))
-        here = [one for at, one in self.held if at == node and not one.is_over]
-        if known and len(here) > PLACES:
-            answered = await asyncio.gather(*(one.ask(tenants.shard_id) for one in here))
-            require(
-                sum(answered) <= PLACES,
-                "place",
-                -1,
-                f"node {node} answers on {sum(answered)} connections of {FEW}, who may have {PLACES}",
-            )
-
-    def _knows_quota(self, node: int) -> bool:
-        """Has the node known of the quota since before this?"""
-        history = self._tenants.history
-        since = history.moment(node)
-        return since is not None and not history.could(since, lambda known: FEW not in known.quotas)
-
-    def _may_be_open(self, node: int) -> int:
-        """At most so many the node counts as open."""
-        tenants = self._tenants
-        clocks, host = tenants.clocks, tenants.cluster.machines[node].host
-        for one in tenants.cluster.network.transports():
-            if one.process is self._process and one not in self._made and one.remote[0] == host:
-                self._made[one] = node, clocks.starts(node), -1.0
-        count = 0
-        for one, (at, starts, over_s) in list(self._made.items()):
-            if at != node:
-                continue
-            if starts != clocks.starts(node):
-                del self._made[one]
-            elif over_s < 0.0 and one.other.is_closing():
-                self._made[one] = at, starts, clocks.ran_s(node)
-                count += 1
-            elif over_s < 0.0 or clocks.ran_s(node) - over_s < LEFT_S:
-                count += 1
-        return count
-
-    async def close_one(self, draw: "Random") -> None:
-        """Hang up on one."""
-        _, found = self.held.pop(draw.randrange(len(self.held)))
-        await found.close()
-
-    async def close_all(self) -> None:
-        """Hang up on all."""
-        while self.held:
-            await self.held.pop()[1].close()
 
 
 def _password(number: int) -> str:
