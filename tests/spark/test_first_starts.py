@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,10 +43,6 @@ def goes_down(nodes: LiveNodes) -> None:
     nodes.until(is_seen)
 
 
-def is_there(nodes: LiveNodes, shard_id: int) -> bool:
-    return shard_id in nodes.nodes.nodes[DOWN].hosts
-
-
 @pytest.fixture
 def cluster(nodes: LiveNodes) -> Iterator[Cluster]:
     with Cluster(parse_servers(nodes.servers), 20_000) as cluster:
@@ -60,23 +55,27 @@ def ensembles(cluster: Cluster, name: str, *, table: bool) -> set[tuple[int, ...
 
 @pytest.mark.parametrize("kind", ["topic", "table"])
 def test_a_first_epoch_needs_a_majority_of_the_nodes(nodes: LiveNodes, cluster: Cluster, kind: str) -> None:
+    administer(cluster, CreateTopic("out", Kind(kind), shards=2, replicas=3))
+    goes_down(nodes)
+    options = options_for(nodes, **{kind: "out"})
+    commit_results(options, [write(options, 0, rows(0, 50))], b"")
     with antiphon.connect(nodes.servers) as db:
-        make = db.create_topic if kind == "topic" else db.create_table
-        made: Any = make("out", shards=2, replicas=3)
-        goes_down(nodes)
-        options = options_for(nodes, **{kind: "out"})
-        commit_results(options, [write(options, 0, rows(0, 50))], b"")
         if kind == "topic":
-            assert sum(made.offsets(shard)[1] for shard in range(2)) >= 50
+            assert sum(db.topic("out").offsets(shard)[1] for shard in range(2)) >= 50
         else:
-            assert len(list(made.scan())) == 50
-        assert ensembles(cluster, STAGED_TOPIC, table=False) == {(0, 1, 2)}
-        assert ensembles(cluster, EPOCHS_TABLE, table=True) == {(0, 1, 2)}
-        nodes.start(DOWN)
-        for topic, table in ((STAGED_TOPIC, False), (EPOCHS_TABLE, True)):
-            for shard in cluster.topic(topic, table=table).shards:
-                nodes.until(partial(is_there, nodes, shard.shard_id))
-                nodes.all_settled(shard.shard_id)
+            assert len(list(db.table("out").scan())) == 50
+    assert ensembles(cluster, STAGED_TOPIC, table=False) == {(0, 1, 2)}
+    assert ensembles(cluster, EPOCHS_TABLE, table=True) == {(0, 1, 2)}
+    nodes.start(DOWN)
+    for topic in (STAGED_TOPIC, EPOCHS_TABLE):
+        for shard in cluster.topic(topic, table=topic == EPOCHS_TABLE).shards:
+            nodes.until(partial(has_replica, nodes, shard.shard_id))
+            nodes.all_settled(shard.shard_id)
+
+
+def has_replica(nodes: LiveNodes, shard_id: int) -> bool:
+    """Of the node that was down."""
+    return shard_id in nodes.nodes.nodes[DOWN].hosts
 
 
 def test_a_first_job_its_new_table_and_the_archive_do_too(nodes: LiveNodes, cluster: Cluster) -> None:

@@ -155,28 +155,33 @@ class RecoveredRowsWorkload(Workload):
         return False
 
     async def _have_sessions(self, number: int, process: "Process") -> None:
-        draw, count = process.random, 0
+        count = 0
         while not self.stopped:
+            count += 1
             db = await self.connected()
-            table: Any = db.table(self.name)
-            session = db.session(timeout_s=draw.choice(TIMEOUTS_S))
-            life, ends_s = KeptSession(session, process), self.now + draw.choice(LIVES_S)
-            session.when_lost(life.lost)
-            self.outcomes["leases"] += 1
-            while self.now < ends_s and not (self.stopped or session.is_lost):
-                count += 1
-                value, recoveries = b"lease-%d-%d" % (number, count), self._recoveries
-                shared = draw.random() < 0.3
-                key = draw.choice(KEYS).encode() if shared else OWN + value
-                put = table.put(key, value, session=session, timeout_s=PATIENCE_S)
-                if await self._acknowledged(value, put) and not shared:
-                    await self._look(table, life, key, recoveries)
-                await self.think(process, 2)
-            self.outcomes["leases-lost"] += session.is_lost
-            if draw.random() < 0.4:
-                life.is_over = True
-                await session.close()
+            await self._live(db, process, f"lease-{number}-{count}")
             await db.close()  # what is open is left to its time-out
+
+    async def _live(self, db: "AsyncClient", process: "Process", name: str) -> None:
+        draw, serial = process.random, 0
+        table: Any = db.table(self.name)
+        session = db.session(timeout_s=draw.choice(TIMEOUTS_S))
+        life, ends_s = KeptSession(session, process), self.now + draw.choice(LIVES_S)
+        session.when_lost(life.lost)
+        self.outcomes["leases"] += 1
+        while not self.stopped and self.now < ends_s and not session.is_lost:
+            serial += 1
+            value, recoveries = f"{name}-{serial}".encode(), self._recoveries
+            shared = draw.random() < 0.3
+            key = draw.choice(KEYS).encode() if shared else OWN + value
+            put = table.put(key, value, session=session, timeout_s=PATIENCE_S)
+            if await self._acknowledged(value, put) and not shared:
+                await self._look(table, life, key, recoveries)
+            await self.think(process, 2)
+        self.outcomes["leases-lost"] += session.is_lost
+        if draw.random() < 0.4:
+            life.is_over = True
+            await session.close()
 
     async def _look(self, table: Any, life: KeptSession, key: bytes, recoveries: int) -> None:
         """The row was acknowledged after so many recoveries."""
