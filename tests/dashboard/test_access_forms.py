@@ -207,7 +207,7 @@ async def test_quotas_are_set_changed_and_removed() -> None:
         await gateway.administer(AlterQuota(Quota("ann", connections=3.0)))
         await eventually(lambda: bool(gateway.access.quotas))
         plan = await planned("set_quota", user=" ann", producer_byte_rate="1000", request_percentage="12.5")
-        assert "The quota of user 'ann', at each node: producer_byte_rate: none → 1000" in told(plan)
+        assert "The quota of user 'ann', at each node: producer_byte_rate: none → 1,000" in told(plan)
         assert "connections" not in told(plan), "what is not filled in stays"
         await carried("set_quota", plan)
         ann = Quota("ann", producer_byte_rate=1000, request_percentage=12.5, connections=3)
@@ -226,7 +226,7 @@ async def test_quotas_are_set_changed_and_removed() -> None:
         assert 'name="producer_byte_rate" value="1000"' in form.text
         assert 'name="connection_creation_rate"' not in form.text, "a user cannot have it"
         plan = await planned("set_quota", **link | {"producer_byte_rate": "", "connections": "4"})
-        assert "producer_byte_rate: 1000 → none" in told(plan)
+        assert "producer_byte_rate: 1,000 → none" in told(plan)
         assert "connections: 3 → 4" in told(plan)
         assert "request_percentage" not in told(plan)
         await gateway.administer(AlterQuota(Quota("ann", consumer_byte_rate=7.0)))  # meanwhile, by another
@@ -394,3 +394,11 @@ def test_forms_ask_for_what_the_api_takes() -> None:
     assert names("remove_quota", {}) == whose
     assert names("set_quota", {}) == whose | set(LIMITS)
     assert set(OF_LIMITS) == set(LIMITS)
+
+
+@in_virtual_time
+async def test_an_operation_that_there_is_not_is_never_taken_for_all_of_them() -> None:
+    async with served(1):
+        for asked, selected in (("write", "write"), ("READ", "read"), ("", "read"), ("most", "read")):
+            form = await page(f"/ui/actions/add_access_entry?principal=User%3Aann&operation={asked}")
+            assert re.findall(r'<option value="(\w+)" selected>[A-Z]', form.text) == [selected]

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import pytest
 
@@ -274,6 +275,9 @@ def test_pictures(browser: Any, base: str, cluster: Cluster) -> None:
     load = threading.Thread(target=write_until, args=(over, cluster.servers))
     load.start()
     try:
+        with antiphon.connect(cluster.servers) as db:
+            db.run(db.aio.administer(AlterUser("ann", credentials("secret"))))
+            db.run(db.aio.administer(AlterQuota(Quota("ann", producer_byte_rate=1e6, connections=20.0))))
         cluster.nodes[2].kill()
         cluster.nodes[2].start()
         pictures(browser, base)
@@ -298,29 +302,45 @@ def write_until(over: threading.Event, servers: str) -> None:
                     aircraft.put(f"N{14000 + turn % 90}", json.dumps({"at": "IAH", "flight": turn}))
 
 
+NEW_TOPIC = {"name": "arrivals", "shards": 3, "config": "retention.ms=604800000"}
+NEW_ENTRY = {"principal": "User:ann", "operation": "read", "name": "flights"}
+NEW_LIMITS = {"user": "ann", "producer_byte_rate": 2_000_000, "request_percentage": 25}
+
+
+class Picture(NamedTuple):
+    """One picture of docs/dashboard.md. `is_plan`: of what the page's form comes to."""
+
+    name: str
+    path: str
+    size: tuple[int, int]
+    scheme: str = "light"
+    wait_s: float = 0.5
+    is_plan: bool = False
+
+
+PICTURES = (
+    Picture("overview", "/", (1280, 980), "dark", 30.0),
+    Picture("records", "/ui/topics/flights/records?shard=1", (1280, 700)),
+    Picture("phone", "/", PHONE, wait_s=8.0),
+    Picture("topic", f"/ui/actions/create_topic?{urlencode(NEW_TOPIC)}", (900, 800)),
+    Picture("plan", f"/ui/actions/create_topic?{urlencode(NEW_TOPIC)}", (1280, 520), is_plan=True),
+    Picture("user", "/ui/actions/add_user?user=bob", (900, 540), is_plan=True),
+    Picture("entry", f"/ui/actions/add_access_entry?{urlencode(NEW_ENTRY)}", (900, 860), "dark"),
+    Picture("quota", f"/ui/actions/set_quota?{urlencode(NEW_LIMITS)}", (900, 420), is_plan=True),
+)
+
+
 def pictures(browser: Any, base: str) -> None:
     from PIL import Image
-
-    for name, path, size, scheme, wait_s in (
-        ("dashboard-overview", "/", (1280, 980), "dark", 30.0),
-        ("dashboard-records", "/ui/topics/flights/records?shard=1", (1280, 700), "light", 0.5),
-        ("dashboard-phone", "/", PHONE, "light", 8.0),
-        ("dashboard-plan", "", (1280, 520), "light", 0.5),
-    ):
-        looks(browser, size, scheme)
-        if path:
-            browser.get(base + path)
-        else:
-            plan_a_topic(browser, base)
-        time.sleep(wait_s)
-        Image.open(BytesIO(browser.get_screenshot_as_png())).quantize(128).save(
-            Path(SHOTS) / f"{name}.png", optimize=True
-        )
-
-
-def plan_a_topic(browser: Any, base: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    browser.get(base + "/ui/actions/create_topic?name=arrivals&shards=3&config=retention.ms%3D604800000")
-    browser.find_element("css selector", "button.main").send_keys(Keys.ENTER)
-    until(browser, "document.querySelector('.plan')")
+    for one in PICTURES:
+        looks(browser, one.size, one.scheme)
+        browser.get(base + one.path)
+        if one.is_plan:
+            browser.find_element("css selector", "button.main").send_keys(Keys.ENTER)
+            until(browser, "document.querySelector('.plan')")
+        time.sleep(one.wait_s)
+        Image.open(BytesIO(browser.get_screenshot_as_png())).quantize(128).save(
+            Path(SHOTS) / f"dashboard-{one.name}.png", optimize=True
+        )

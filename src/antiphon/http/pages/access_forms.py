@@ -67,7 +67,7 @@ def _entry_fields(given: Mapping[str, str]) -> list[Field]:
             given.get("permission", ""),
             tuple((each.value, each.value) for each in Permission),
         ),
-        Field("operation", "choice", "", given.get("operation", Operation.READ.value), tuple(operations)),
+        Field("operation", "choice", "", _known(given.get("operation", "")), tuple(operations)),
         Field("resource", "choice", "on what", given.get("resource", ""), tuple(resources)),
         Field(
             "name", "text", f"of the resource; {ANY}: all of them; empty: the cluster", given.get("name", "")
@@ -77,6 +77,11 @@ def _entry_fields(given: Mapping[str, str]) -> list[Field]:
             "host", "text", f"the address that they come from; {ANY}: from everywhere", given.get("host", ANY)
         ),
     ]
+
+
+def _known(operation: str) -> str:
+    """What a link says, if there is such an operation. A browser would take the first of the list: everything."""
+    return operation if operation in {each.value for each in Operation} else Operation.READ.value
 
 
 def _fixed_entry(given: Mapping[str, str]) -> list[Field]:

@@ -221,7 +221,10 @@ def of_quota(facts: Facts, _asked: object, body: QuotaBody) -> Told:
 
 
 def _limit(limit: float | None) -> str:
-    return "none" if limit is None else plain(limit)
+    """With commas between thousands, as in other sentences: a plan's are escaped, which narrow spaces would show."""
+    if limit is None:
+        return "none"
+    return f"{int(limit):,}" if limit == int(limit) else plain(limit)
 
 
 # -- words --------------------------------------------------------------------------------------------------------
