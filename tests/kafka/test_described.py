@@ -234,7 +234,7 @@ async def test_groups_have_the_settings_of_the_node() -> None:
 
         found = await described(None)
         assert {name: told for name, told in found.items() if name.startswith("consumer.")} == {
-            "consumer.heartbeat.interval.ms": ("5000", SOURCE_DEFAULT, True),
-            "consumer.session.timeout.ms": ("30000", SOURCE_BROKER, True),
+            "consumer.heartbeat.interval.ms": ("5000", SOURCE_DEFAULT, False),
+            "consumer.session.timeout.ms": ("30000", SOURCE_BROKER, False),
         }
         assert list(await described(["consumer.session.timeout.ms"])) == ["consumer.session.timeout.ms"]

@@ -112,6 +112,10 @@ def test_an_append_in_the_middle_of_a_step_stops_the_replica_and_writes_nothing(
     host, answers = shard.leader, list[Any]()
 
     class Table:
+        @property
+        def evaluator(self) -> "Table":
+            return self
+
         def committed(self, _high_watermark: int) -> None:
             end = host.log.log_end
             host.driver.stage(

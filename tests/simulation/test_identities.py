@@ -66,6 +66,7 @@ def test_with_other_users_and_their_quotas() -> None:
     sound_until(reached, "oxia", 100, **{**WORLD, "principals": 1, "tenants": 1, "fault_ms": 3_000})
 
 
+@pytest.mark.slow
 def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 

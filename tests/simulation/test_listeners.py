@@ -31,6 +31,7 @@ def test_promises_are_kept(profile: str) -> None:
     assert done["fetched"] >= done["produced"] // 2
 
 
+@pytest.mark.slow
 def test_an_installation_without_the_dashboard_is_no_broken_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "antiphon.http.pages.app", None)  # as if its libraries were missing
     monkeypatch.setattr("antiphon.simulation.cluster.workloads.http.HAS_DASHBOARD", False)
@@ -39,6 +40,7 @@ def test_an_installation_without_the_dashboard_is_no_broken_promise(monkeypatch:
     sound_until(reached, "oxia", 5, **{**SHORT, **PACE, "http_clients": 1, "api_clients": 2})
 
 
+@pytest.mark.slow
 def test_an_installation_without_kernels_is_no_broken_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.records.intake.find_spec", lambda _: None)  # as if numba were missing
     monkeypatch.setattr("antiphon.simulation.cluster.workloads.kafka_workload.HAS_KERNELS", False)

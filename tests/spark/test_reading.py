@@ -247,7 +247,7 @@ def test_too_little_waits(server: NativeServer, source: Source) -> None:
     (shard,) = server.create("t")
     fill(shard, 4)
     reader = source.stream(
-        topic="t", startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="300ms"
+        topic="t", startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="60s"
     )
     start, found = moved(reader, reader.initialOffset())
     assert found == values(range(4))  # the first batch of a run waits for nothing

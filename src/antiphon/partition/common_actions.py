@@ -80,6 +80,7 @@ class CommonActions:
         """The replica leads no more, or stopped."""
         if self._state.traces is not None:
             self._state.traces.give_up("the replica leads no more, or stopped")
+        self.folds.forget()
         self._clients.fail_all(self._state.not_leader())
 
     def stopped(self, error: Exception, *, needs_leader: bool) -> None:

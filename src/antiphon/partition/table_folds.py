@@ -74,14 +74,14 @@ class TableFolds:
         """What was committed from here on is not, and goes from the log."""
         self._target = min(self._target, from_offset)
         if self._end > from_offset:
-            self._forget()
+            self.forget()
 
     def _piece(self) -> None:
         """A turn of the event loop, as it was asked for."""
         self._turn_asked = False
         state = self._state
         if state.closed or state.failed is not None:
-            self._forget()
+            self.forget()
         elif self.is_behind:
             self._driver.call(self._go_on)
 
@@ -97,7 +97,7 @@ class TableFolds:
         began_s = system.monotonic_s()
         table = self._state.require_table()
         if self._store is not table.state:
-            self._forget()
+            self.forget()
         steps = self._steps
         if steps is None:
             steps = self._steps = self._begin(table)
@@ -107,7 +107,8 @@ class TableFolds:
             self._steps = None
             self.is_behind = self._target > self._end
             self._state.services.metrics.apply_latency.observe(self._took_s)
-            self._told(Commit(self._end), self._spans)
+            spans, self._spans = self._spans, ()
+            self._told(Commit(self._end), spans)
 
     def _begin(self, table: "TableShard") -> "FoldSteps":
         state, traces = self._state, self._state.traces
@@ -117,7 +118,11 @@ class TableFolds:
         behind = self._end - table.state.applied_offset
         return table.folding(self._end, max(state.services.turn.pieces.operations, behind // STEPS))
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """What is under way begins anew, or is nobody's any more: the replica has stopped."""
         if self._steps is not None:
             self._steps.close()
             self._steps = None
+        for span in self._spans:
+            span.end("given up: the table is another one, or what was committed is not")
+        self._spans = ()

@@ -39,7 +39,7 @@ class _Claim(NamedTuple):
     data: bytes
 
 
-@workload("kafka_conditions", 52, Drawn(seldom(0.15, 3)), logs_in=False)
+@workload("kafka_conditions", 47, Drawn(seldom(0.15, 3)), logs_in=False)
 class ConditionalWriters(KafkaWorkload):
     """Writers that append at the offset which they take for the next one, by the base offset of the batch or by a header of
     some of its records; half of them are idempotent, some appends have no condition, some batches are compressed. What is

@@ -81,7 +81,7 @@ class RecoveredFold(ShardSessions):
 
 @workload(
     "recovered_putters",
-    49,
+    48,
     Drawn(
         lambda draw, world: draw.choice((0, 2)) * int(world["most_replicas_gone_weight"] > 0), "recoveries", 2
     ),
