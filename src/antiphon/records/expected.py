@@ -14,6 +14,7 @@ from antiphon.errors import CorruptBatchError, DecompressedTooLargeError, Invali
 from antiphon.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_batch
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, MissingCodecError
 from antiphon.records.decode import plain_records
+from antiphon.records.intake import wrong_record
 from antiphon.records.varint import take_varint
 
 NAME: Final = b"antiphon.expected.offset"
@@ -53,7 +54,7 @@ def expected_offset_of(
         if expected is None:
             expected = offset - place
         if expected < 0 or expected != offset - place:
-            raise _wrong(
+            raise wrong_record(
                 place,
                 f"it expects offset {offset}, and the batch would have to begin at {offset - place}"
                 + (f", not at {expected} as for a record before it" if expected >= 0 else ""),
@@ -85,16 +86,16 @@ def _conditions(records: Buffer, count: int) -> Iterator[tuple[int, int]]:
             length, at = take_varint(view, at)
             end = at + length
             if length < 0 or end > len(view):
-                raise _wrong(place, "its length is impossible")
+                raise wrong_record(place, "its length is impossible")
             found = _named(view[at:end])
         except IndexError as error:
-            raise _wrong(place, "its fields do not fill it, or reach beyond it") from error
+            raise wrong_record(place, "its fields do not fill it, or reach beyond it") from error
         at = end
         if len(found) > 1:
-            raise _wrong(place, f"it has the header {NAME.decode()} {len(found)} times")
+            raise wrong_record(place, f"it has the header {NAME.decode()} {len(found)} times")
         if found:
             if not _OFFSET.fullmatch(found[0]):
-                raise _wrong(place, f"its header {NAME.decode()} must be an offset in decimal digits")
+                raise wrong_record(place, f"its header {NAME.decode()} must be an offset in decimal digits")
             yield place, int(found[0])
 
 
@@ -122,7 +123,3 @@ def _taken(record: memoryview, at: int) -> tuple[memoryview, int]:
     if end > len(record):
         raise IndexError(end)
     return record[at:end], end
-
-
-def _wrong(record: int, reason: str) -> InvalidRecordError:
-    return InvalidRecordError(f"record {record} of the batch: {reason}", record=record, reason=reason)

@@ -234,7 +234,7 @@ class RecordWalker:
             found = kernel.walk_records(address, len(kept), header.record_count)
             if found:
                 record, wrong = found >> kernel.WRONG_BITS, found & (1 << kernel.WRONG_BITS) - 1
-                raise _wrong(record, _PROBLEMS[wrong])
+                raise wrong_record(record, _PROBLEMS[wrong])
             return records
         except MissingCodecError as error:
             if rules.needs_keys:
@@ -252,7 +252,7 @@ def _check_keys(records: bytes, count: int) -> None:
     """Refuse records without a key. Where records are not as they should be, what walks them next says so."""
     places = without_key(records, count, _NAMED)
     if len(places) == 1:
-        raise _wrong(places[0], NO_KEY)
+        raise wrong_record(places[0], NO_KEY)
     if places:
         many = f"{len(places)} records" if len(places) < _NAMED else f"{_NAMED} records or more"
         raise InvalidRecordError(
@@ -263,7 +263,8 @@ def _check_keys(records: bytes, count: int) -> None:
         )
 
 
-def _wrong(record: int, reason: str) -> InvalidRecordError:
+def wrong_record(record: int, reason: str) -> InvalidRecordError:
+    """`record`: its place in the batch."""
     return InvalidRecordError(f"record {record} of the batch: {reason}", record=record, reason=reason)
 
 
@@ -285,14 +286,14 @@ def _walk_decoded(header: BatchHeader, records: Buffer) -> None:
     try:
         for record in load_batch_class()(head + bytes(records)):
             if record.offset != at:
-                raise _wrong(at, _PROBLEMS[3])
+                raise wrong_record(at, _PROBLEMS[3])
             append(at, record.timestamp, record.key, record.value, record.headers)
             at += 1
     except AntiphonError:
         raise
     except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
         _look_closely(header, records)
-        raise _wrong(min(at, header.record_count - 1), f"it cannot be decoded: {error}") from error
+        raise wrong_record(min(at, header.record_count - 1), f"it cannot be decoded: {error}") from error
     if builder.build()[HEADER_BYTES + RECORD_BYTES_MIN :] != records:
         _look_closely(header, records)
 
@@ -302,4 +303,4 @@ def _look_closely(header: BatchHeader, records: Buffer) -> None:
     found = walk_plainly(records, header.record_count)
     if found is not None:
         record, wrong = found
-        raise _wrong(record, _PROBLEMS[wrong])
+        raise wrong_record(record, _PROBLEMS[wrong])
