@@ -28,20 +28,15 @@ from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import FailingNodes
 from tests.kafka.raw import listening, produce
 from tests.node import in_process
+from tests.recorded_spans import recorded_spans
 
 PARENT = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 
 
 @pytest.fixture
 def exporter() -> Iterator[InMemorySpanExporter]:
-    found = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(found))
-    tracing.install(provider)
-    try:
+    with recorded_spans() as found:
         yield found
-    finally:
-        tracing.install(None)
 
 
 async def spans_of(exporter: InMemorySpanExporter, root: str) -> dict[str, list[Any]]:

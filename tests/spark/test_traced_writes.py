@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import antiphon
-from antiphon import tracing
 from antiphon.spark.write.sink import BatchSink
+from tests.recorded_spans import recorded_spans
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 from tests.spark.test_sink_nodes import options_for, rows
 
@@ -22,14 +20,8 @@ SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", Bina
 
 @pytest.fixture
 def exporter() -> Iterator[InMemorySpanExporter]:
-    found = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(found))
-    tracing.install(provider)
-    try:
+    with recorded_spans() as found:
         yield found
-    finally:
-        tracing.install(None)
 
 
 @pytest.fixture
