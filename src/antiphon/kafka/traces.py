@@ -3,6 +3,7 @@
 Nothing is put into records here, and compressed batches are not unpacked for it.
 """
 
+from itertools import islice
 from typing import Final
 
 from antiphon import tracing
@@ -11,6 +12,7 @@ from antiphon.gateway.answers import awaited
 from antiphon.gateway.interface import Gateway
 from antiphon.model.results import AppendResult
 from antiphon.records.batch import HEADER_BYTES, Buffer, read_header
+from antiphon.records.headers import headers_of
 from antiphon.records.varint import take_varint
 
 NAME: Final = tracing.TRACEPARENT.encode()
@@ -24,21 +26,10 @@ def trace_in(records: Buffer) -> str | None:
         if read_header(records).codec:
             return None
         view = memoryview(records)
-        _, at = take_varint(view, HEADER_BYTES)
-        at += 1  # attributes
-        for _ in range(2):  # timestamp and offset
-            _, at = take_varint(view, at)
-        for _ in range(2):  # key and value
-            size, at = take_varint(view, at)
-            at += size
-        count, at = take_varint(view, at)
-        for _ in range(min(count, HEADERS_MAX)):
-            size, at = take_varint(view, at)
-            name, at = bytes(view[at : at + min(size, len(NAME) + 1)]), at + size
-            size, at = take_varint(view, at)
-            if name == NAME and size == TEXT_BYTES and at + size <= len(view):
-                return bytes(view[at : at + size]).decode("ascii")
-            at += size
+        length, at = take_varint(view, HEADER_BYTES)
+        for name, value in islice(headers_of(view[at : at + length]), HEADERS_MAX):
+            if len(name) == len(NAME) and bytes(name) == NAME and len(value) == TEXT_BYTES:
+                return bytes(value).decode("ascii")
     except (IndexError, UnicodeDecodeError, AntiphonError):
         return None
     return None

@@ -14,6 +14,7 @@ from antiphon.errors import CorruptBatchError, DecompressedTooLargeError, Invali
 from antiphon.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_batch
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, MissingCodecError
 from antiphon.records.decode import plain_records
+from antiphon.records.headers import headers_of
 from antiphon.records.intake import wrong_record
 from antiphon.records.varint import take_varint
 
@@ -87,7 +88,7 @@ def _conditions(records: Buffer, count: int) -> Iterator[tuple[int, int]]:
             end = at + length
             if length < 0 or end > len(view):
                 raise wrong_record(place, "its length is impossible")
-            found = _named(view[at:end])
+            found = [bytes(value) for name, value in headers_of(view[at:end]) if _is_ours(name)]
         except IndexError as error:
             raise wrong_record(place, "its fields do not fill it, or reach beyond it") from error
         at = end
@@ -99,27 +100,5 @@ def _conditions(records: Buffer, count: int) -> Iterator[tuple[int, int]]:
             yield place, int(found[0])
 
 
-def _named(record: memoryview) -> list[bytes]:
-    """The values of a record's headers of that name."""
-    at = 1  # attributes
-    for _ in range(2):  # timestamp and offset
-        _, at = take_varint(record, at)
-    for _ in range(2):  # key and value
-        _, at = _taken(record, at)
-    count, at = take_varint(record, at)
-    found = []
-    for _ in range(count):
-        name, at = _taken(record, at)
-        value, at = _taken(record, at)
-        if len(name) == len(NAME) and bytes(name) == NAME:
-            found.append(bytes(value))
-    return found
-
-
-def _taken(record: memoryview, at: int) -> tuple[memoryview, int]:
-    """Bytes that have their length in front, and where they end; null is empty here."""
-    size, at = take_varint(record, at)
-    end = at + max(0, size)
-    if end > len(record):
-        raise IndexError(end)
-    return record[at:end], end
+def _is_ours(name: memoryview) -> bool:
+    return len(name) == len(NAME) and bytes(name) == NAME
