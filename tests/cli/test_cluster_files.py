@@ -116,6 +116,7 @@ def test_port_in_use_names_port_listener_and_option_and_frees_the_others(tmp_pat
 def test_any_free_port_is_one_that_no_outgoing_connection_gets(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.delenv(free_ports.SHARE, raising=False)
     outgoing_from = int(free_ports.RANGE.read_text().split()[0])
     with socket.socket() as listener, socket.socket() as other:
         free_ports.bind_free(listener, "127.0.0.1")
@@ -127,6 +128,21 @@ def test_any_free_port_is_one_that_no_outgoing_connection_gets(
         monkeypatch.setattr(free_ports, "RANGE", tmp_path / "range")
         free_ports.bind_free(other, "127.0.0.1")  # the only port there is taken: the kernel's choice
         assert other.getsockname()[1] != port
+
+
+def test_programs_side_by_side_draw_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = [free_ports.share_of(range(100, 110), f"{number}/3") for number in range(3)]
+    assert shares == [range(100, 103), range(103, 106), range(106, 109)]
+    assert free_ports.share_of(range(100, 90), "0/1") == range(0)
+    for wrong in ("3/3", "0/0", "a/b", "1", "-1/2"):
+        with pytest.raises(InvalidRequestError, match="ANTIPHON_PORT_SHARE"):
+            free_ports.share_of(range(10), wrong)
+    monkeypatch.setenv("ANTIPHON_PORT_SHARE", "999/1000")
+    with socket.socket() as listener:
+        free_ports.bind_free(listener, "127.0.0.1")
+        end = int(free_ports.RANGE.read_text().split()[0])
+        share = free_ports.share_of(range(free_ports.LOWEST, end), "999/1000")
+        assert listener.getsockname()[1] in share
 
 
 def test_port_out_of_range_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 It imports nothing but pytest before a test asks for the cluster.
 """
 
+import os
 import re
 import secrets
 from typing import TYPE_CHECKING
@@ -22,6 +23,14 @@ _CLUSTER: "pytest.StashKey[Cluster]" = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`antiphon_nodes` in pytest's configuration."""
     parser.addini(NODES_OPTION, "how many nodes the fixture antiphon_cluster starts", default="3")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes of pytest-xdist do not take each other's ports while nodes are down; see `antiphon.tools.free_ports`."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        number = worker["workerid"].removeprefix("gw")
+        os.environ.setdefault("ANTIPHON_PORT_SHARE", f"{number}/{worker['workercount']}")
 
 
 @pytest.hookimpl(tryfirst=True)
