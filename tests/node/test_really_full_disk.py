@@ -88,8 +88,11 @@ def refused(cluster: Processes, topic: int) -> bool:
 
 @pytest.mark.parametrize(
     ("reserve", "restarts"),
-    [(RESERVE, False), (RESERVE, True), (0, False)],
-    ids=["runs", "restarts", "no reserve"],
+    [
+        pytest.param(RESERVE, False, marks=pytest.mark.slow, id="runs"),
+        pytest.param(RESERVE, True, id="restarts"),
+        pytest.param(0, False, marks=pytest.mark.slow, id="no reserve"),
+    ],
 )
 def test_a_node_serves_reads_says_so_and_takes_writes_again_when_there_is_room(
     small_disk: Path, tmp_path: Path, reserve: int, restarts: bool

@@ -21,7 +21,9 @@ WORLD = {
 MUTANTS = mutants_of("access-", "quota-", quick=("access-ignores-deny", "quota-never-throttles"))
 
 
-@pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
+@pytest.mark.parametrize(
+    "profile", ["oxia", *(pytest.param(one, marks=pytest.mark.slow) for one in ("raft", "multi"))]
+)
 def test_rights_are_kept_while_they_change(profile: str) -> None:
     result = run_cluster(draw_options(10, profile, **WORLD))
     assert result.failure is None, words(result)
@@ -29,6 +31,7 @@ def test_rights_are_kept_while_they_change(profile: str) -> None:
         assert result.operations[outcome] > 3, (outcome, result.operations)
 
 
+@pytest.mark.slow
 def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 

@@ -22,7 +22,7 @@ WORLD = {
 REACHED = ("archived", "trimmed", "read-archived", "archive-waits", "archive-gone", *OUTCOMES)
 
 
-@pytest.mark.parametrize("profile", ["raft", "oxia"])
+@pytest.mark.parametrize("profile", ["oxia", pytest.param("raft", marks=pytest.mark.slow)])
 def test_consumers_read_the_archive_and_then_the_log(profile: str) -> None:
     sound_until(REACHED, profile, 100, **WORLD)
 

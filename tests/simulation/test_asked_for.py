@@ -31,7 +31,8 @@ def test_nodes_go_by_what_was_set(option: str, reached: tuple[str, ...], profile
     sound_until(reached, profile, 100, **{**WORLD, option: 2})
 
 
-@pytest.mark.parametrize("option", [SETTINGS[0], pytest.param(SUBSCRIPTIONS[0], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("option", [SETTINGS[0], SUBSCRIPTIONS[0]])
 def test_nothing_escapes_and_a_seed_stays_what_it_is(option: str) -> None:
     same_twice(draw_options(3, "oxia", **{**WORLD, option: 2, "fault_ms": 2_000}))
 

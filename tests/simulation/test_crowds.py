@@ -30,7 +30,8 @@ REACHED = (
 )
 
 
-@pytest.mark.parametrize("profile", ["oxia", pytest.param("tarantool", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["oxia", "tarantool"])
 def test_crowds_leave_room_for_others(profile: str) -> None:
     sound_until(REACHED, profile, 2, **WORLD)
 

@@ -38,11 +38,10 @@ def test_a_mutant_is_seen(name: str) -> None:
 @pytest.mark.parametrize(
     ("profile", "seed"),
     [
-        (
-            "multi",
-            510_916,
-        ),  # a node that knew nothing yet denied the table of transactions, and a client believed it
-        ("tarantool", 510_364),  # of two offsets of a group the later one was committed first, and stayed
+        # A node that knew nothing yet denied the table of transactions, and a client believed it.
+        ("multi", 510_916),
+        # Of two offsets of a group the later one was committed first, and stayed.
+        pytest.param("tarantool", 510_364, marks=pytest.mark.slow),
     ],
 )
 def test_what_seeds_have_found_is_mended(profile: str, seed: int) -> None:

@@ -54,13 +54,15 @@ def test_topics_are_planned_and_made_by_the_forms_of_the_dashboard() -> None:
     sound_until(reached, "oxia", 5, seeds=6, **{**SHORT, **PACE, "http_clients": 1, "api_clients": 2})
 
 
-@pytest.mark.parametrize(("profile", "seed"), [("oxia", 1), ("raft", 4), ("multi", 4)])
+@pytest.mark.parametrize(
+    ("profile", "seed"), [("oxia", 1), ("raft", 4), pytest.param("multi", 4, marks=pytest.mark.slow)]
+)
 def test_deleted_records_stay_away_and_all_others_stay(profile: str, seed: int) -> None:
     deletes = {"record_deleters": 3, "operations_per_s": 900}
     sound_until(("records-deleted", "read-below"), profile, seed, **{**SHORT, **PACE, **deletes})
 
 
-@pytest.mark.parametrize(("profile", "seed"), [("kip27", 2), ("raft", 1)])
+@pytest.mark.parametrize(("profile", "seed"), [pytest.param("kip27", 2, marks=pytest.mark.slow), ("raft", 1)])
 def test_what_is_too_old_goes_and_nothing_else(profile: str, seed: int) -> None:
     ages = {"retention_writers": 2, "operations_per_s": 300, "fault_ms": 3_000}
     done = sound_until(("aged-out", "aging-read"), profile, seed, **{**SHORT, **PACE, **ages})

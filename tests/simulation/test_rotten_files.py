@@ -75,7 +75,8 @@ def test_a_rotten_run_beside_a_rotten_manifest_is_rotten() -> None:
     [
         ("oxia", 404_356),  # the replica with the rot is moved away, and its removal never becomes durable
         ("fluvio", 403_491),  # rot in what a power failure leaves without an index
-        ("fluvio", 501_526),  # the flipped bit makes the term in a file that nobody believes a lower one
+        # The flipped bit makes the term in a file that nobody believes a lower one.
+        pytest.param("fluvio", 501_526, marks=pytest.mark.slow),
     ],
 )
 def test_rot_that_cannot_matter_or_cannot_be_told_breaks_nothing(profile: str, seed: int) -> None:
@@ -87,11 +88,10 @@ def test_rot_that_cannot_matter_or_cannot_be_told_breaks_nothing(profile: str, s
     ("profile", "seed"),
     [
         ("raft", 500_236),  # a leader with rot in its store sent that to a follower, as a snapshot
-        ("kip27", 500_330),  # so there were two, and the shard could do without neither of them
-        (
-            "kip27",
-            501_130,
-        ),  # of two replicas one waited for ever, though its own log could make the store anew
+        # So there were two, and the shard could do without neither of them.
+        pytest.param("kip27", 500_330, marks=pytest.mark.slow),
+        # Of two replicas one waited for ever, though its own log could make the store anew.
+        ("kip27", 501_130),
     ],
 )
 def test_rot_is_not_passed_on_and_is_mended(profile: str, seed: int) -> None:

@@ -12,7 +12,7 @@ from tests.simulation.told import same_twice, sound_until
     ("world", "profile", "seed"),
     [
         ("lone-voter-keeps-members", "oxia", 2),
-        ("lone-voter-keeps-members", "raft", 10),
+        pytest.param("lone-voter-keeps-members", "raft", 10, marks=pytest.mark.slow),
         ("old-replica-stays", "oxia", 3),
         ("lone-voter-keeps-members", "fluvio", 5),
     ],
@@ -31,7 +31,7 @@ def test_where_nothing_is_lost_the_operator_is_refused() -> None:
     assert result.events.get("refused", 0) > 0
 
 
-@pytest.mark.parametrize("profile", ["oxia", "raft"])
+@pytest.mark.parametrize("profile", ["raft", pytest.param("oxia", marks=pytest.mark.slow)])
 def test_a_table_is_what_the_log_that_is_left_comes_to(profile: str) -> None:
     """Rows that were acknowledged are lost, and no others; who had a session goes on with it, or is told."""
     world = CLUSTER_MUTANTS["versions-of-the-last-change"].options

@@ -31,11 +31,14 @@ REACHED = (
 )
 
 
-@pytest.mark.parametrize("profile", ["raft", pytest.param("kip27", marks=pytest.mark.slow), "multi"])
+@pytest.mark.parametrize(
+    "profile", ["raft", *(pytest.param(one, marks=pytest.mark.slow) for one in ("kip27", "multi"))]
+)
 def test_users_are_bounded_each_for_himself(profile: str) -> None:
     sound_until(REACHED, profile, 100, **WORLD)
 
 
+@pytest.mark.slow
 def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 

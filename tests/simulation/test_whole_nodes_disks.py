@@ -84,7 +84,7 @@ def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobod
     assert result.failure is None, words(result)
 
 
-@pytest.mark.parametrize(("profile", "seed"), [("oxia", 8), ("raft", 25)])
+@pytest.mark.parametrize(("profile", "seed"), [("oxia", 8), ("raft", 47)])
 def test_a_watch_that_is_behind_what_was_trimmed_goes_on_behind_it(profile: str, seed: int) -> None:
     changes: dict[str, Any] = {
         "watches": True,

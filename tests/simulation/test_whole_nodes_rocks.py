@@ -27,7 +27,8 @@ FAULTS = {
 CRASHES = {"power_weight": 4, "kill_weight": 2, "trim_weight": 2}
 
 
-@pytest.mark.parametrize("profile", ["oxia", pytest.param("raft", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["oxia", "raft"])
 def test_a_seed_with_rocksdb_keeps_all_promises_and_is_the_same_run_twice(profile: str) -> None:
     options = draw_options(3, profile, **FAULTS, **CRASHES)
     first = run_cluster(options)

@@ -133,7 +133,6 @@ BACKUP_MUTANTS: Final = (
         "a restored log that was trimmed knows nothing of producers before its start",
         (Edit(ShardFiles, "open_log", "self._producers(saved)", "ProducerState()"),),
         options=_WHOLE_TRIMMED,
-        quick=True,
     ),
     ClusterMutant(
         "restored-store-not-filled",
@@ -147,14 +146,12 @@ BACKUP_MUTANTS: Final = (
         "a restore ends before everything is on the disk",
         (Edit(restore_cluster, "restore_cluster", "disk.sync_all()", "pass"),),
         options=WHOLE,
-        quick=True,
     ),
     ClusterMutant(
         "restored-ids-used-again",
         "a restored cluster counts shards, topics and producers from the beginning",
         (Edit(restore_cluster, "_found_cluster", "state.counters.items()", "dict[str, int]().items()"),),
         options=WHOLE,
-        quick=True,
     ),
     ClusterMutant(
         "hold-lets-writes-in",

@@ -114,7 +114,6 @@ RECOVERY_MUTANTS: Final = (
         ),
         profile="raft",
         options=_RECOVERIES,
-        quick=True,
     ),
     ClusterMutant(
         "removed-store-is-used",
