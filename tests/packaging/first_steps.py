@@ -32,7 +32,7 @@ class Shell:
             text=True,
             cwd=self._folder,
             env=self.environment,
-            timeout=120,
+            timeout=300,  # for a machine with other work
             check=False,
         )
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"

@@ -13,7 +13,7 @@ from tests.packaging.extras import INSTALLATIONS, Installation, cannot_import
 from tests.packaging.first_steps import Shell, take_first_steps
 from tests.release.run import NOT_FOR_USERS
 
-pytestmark = [pytest.mark.slow, pytest.mark.packaging, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.packaging, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOR_USERS = set(PROJECT["optional-dependencies"]) - set(NOT_FOR_USERS)
@@ -36,7 +36,7 @@ def test_first_steps_with_the_base_dependencies_alone(base: Path, tmp_path: Path
 def test_the_simulator_keeps_its_promises_with_the_base_dependencies_alone(
     base: Path, tmp_path: Path
 ) -> None:
-    said = Shell(base, tmp_path).run("antiphon", "simulate", "--seeds", "16", "--jobs", "2", "--no-shrink")
+    said = Shell(base, tmp_path).run("antiphon", "simulate", "--seeds", "8", "--jobs", "2", "--no-shrink")
     assert "every promise kept" in said
 
 

@@ -1,5 +1,8 @@
 """Runs jobs one after the other or on several processes, and gives their results in the order of the jobs."""
 
+import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -24,11 +27,23 @@ def run_all(work: Callable[[J], A], jobs: Iterable[J], workers: int) -> Iterator
     if workers <= 1:
         yield from map(work, jobs)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=_end_with_parent) as pool:
         try:
             yield from pool.map(work, jobs)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Have this worker end when the process that started it has: it would wait for jobs for ever after a `kill -9`."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), name="watches-parent", daemon=True).start()
+
+
+def _end_after(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def until_failure(
