@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from antiphon.records.batch import Buffer
 
 RUN_BYTES_MAX: Final = 8 * 1024 * 1024
-PADDED_WRITE_MAX: Final = 128 * 1024  # larger writes are sped up by nothing but the disk
+PADDED_WRITE_MAX: Final = 32 * 1024  # larger ones gain nothing, and would have the disk write twice as much
 PADDING_MAX: Final = 1024 * 1024
 # Of a disk that is nearly full, what is left is for what has to be written.
 PADDED_FROM_FREE_BYTES: Final = 256 * 1024 * 1024
