@@ -95,7 +95,7 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-forgets-what-came-meanwhile",
         "what is committed while a large write is applied in turns waits for the next commit",
-        (Edit(TableFolds, "_step", "self.is_behind = self._target > self._end", "self.is_behind = False"),),
+        (Edit(TableFolds, "_step", "self.is_behind = self.target > self._end", "self.is_behind = False"),),
         options={**_LARGE, "fault_ms": 500, "putters": 8, "operations_per_s": 1_000},
         quick=True,
         first_seed=5,
