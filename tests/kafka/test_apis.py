@@ -12,7 +12,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.apis import APIS, Handlers, HotHandler, Routing, ServedApi
 from antiphon.kafka.features import CONDITIONAL_APPEND, SHARE, TRANSACTIONS
 from antiphon.kafka.framing import read_header
-from antiphon.kafka.handlers.metadata import served_versions
+from antiphon.kafka.handlers.metadata import OF_METRICS, served_versions
 from antiphon.kafka.messages import (
     admin,
     cluster,
@@ -24,7 +24,9 @@ from antiphon.kafka.messages import (
 )
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.schema import Message
+from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
+from antiphon.node.node_gateway import NodeGateway
 from tests.kafka.oracles import leaves
 from tests.kafka.raw import batch, fetch, listening, produce
 from tests.node.in_process import in_virtual_time
@@ -57,11 +59,30 @@ def test_what_has_no_row_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_api_versions_tells_of_every_row() -> None:
+async def test_api_versions_tells_of_every_row_and_of_metrics_while_somebody_wants_them() -> None:
+    async with listening() as (served, connect):
+        client = await connect()
+        for config, of_metrics in (({}, False), ({"metrics": "*"}, True), ({"metrics": None}, False)):
+            if config:
+                await served.first.gateway.administer(AlterSubscription("all", config))
+            answer = await client.ask(ApiVersionsRequest(), 18, 3)
+            told = [(found.api_key, found.min_version, found.max_version) for found in answer.api_keys]
+            assert told == [
+                (api.key, api.min_version, api.max_version)
+                for api in APIS.values()
+                if of_metrics or api.key not in OF_METRICS
+            ]
+
+
+@in_virtual_time
+async def test_a_node_that_knows_no_metadata_yet_tells_of_apis_for_metrics() -> None:
+    """It cannot say that nobody wants them, and its clients come back at once, and stay."""
     async with listening() as (_, connect):
-        answer = await (await connect()).ask(ApiVersionsRequest(), 18, 3)
-        told = [(found.api_key, found.min_version, found.max_version) for found in answer.api_keys]
-        assert told == [(api.key, api.min_version, api.max_version) for api in APIS.values()]
+        client = await connect()
+        with pytest.MonkeyPatch.context() as started:
+            started.setattr(NodeGateway, "metadata_version", -1)
+            answer = await client.ask(ApiVersionsRequest(), 18, 3)
+        assert {found.api_key for found in answer.api_keys} > OF_METRICS
 
 
 @in_virtual_time

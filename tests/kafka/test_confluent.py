@@ -403,8 +403,30 @@ def test_consumer_protocol_members_come_and_go(served: Served) -> None:
     assert admin.delete_consumer_groups([group])[group].result(10) is None
 
 
+def test_clients_have_nothing_to_say_while_nobody_wants_their_metrics(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where a node tells of the APIs for them, each client has a line in its log, by default: that it was given an id."""
+    served.create("quiet")
+    sender, reader = producer(served), consumer(served, "quiet-readers")
+    sender.produce("quiet", b"x")
+    assert sender.flush(10) == 0
+    reader.subscribe(["quiet"])
+    assert [message.value() for message in consume(reader, 1)] == [b"x"]
+    sender.poll(0.5)
+    sender.close()
+    reader.close()
+    told = [line for text in capfd.readouterr() for line in text.splitlines() if line.startswith("%")]
+    assert told == [], "%6|...|GETSUBSCRIPTIONS|... Telemetry client instance id changed from ..."
+
+
 def test_its_metrics_are_shown_and_gone_with_it(served: Served) -> None:
-    """Real clients push what the cluster's subscriptions want, by default, and say when they end."""
+    """Real clients push what the cluster's subscriptions want, by default, and say when they end.
+
+    One that was connected before there was a subscription hears of it when it connects again.
+    """
+    early = producer(served, **{"client.id": "told-early"})
+    early.list_topics(timeout=10)
     wanted: dict[str, str | None] = {
         "metrics": "org.apache.kafka.producer.",
         "interval.ms": "1000",
@@ -431,6 +453,11 @@ def test_its_metrics_are_shown_and_gone_with_it(served: Served) -> None:
     (made,) = [line for line in lines() if line.startswith(name)]
     assert float(made.rsplit(" ", 1)[1]) >= 1
     assert served.do(lambda: served.listener.clients.refusals) == 0
+    served.do(lambda: [connection.abort() for connection in list(served.listener._connections)])
+    while not any('client_id="told-early"' in line for line in lines()):
+        assert time.monotonic() < deadline, "nothing was pushed on the new connection"
+        early.poll(0.1)
+    early.close()
     told.close()
     while lines():
         assert time.monotonic() < deadline, "it said that it ends"

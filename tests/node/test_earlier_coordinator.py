@@ -1,4 +1,6 @@
-"""What a coordinator of an earlier version did not record of nodes is told to the next one."""
+"""Nodes of several versions: what a coordinator of an earlier one did not record of nodes is told to the next one, and who
+is not let in.
+"""
 
 import asyncio
 
@@ -7,12 +9,13 @@ import pytest
 
 from antiphon.coordination import coordinator, membership
 from antiphon.coordination.actions import Action
-from antiphon.coordination.cluster_records import FORMAT
+from antiphon.coordination.cluster_records import EXPECTED_FORMAT, FORMAT
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import InvalidRequestError
 from antiphon.model.cluster import Register
 from antiphon.model.metadata import NodeMeta
 from antiphon.model.node_settings import ALL_NODES, AlterNodeSettings
+from antiphon.model.requests import CreateTopic
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 
@@ -70,3 +73,22 @@ async def test_a_coordinator_of_an_earlier_version_is_told_once() -> None:
             await eventually(lambda: last in registered)
             await asyncio.sleep(5)  # some heartbeats
             assert sorted(registered) == [0, 1, 2]
+
+
+@in_virtual_time
+async def test_a_node_that_does_not_know_a_topics_setting_is_not_let_in() -> None:
+    """It holds no replica of `__cluster`, so no record stops it: it would get replicas, and lead them."""
+    async with cluster_of(4) as nodes:
+        gateway = nodes.nodes[0].gateway
+        config = {"expected.offset.header": "true"}
+        await gateway.create_topic(CreateTopic("c", shards=4, replicas=3, config=config))
+        await nodes.stop(3)
+        nodes.told_reads[3] = EXPECTED_FORMAT - 1
+        earlier = await nodes.start(3)
+        assert not await earlier.joined(5)
+        view = nodes.nodes[0].view
+        assert not view.nodes[3].alive
+        assert view.nodes[3].reads == FORMAT
+        await nodes.stop(3)
+        nodes.told_reads.clear()
+        assert await (await nodes.start(3)).joined(20)

@@ -9,16 +9,31 @@ from unittest.mock import patch
 
 import pytest
 
+from antiphon.errors import InvalidRequestError
 from antiphon.gateway.turns import Turns
+from antiphon.model.attributes import PutAttributed
 from antiphon.model.metadata import Kind
-from antiphon.model.requests import Delete, Put, TableGet, TableOp, TableWrite, TableWritten
+from antiphon.model.requests import (
+    Delete,
+    DeleteRange,
+    OpStatus,
+    Put,
+    TableGet,
+    TableOp,
+    TableWrite,
+    TableWritten,
+)
 from antiphon.node.node import Node
 from antiphon.partition import table_folds
 from antiphon.partition.multi_writer import MultiWriterPartition
 from antiphon.partition.partition import Partition
 from antiphon.partition.single_writer import SingleWriterPartition
+from antiphon.records.attributes import Attributes
 from antiphon.replication.actions import Commit, LostTail
 from antiphon.simulation.cluster.slow_turns import SlowTurns
+from antiphon.table.index_reads import scan_index
+from antiphon.table.merge import pack_id
+from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState, Merging
 from antiphon.table.state import TableState
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
@@ -55,6 +70,11 @@ async def written(node: Node, shard_id: int, *ops: TableOp) -> TableWritten:
 
 def applied(host: Partition) -> int:
     return host.state.require_table().state.applied_offset
+
+
+def origin_of(host: Partition) -> int:
+    assert isinstance(host, MultiWriterPartition)
+    return host.replica.origin
 
 
 def durable_end(host: Partition) -> int:
@@ -113,6 +133,139 @@ async def test_every_replica_merges_a_large_write_a_piece_in_each_turn() -> None
         assert answer.offset == 0
         assert turns.total == 3 * COUNT
         assert turns.most == PIECE
+
+
+def indexed(count: int = COUNT, secondary: bytes = b"s") -> tuple[TableOp, ...]:
+    said = Attributes("me", indexes=(("i", secondary),))
+    return tuple(PutAttributed(b"%05d" % number, b"v", said) for number in range(count))
+
+
+@in_virtual_time
+async def test_a_leader_makes_what_the_store_takes_of_attributes_a_piece_in_each_turn() -> None:
+    """Also what the indexes lose: of rows that are in the store, and of those that wait for their commit."""
+    async with a_table() as (_, node, others):
+        shard_id = others[0].shard_id
+        turns = PerTurn()
+        async with turns.watched(TableState, "add_effects", 1):
+            await written(node, shard_id, *indexed())
+            both = [
+                asyncio.ensure_future(written(node, shard_id, *indexed(secondary=one)))
+                for one in (b"t", b"u")
+            ]
+            await asyncio.gather(*both)
+            await eventually(lambda: all(applied(host) == 3 * COUNT for host in others))
+        assert turns.total == 9 * COUNT
+        assert turns.most == PIECE
+        for host in (node.hosts[shard_id], *others):
+            state = host.state.require_table().state
+            found, _ = scan_index(state, "i", (b"", b""), None, 1_000)
+            assert [(secondary, row.key) for secondary, row in found] == [
+                (b"u", op.key) for op in puts() if isinstance(op, Put)
+            ]
+
+
+@in_virtual_time
+async def test_a_table_that_every_replica_writes_judges_a_large_write_a_piece_in_each_turn() -> None:
+    async with a_table(MULTI) as (_, node, others):
+        turns = PerTurn()
+        async with turns.watched(MergingEvaluator, "_view", 0):
+            answer = await written(node, others[0].shard_id, *puts())
+        assert turns.total == COUNT
+        assert turns.most == PIECE
+        assert [result.version.id for result in answer.results if result.version] == [
+            pack_id(1, origin_of(node.hosts[others[0].shard_id]), place) for place in range(COUNT)
+        ]
+        await eventually(lambda: all(applied(host) == COUNT for host in others))
+
+
+@in_virtual_time
+async def test_a_range_in_such_a_table_is_judged_in_turns_too() -> None:
+    async with a_table(MULTI) as (_, node, others):
+        shard_id = others[0].shard_id
+        await written(node, shard_id, *puts())
+        turns = PerTurn()
+        async with turns.watched(Merging, "take", 0):
+            begun = node.turn.pieces.begun
+            await written(node, shard_id, DeleteRange(b"", b""))
+            assert node.turn.pieces.begun - begun >= COUNT // PIECE
+        await eventually(lambda: all(applied(host) == 2 * COUNT for host in others))
+        assert all(not host.state.require_table().state.scan(b"", b"", 10)[0] for host in others)
+
+
+@in_virtual_time
+async def test_what_is_written_meanwhile_is_next_in_its_order() -> None:
+    """Of one replica: each write is numbered as the entry that it becomes."""
+    async with a_table(MULTI) as (_, node, others):
+        shard_id = others[0].shard_id
+        node.turn.pieces = SlowTurns(1, Random(1))
+        large = asyncio.ensure_future(written(node, shard_id, *puts()))
+        await asyncio.sleep(0.01)
+        small = [
+            asyncio.ensure_future(written(node, shard_id, Put(b"00003", b"%d" % number))) for number in (1, 2)
+        ]
+        await asyncio.gather(large, *small)
+        ends = [(await one).offset for one in (large, *small)]
+        assert ends == [0, COUNT, COUNT + 1]
+        await eventually(lambda: all(applied(host) == COUNT + 2 for host in others))
+        for host in (node.hosts[shard_id], *others):
+            row = host.state.require_table().state.get(b"00003")
+            assert row is not None
+            assert row.value == b"2"
+
+
+@in_virtual_time
+async def test_what_others_write_is_merged_before_a_large_write_or_after_it_and_not_in_between() -> None:
+    async with a_table(MULTI) as (nodes, node, others):
+        shard_id, host = others[0].shard_id, node.hosts[others[0].shard_id]
+        other = nodes.nodes[others[0].services.node_id]
+        await written(other, shard_id, Put(b"00094", b"before"))
+        await eventually(lambda: applied(host) == 1)
+        row = host.state.require_table().state.get(b"00094")
+        assert row is not None
+        node.turn.pieces = SlowTurns(1, Random(1))
+        ops = (*puts(COUNT - 1), Put(b"00094", b"mine", row.version.id))
+        large = asyncio.ensure_future(written(node, shard_id, *ops))
+        await asyncio.sleep(0.01)
+        later = await written(other, shard_id, Put(b"00094", b"theirs"))
+        await eventually(lambda: durable_end(host) > 1)
+        assert applied(host) == 1, "it waits until the large write is in the log"
+        answer = (await large).results[-1]
+        assert answer.status == OpStatus.OK, "as when it began"
+        await eventually(lambda: all(applied(one) == COUNT + 2 for one in (host, *others)))
+        assert later.results[0].version is not None
+        assert {
+            one.state.require_table().state.get_many([b"00094"])[0].value  # type: ignore[union-attr]
+            for one in (host, *others)
+        } == {b"theirs"}
+
+
+@in_virtual_time
+async def test_large_writes_one_after_the_other_do_not_keep_out_what_others_write() -> None:
+    async with a_table(MULTI) as (nodes, node, others):
+        shard_id, host = others[0].shard_id, node.hosts[others[0].shard_id]
+        other = nodes.nodes[others[0].services.node_id]
+        node.turn.pieces = SlowTurns(1, Random(1))
+        large = [asyncio.ensure_future(written(node, shard_id, *puts())) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        await written(other, shard_id, *(Put(b"theirs-%d" % number, b"v") for number in range(PIECE)))
+        await eventually(lambda: durable_end(host) >= 2 * COUNT + PIECE)
+        assert applied(host) >= PIECE, "what was committed was merged before the second one was judged"
+        await asyncio.gather(*large)
+
+
+@in_virtual_time
+async def test_a_large_write_that_is_given_up_lets_the_merging_go_on() -> None:
+    async with a_table(MULTI) as (nodes, node, others):
+        shard_id, host = others[0].shard_id, node.hosts[others[0].shard_id]
+        other = nodes.nodes[others[0].services.node_id]
+        node.turn.pieces = SlowTurns(1, Random(1))
+        large = asyncio.ensure_future(written(node, shard_id, *puts(), Put(b"k" * (1 << 17), b"")))
+        await asyncio.sleep(0.01)
+        await written(other, shard_id, Put(b"theirs", b"v"))
+        with pytest.raises(InvalidRequestError, match="a key has at most"):
+            await large
+        await eventually(lambda: applied(host) == 1)
+        await written(node, shard_id, Put(b"next", b"v"))
 
 
 @pytest.mark.parametrize("config", [{}, MULTI], ids=["follower", "multi"])

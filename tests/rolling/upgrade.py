@@ -7,7 +7,8 @@ beside the present one. What is tried, in this order:
 
 1. Three nodes of the old version; native and Kafka clients, transactions, groups of both protocols, a client of the old
    version. They go on until the end. A subscription to metrics of clients, if the old version takes one; else it is
-   refused until all nodes are new. Each node tells of it from then on.
+   refused until all nodes are new. Each node tells of it from then on. A topic with `expected.offset.header`, which
+   such a version does not know either, is refused as long.
 2. One node gets the new version, and goes back to the old one: nothing new was used, so it starts.
 3. `antiphon node restart --all` of the new version upgrades all nodes. Between two of them, everything is used once.
 4. Something is used that the old version does not know. Then its replica of `__cluster` stops there (`newer_format`), and
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import antiphon
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools.cluster_files import running_pid
 from tests.packaging.environments import ROOT, bare, build
 from tests.rolling.group_load import GroupLoad, OldClient
@@ -107,6 +108,7 @@ class Upgrade:
         self.native = ",".join(node["native"] for node in nodes)
         self.kafka = ",".join(node["kafka"] for node in nodes)
         self.subscription = KeptSubscription(self.kafka)
+        self.has_conditions = False  # is there a topic with them?
         self.told("three nodes of the old version")
 
     def told(self, what: str) -> None:
@@ -137,7 +139,9 @@ class Upgrade:
             db.create_topic("lived", shards=2, replicas=3, profile="fluvio")
             db.create_table("merged", shards=1, replicas=3, config={"writers": "multi"})
         refused = self.subscription.make()
-        knows_all = not refused
+        knows_all = (
+            self.has_conditions
+        ) = not refused  # a version that takes one may take such topics, and says nothing
         self.told(f"a subscription is refused: {refused}" if refused else "a subscription is made")
         load = SteadyLoad(self.native, self.kafka)
         groups = GroupLoad(self.native, self.kafka)
@@ -194,6 +198,18 @@ class Upgrade:
             assert bool(refused) != is_last, f"a subscription, {when}: {refused or 'is made'}"
         if self.subscription.is_made:
             self.subscription.check()
+        if not self.has_conditions:
+            self.has_conditions = self.make_conditional()
+            assert self.has_conditions == (when == LAST), f"a topic with conditions, {when}"
+
+    def make_conditional(self) -> bool:
+        """Make a topic whose records' headers are conditions; False: some node is not of a version that knows it."""
+        with antiphon.connect(self.native) as db:
+            try:
+                db.create_topic("conditional", replicas=3, config={"expected.offset.header": "true"})
+            except InvalidRequestError:
+                return False
+            return True
 
     def use_what_is_new(self) -> None:
         """What nodes of the old version do not know."""

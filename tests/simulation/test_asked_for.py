@@ -21,7 +21,15 @@ SETTINGS = (
 )
 SUBSCRIPTIONS = (
     "subscribers",
-    ("subscribed", "unsubscribed", "subscription-in-doubt", "subscription-told", "metrics-pushed"),
+    (
+        "subscribed",
+        "unsubscribed",
+        "subscription-in-doubt",
+        "metrics-offered",
+        "metrics-not-offered",
+        "subscription-told",
+        "metrics-pushed",
+    ),
 )
 
 
@@ -40,7 +48,15 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is(option: str) -> None:
 @pytest.mark.parametrize(
     "name",
     mutants_of(
-        "settings-", "subscriptions-", quick=("settings-are-not-followed", "subscriptions-are-not-followed")
+        "settings-",
+        "subscriptions-",
+        "metrics-",
+        quick=(
+            "settings-are-not-followed",
+            "subscriptions-are-not-followed",
+            "metrics-always-offered",
+            "metrics-never-offered",
+        ),
     ),
 )
 def test_a_mutant_is_seen(name: str) -> None:

@@ -1,6 +1,6 @@
 """Rows with attributes in a table's store and judged by its leader: placed, indexed, with keys of sequences."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError, NewerFormatError
 from antiphon.model.attributes import PutAttributed
-from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put
+from antiphon.model.requests import Delete, DeleteRange, OpStatus, Put, TableOp
 from antiphon.records.attributes import INDEXES_MAX, Attributes, unpack
 from antiphon.records.changes import (
     VERSION,
@@ -23,6 +23,7 @@ from antiphon.records.changes import (
 from antiphon.records.sequences import key_of, numbers_in
 from antiphon.table import meta
 from antiphon.table.copying import CopiedRow, records_of
+from antiphon.table.evaluation import finished
 from antiphon.table.evaluator import ABSENT, TableEvaluator
 from antiphon.table.index_reads import find_by_index, scan_index
 from antiphon.table.indexes import entry_key, parsed, prefix_of
@@ -36,8 +37,31 @@ from tests.table.leading import LeaderAndFollower
 ALL = (b"", b"")
 
 
+AT_ONCE, IN_PIECES, WITH_COMMITS = 0, 1, 2
+
+
 class Leader(LeaderAndFollower):
     """What a commit comes to is the same on both, and what the indexes lead to."""
+
+    def write_as(self, how: int, *ops: TableOp) -> None:
+        """Write at once, or one operation and one effect at a time, while what was written before may be committed."""
+        if how == AT_ONCE:
+            self.write(*ops)
+            return
+        evaluation = self._stepped(self.evaluator.evaluating(ops, 100, 1), how)
+        if evaluation.records:
+            self._stepped(self.evaluator.preparing(evaluation, 1), how)
+            self.take(evaluation)
+
+    def _stepped(self, steps: Generator[Any, None, Any], how: int) -> Any:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            if how == WITH_COMMITS and self.state.applied_offset < self.end:
+                pending = self.evaluator._pending[0]
+                self.evaluator.committed(pending.end)
 
     def commit(self) -> None:
         self.evaluator.committed(self.end)
@@ -206,25 +230,42 @@ OPS = st.one_of(
 )
 
 
+KEYS = st.sampled_from([b"a", b"b", b"c"])
+HOW = st.sampled_from([AT_ONCE, IN_PIECES, WITH_COMMITS])
+
+
 @settings(max_examples=60, deadline=None)
-@given(steps=st.lists(st.tuples(OPS, st.sampled_from([b"a", b"b", b"c"])), max_size=25))
+@given(steps=st.lists(st.tuples(OPS, KEYS, HOW), max_size=25))
 def test_indexes_are_what_the_rows_say(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
+    """Whatever is pending, and whether the store's part of a write is made at its commit or before it is appended."""
     leader = Leader(tmp_path_factory.mktemp("indexes"))
-    for step, key in steps:
+    for step, key, how in steps:
         match step:
             case "delete":
-                leader.write(Delete(key))
+                leader.write_as(how, Delete(key))
             case "range":
-                leader.write(Put(b"d", b""), DeleteRange(key, b"c"))
+                leader.write_as(how, Put(b"d", b""), DeleteRange(key, b"c"))
             case "plain":
-                leader.write(Put(key, b"x"))
+                leader.write_as(how, Put(key, b"x"))
             case "commit":
                 leader.commit()
             case _:
-                leader.write(put(key, *step[1]), put(b"z", *step[1]))
+                leader.write_as(how, put(key, *step[1]), put(b"z", *step[1]), put(key, *step[1]))
     leader.commit()
     leader.state.close()
     leader.follower.close()
+
+
+def test_what_an_unfinished_write_would_be_leaves_the_store_as_it_is(leader: Leader) -> None:
+    leader.write(Put(b"k", b"plain"))
+    leader.commit()
+    evaluation = leader.evaluator.evaluate([put(b"k", ("i", b"1"))], 100)
+    finished(leader.evaluator.preparing(evaluation, 1))
+    assert (leader.state.format, leader.state.has_indexes) == (PLAIN_FORMAT, False)
+    leader.take(evaluation)
+    leader.commit()
+    assert (leader.state.format, leader.state.has_indexes) == (ATTRIBUTES_FORMAT, True)
+    assert leader.state.store.get(entry_key("i", b"1", b"k")) == b""
 
 
 def test_entries_are_found_from_both_sides(leader: Leader) -> None:

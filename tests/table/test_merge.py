@@ -224,7 +224,8 @@ class Writer:
         self.log: list[bytearray] = []
 
     def write(self, *ops: TableOp, now_ms: int, commit: bool = True) -> list[int]:
-        evaluation = self.judge.judge(ops, now_ms, self.lsn + 1, self.origin)
+        at_ms = self.judge.begin(now_ms, self.lsn + 1, self.origin)
+        evaluation = self.judge.evaluate(ops, at_ms)
         if evaluation.records:
             self.lsn += 1
             batch = build_batch(evaluation.records, base_offset=self.end)

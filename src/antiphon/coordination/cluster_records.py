@@ -10,6 +10,7 @@ A version whose records an older version could misread must raise `FORMAT` and s
 older version must not skip those.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,10 +23,11 @@ from antiphon.model.client_metrics import Subscription
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.node_settings import NodeSettings
 from antiphon.model.quotas import Quota
-from antiphon.records.key_order import is_hierarchical
+from antiphon.records.key_order import HIERARCHICAL
+from antiphon.records.key_order import SETTING as KEY_SORTING
 
 FORMAT: Final = (
-    10  # of records: new kinds, and fields or values that an older version cannot read, need another
+    11  # of records: new kinds, and fields or values that an older version cannot read, need another
 )
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
@@ -46,7 +48,35 @@ SETTINGS_FORMAT: Final = 9  # a version that does not read these would go on wit
 SUBSCRIPTIONS_FORMAT: Final = (
     10  # a version that does not read these would pass them over, and tell clients of none
 )
+EXPECTED_FORMAT: Final = (
+    11  # a version that does not read these would append without a look at what records expect
+)
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
+
+
+class KnownSince(NamedTuple):
+    """A setting that topics or tables may have once all nodes know it: those that read the format `reads`.
+
+    `earlier`: what a node of an earlier version would do with such a topic.
+    """
+
+    setting: str
+    value: str
+    reads: int
+    earlier: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.value}"
+
+
+OPTIONS: Final = (
+    KnownSince(KEY_SORTING, HIERARCHICAL, ORDER_FORMAT, "writes rows without their place in that order"),
+    KnownSince("expected.offset.header", "true", EXPECTED_FORMAT, "appends without a look at that header"),
+)
+"""Settings that an earlier version would pass over, and do harm by it: a row is all that another one takes, with a `FORMAT`
+of its own where the version has none yet. A topic that has one is made or changed only while all nodes know it; its record
+says the format, so that voters of an earlier version stop there; and none of them joins the cluster any more.
+"""
 
 CLUSTER_KEY = b"cluster"
 CHECKPOINT_KEY = b"checkpoint"
@@ -254,6 +284,11 @@ def subscription_record(entry: Subscription) -> Record:
     return b"subscription/" + entry.name.encode(), _encode(entry) if entry.values else None
 
 
+def options_in(config: Mapping[str, str]) -> list[KnownSince]:
+    """Those of a topic's settings that not every version knows."""
+    return [one for one in OPTIONS if config.get(one.setting) == one.value]
+
+
 def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]:
     """The headers that a record is written with: its format, where that is above 1."""
     kind, number = key.partition(b"/")[0].decode(), 1
@@ -262,7 +297,7 @@ def headers_of(key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]
     elif kind == "topic" and value is not None:
         topic = msgspec.msgpack.decode(value, type=TopicMeta)
         number = COMPACTED_FORMAT if topic.is_compacted else 1
-        number = ORDER_FORMAT if is_hierarchical(topic.config) else number
+        number = max([number, *(one.reads for one in options_in(topic.config))])
     elif kind == "shard" and value is not None:
         meta = _shard.decode(value).meta
         number = DELETION_FORMAT if meta.deleted_before else 1

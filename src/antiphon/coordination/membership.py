@@ -10,6 +10,7 @@ from enum import Enum
 
 import msgspec
 
+from antiphon.coordination.cluster_records import OPTIONS, options_in
 from antiphon.coordination.state import ClusterState
 from antiphon.errors import ForeignDirectoryError, InvalidRequestError, UnavailableError
 from antiphon.model.cluster import Register, mark_of
@@ -91,7 +92,7 @@ def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival
 
     Raises ForeignDirectoryError for another cluster's node, or a voter of before a recovery; UnavailableError while a
     process on another disk holds the node id and is alive (it may be about to be found dead); InvalidRequestError for a
-    registration that makes no sense.
+    registration that makes no sense, or a version that would do harm to a topic that there is.
     """
     node = request.node
     if request.cluster_id != cluster_id:
@@ -109,6 +110,8 @@ def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival
     if 0 <= request.history < mark_of(state.recovery):
         raise old_history(node.node_id, mark_of(state.recovery))
     old = state.nodes.get(node.node_id)
+    if old is None or node.reads < old.reads:
+        _refuse_earlier(state, node)
     if old is None:
         return Arrival.NEW
     if old.disk_id != node.disk_id:
@@ -121,6 +124,20 @@ def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival
     if old.incarnation != node.incarnation:
         return Arrival.RESTARTED
     return Arrival.SAME if old.alive else Arrival.BACK
+
+
+def _refuse_earlier(state: ClusterState, node: NodeMeta) -> None:
+    """Refuse a version that knows less than the topics have: where it is let in, replicas are placed on it, and it leads."""
+    if node.reads >= max(option.reads for option in OPTIONS):
+        return
+    for topic in state.topics.values():
+        for option in options_in(topic.config):
+            if node.reads < option.reads:
+                raise InvalidRequestError(
+                    f"node {node.node_id} reads format {node.reads} of the cluster's records, and {topic.kind.value} "
+                    f"{topic.name!r} with {option} takes {option.reads}: a node of such a version {option.earlier}. "
+                    "Start the node with a later version, that of the other nodes"
+                )
 
 
 def as_dead(node: NodeMeta) -> NodeMeta:

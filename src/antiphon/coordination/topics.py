@@ -12,12 +12,18 @@ import msgspec
 from antiphon.coordination import topic_rules
 from antiphon.coordination.balance import check_nodes
 from antiphon.coordination.capacity import Capacity
-from antiphon.coordination.cluster_records import ORDER_FORMAT, SHARD_COUNTER, TOPIC_COUNTER, ShardRecord
+from antiphon.coordination.cluster_records import (
+    ORDER_FORMAT,
+    SHARD_COUNTER,
+    TOPIC_COUNTER,
+    ShardRecord,
+    options_in,
+)
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.placement import NodeLoad, place
 from antiphon.coordination.profiles import FIXED, Replication, normal_name, replication_of
 from antiphon.coordination.profiles import check as check_replication
-from antiphon.coordination.state import ClusterState, refuse_earlier
+from antiphon.coordination.state import ClusterState
 from antiphon.errors import (
     InvalidRequestError,
     TopicExistsError,
@@ -27,7 +33,7 @@ from antiphon.errors import (
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.model.placement import Placement
 from antiphon.model.requests import AlterTopic, CreateTopic
-from antiphon.records.key_order import HIERARCHICAL, NATURAL, is_hierarchical
+from antiphon.records.key_order import HIERARCHICAL, NATURAL
 from antiphon.records.key_order import SETTING as KEY_SORTING
 
 DEFAULT_TABLE: Final = "default"
@@ -112,6 +118,7 @@ def check_alter(state: ClusterState, request: AlterTopic, capacity: Capacity) ->
     wanted = topic_rules.check_settings(topic.profile, config, topic.replicas, topic.kind)
     _check_fixed(topic, wanted)
     _check_sorting(topic, config)
+    check_all_read(state, config)
     for voters in _voters_now(state, topic) - {topic.replicas}:
         check_replication(topic.profile, config, voters, topic.kind)
     count = len(state.shards_of[topic.topic_id])
@@ -193,13 +200,16 @@ def _check_sorting(topic: TopicMeta, config: Mapping[str, str]) -> None:
 
 
 def check_all_read(state: ClusterState, config: Mapping[str, str]) -> None:
-    """Refuse settings with which nodes of an older version would write rows that lack something."""
-    if is_hierarchical(config):
-        refuse_earlier(
-            state,
-            ORDER_FORMAT,
-            f"have a version that knows no {KEY_SORTING}=hierarchical: upgrade them first, or leave it out",
-        )
+    """Refuse settings that a node of the cluster does not know, whether it is up or not: it could hold a replica."""
+    for option in options_in(config):
+        old = sorted((node.node_id, node.reads) for node in state.nodes.values() if node.reads < option.reads)
+        if old:
+            raise InvalidRequestError(
+                f"{option} takes nodes that read format {option.reads} of the cluster's records: "
+                + ", ".join(f"node {node_id} reads up to {reads}" for node_id, reads in old)
+                + f". A node of such a version {option.earlier}. Upgrade these nodes first (`antiphon upgrade --check` "
+                "tells the version of each), or leave the setting out"
+            )
 
 
 def _voters_now(state: ClusterState, topic: TopicMeta) -> set[int]:

@@ -16,8 +16,10 @@ from typing import Any, Final, NamedTuple
 from antiphon.kafka.api import (
     API_VERSIONS,
     FETCH,
+    GET_TELEMETRY_SUBSCRIPTIONS,
     NEVER_FLEXIBLE,
     PRODUCE,
+    PUSH_TELEMETRY,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SHARE_FETCH,
@@ -353,13 +355,15 @@ _APIS: Final = (
         lambda on: on.consumer_groups.describe, Routing.COORDINATOR,
     ),
     ServedApi(
-        71, "GetTelemetrySubscriptions", 0, 0, 0,
+        GET_TELEMETRY_SUBSCRIPTIONS, "GetTelemetrySubscriptions", 0, 0, 0,
         telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse,
-        lambda on: on.telemetry.subscriptions, Routing.ANY, "what subscriptions to metrics of clients say",
+        lambda on: on.telemetry.subscriptions, Routing.ANY,
+        "told of while there is a subscription to metrics of clients",
     ),
     ServedApi(
-        72, "PushTelemetry", 0, 0, 0, telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse,
-        lambda on: on.telemetry.push, Routing.ANY, "the newest are kept, by the node that gets them",
+        PUSH_TELEMETRY, "PushTelemetry", 0, 0, 0, telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse,
+        lambda on: on.telemetry.push, Routing.ANY,
+        "told of while there is a subscription; the newest are kept, by the node that gets them",
     ),
     ServedApi(
         74, "ListConfigResources", 0, 1, 0,

@@ -2,23 +2,40 @@
 
 Every read is of this replica's own rows, whatever consistency was asked for: there is no order of writes across replicas
 that a read could be linearizable with. A write is answered when it is durable here and merged.
+
+A large write is judged and built in pieces, as at a leader (`long_writes`). It is judged against the rows of one moment, and
+numbered as the entry that it will be: so meanwhile this replica appends nothing of its own, and merges nothing. What was
+committed when the write's turn came is merged first. So large writes that follow each other do not keep out what others
+wrote.
 """
 
+from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antiphon import system
-from antiphon.errors import InvalidRequestError, StorageFailedError
+from antiphon.errors import InvalidRequestError, NotReadyError, StorageFailedError
 from antiphon.model.requests import TableWrite, TableWritten
 from antiphon.model.sender import Sender
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
+from antiphon.partition.long_writes import LongWrites, within
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.state import not_a_table
+from antiphon.partition.table_folds import TableFolds
 from antiphon.partition.table_shard import TableShard
-from antiphon.partition.table_writes import already_applied, answer_of, append_effects, producer_header
+from antiphon.partition.table_writes import (
+    already_applied,
+    answer_of,
+    append_effects,
+    producer_header,
+    size_of_write,
+)
+from antiphon.records.batch import stamp
+from antiphon.records.builder import building
 from antiphon.replication.multi_writer import MultiWriterReplica
+from antiphon.table.evaluation import Evaluation
 from antiphon.table.folding import FoldSteps
 from antiphon.table.merge import ConflictRule
 from antiphon.table.merge_evaluator import MergingEvaluator
@@ -68,6 +85,7 @@ class MergedWrites:
         reads: PartitionReads,
         replica: MultiWriterReplica,
         table: MergedShard | None,
+        folds: TableFolds,
     ) -> None:
         self._driver = driver
         self._state = driver.state
@@ -75,21 +93,31 @@ class MergedWrites:
         self._reads = reads
         self._replica = replica
         self._table = table
+        self._folds = folds
+        self._long = LongWrites(driver, clients)
 
-    def write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:  # noqa: ARG002 - nobody waits here
-        """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once."""
+    def write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:
+        """Carry out a TableWrite on this replica; `done` gets TableWritten or an error. Raises what is known at once.
+
+        Requests of one `sender` are carried out in their order.
+        """
         self._state.check_writable()
-        if self._table is None:
+        table, queue = self._table, self._clients.queue
+        if table is None:
             raise not_a_table(self._state.shard_id)
+        if queue.holds or queue.waiting.count:
+            write, timeout_s = partial(self._write, table, request, done), request.timeout_ms / 1000
+            is_large = len(request.ops) > self._state.services.turn.pieces.operations
+            self._clients.in_turn(write, timeout_s, done, size_of_write(request), sender, is_large=is_large)
+            return
         try:
-            self._write(self._table, request, done)
+            self._write(table, request, done)
         except StorageFailedError as error:
             raise self._driver.stopped_by(error) from error
 
     def _write(self, table: MergedShard, request: TableWrite, done: Done) -> None:
         state, clients = self._state, self._clients
-        timeout_s = request.timeout_ms / 1000
-        now_ms = system.wall_ms()
+        now_ms, piece = system.wall_ms(), state.services.turn.pieces.operations
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
             header = producer_header(request, len(request.ops), now_ms)
@@ -97,19 +125,78 @@ class MergedWrites:
             if duplicate is not None:
                 gone = partial(already_applied, state, request, duplicate.base_offset)
                 answer = answer_of(state, self._reads, duplicate, gone, done)
-                clients.when_committed(duplicate.next_offset, timeout_s, answer, done)
+                if duplicate.next_offset - duplicate.base_offset > piece:
+                    answer = partial(self._long.answer, answer, done)
+                clients.when_committed(duplicate.next_offset, request.timeout_ms / 1000, answer, done)
                 return
             if request.after >= 0:
                 table.order.check(request, state.log.producers)
-        origin, lsn = self._replica.origin, self._replica.next_lsn
-        table.begin(origin)
-        judge = table.judge
-        if judge is None:
-            raise InvalidRequestError(f"shard {state.shard_id} takes no writes")
-        evaluation = judge.judge(request.ops, now_ms, lsn, origin, atomic=request.atomic)
-        if not evaluation.records:
-            table.order.left_no_trace(request)
-            written = TableWritten(tuple(evaluation.results), -1)
-            clients.when_committed(evaluation.wait_for, timeout_s, lambda: done(written), done)
+        judge = self._judge_of(table)
+        if len(request.ops) <= piece:
+            at_ms = judge.begin(now_ms, self._replica.next_lsn, self._replica.origin)
+            evaluation = judge.at_once(request.ops, at_ms, atomic=request.atomic)
+            if evaluation is not None:  # else it removes a range, which may hold much
+                self._judged(table, judge, request, evaluation, done)
+                return
+        steps = self._judging(table, judge, request, done)
+        self._long.carry_out(steps, size_of_write(request), request.timeout_ms / 1000, done)
+
+    def _judge_of(self, table: MergedShard) -> MergingEvaluator:
+        table.begin(self._replica.origin)
+        if table.judge is None:
+            raise InvalidRequestError(f"shard {self._state.shard_id} takes no writes")
+        return table.judge
+
+    def _judged(
+        self,
+        table: MergedShard,
+        judge: MergingEvaluator,
+        request: TableWrite,
+        evaluation: Evaluation,
+        done: Done,
+        batch: bytearray | None = None,
+    ) -> None:
+        """Append what a judged request comes to, or answer it where that is nothing."""
+        clients = self._clients
+        if evaluation.records:
+            append_effects(self._driver, clients, request, evaluation, judge.appended, done, batch)
             return
-        append_effects(self._driver, clients, request, evaluation, judge.appended, done)
+        table.order.left_no_trace(request)
+        written = TableWritten(tuple(evaluation.results), -1)
+        clients.when_committed(evaluation.wait_for, request.timeout_ms / 1000, lambda: done(written), done)
+
+    def _judging(
+        self, table: MergedShard, judge: MergingEvaluator, request: TableWrite, done: Done
+    ) -> Generator[Any, None, None]:
+        """The steps of a large request; see the module's text."""
+        folds, target = self._folds, self._folds.target
+        while folds.is_behind and table.state.applied_offset < target:
+            yield
+        folds.holds += 1
+        try:
+            yield from self._judging_held(table, judge, request, done)
+        finally:
+            folds.holds -= 1
+
+    def _judging_held(
+        self, table: MergedShard, judge: MergingEvaluator, request: TableWrite, done: Done
+    ) -> Generator[Any, None, None]:
+        state, clients, replica = self._state, self._clients, self._replica
+        piece = state.services.turn.pieces.operations
+        place = replica.next_lsn, replica.origin
+        at_ms = judge.begin(system.wall_ms(), *place)
+        judging = judge.evaluating(request.ops, at_ms, piece, atomic=request.atomic)
+        bytes_max = 1 << 62 if request.atomic else clients.max_message_bytes  # a refused one is of no size
+        evaluation = yield from within(judging, bytes_max, clients.too_large)
+        batch = None
+        if evaluation.records:
+            yield
+            producer = (request.producer_id, request.producer_epoch, request.sequence)
+            batch = yield from building(evaluation.records, piece, producer)
+            if len(batch) > clients.max_message_bytes:
+                raise clients.too_large(len(batch))
+            yield
+            if place != (replica.next_lsn, replica.origin):
+                raise NotReadyError(f"shard {state.shard_id} was given another origin meanwhile; retry")
+            stamp(batch, state.log.terms.log_end, replica.term)
+        self._judged(table, judge, request, evaluation, done, batch)

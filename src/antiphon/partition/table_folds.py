@@ -35,6 +35,7 @@ class TableFolds:
     Attributes:
         is_behind: is the log committed further than the table goes?
         begun: folds that were begun, since the start.
+        target: up to where the log is committed.
         holds: as long as it is not 0 no fold is begun, and one that is under way waits.
     """
 
@@ -44,8 +45,8 @@ class TableFolds:
         self._told = told
         self.is_behind = False
         self.begun = 0
+        self.target = 0
         self.holds = 0
-        self._target = 0  # committed
         self._end = 0  # of what is under way
         self._steps: FoldSteps | None = None  # that are left of it
         self._store: TableState | None = None  # that it goes to
@@ -60,7 +61,7 @@ class TableFolds:
 
     def commit(self, high_watermark: int) -> None:
         """The log is committed up to here; within a step of the replica."""
-        self._target = high_watermark
+        self.target = high_watermark
         if not self.is_behind:
             self.is_behind = True
             self._go_on()
@@ -72,7 +73,7 @@ class TableFolds:
 
     def give_up(self, from_offset: int) -> None:
         """What was committed from here on is not, and goes from the log."""
-        self._target = min(self._target, from_offset)
+        self.target = min(self.target, from_offset)
         if self._end > from_offset:
             self.forget()
 
@@ -105,7 +106,7 @@ class TableFolds:
         self._took_s += system.monotonic_s() - began_s
         if is_done:
             self._steps = None
-            self.is_behind = self._target > self._end
+            self.is_behind = self.target > self._end
             self._state.services.metrics.apply_latency.observe(self._took_s)
             spans, self._spans = self._spans, ()
             self._told(Commit(self._end), spans)
@@ -113,7 +114,7 @@ class TableFolds:
     def _begin(self, table: "TableShard") -> "FoldSteps":
         state, traces = self._state, self._state.traces
         self.begun += 1
-        self._store, self._end, self._took_s = table.state, self._target, 0.0
+        self._store, self._end, self._took_s = table.state, self.target, 0.0
         self._spans = () if traces is None else traces.applying(self._end)
         behind = self._end - table.state.applied_offset
         return table.folding(self._end, max(state.services.turn.pieces.operations, behind // STEPS))

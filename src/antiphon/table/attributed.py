@@ -6,6 +6,7 @@ sequence's and are passed over, `FOREIGN_MAX` of them.
 """
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,8 +28,10 @@ from antiphon.records.changes import (
     VersionTuple,
 )
 from antiphon.records.sequences import NUMBER_MAX, Numbers, key_of, last_before, numbers_in
-from antiphon.table.evaluation import NO_SESSION, Evaluation
+from antiphon.table import indexes, pending_entries
+from antiphon.table.evaluation import NO_SESSION, Evaluation, Pending, Steps, effects_in
 from antiphon.table.neighbours import LOWER
+from antiphon.table.pending_entries import Entries
 from antiphon.table.prepared_writes import PreparedWrites
 from antiphon.table.ranges import OwnedRange
 from antiphon.table.sessions import OpenSessions, put_owned
@@ -170,6 +173,7 @@ class AttributedPuts(PreparedWrites):
     sessions: OpenSessions
     owned: OwnedRange
     _appended_end: int
+    _pending: deque[Pending]
 
     def __init__(self, state: TableState) -> None:
         super().__init__(state)
@@ -244,6 +248,32 @@ class AttributedPuts(PreparedWrites):
         raise InvalidRequestError(
             f"others have put {FOREIGN_MAX} keys of the sequence {op.key!r} that are not committed"
         )
+
+    def preparing(self, evaluation: Evaluation, piece: int) -> Steps[None]:
+        """Make what the store is to take of an evaluation, which is not appended yet, in steps of `piece` effects."""
+        records, state = evaluation.records, self.state
+        batch, now = state.batch(), None
+        if self.has_indexes or evaluation.indexed:
+            now = yield from self._entries_before(evaluation, piece)
+        for at in range(0, len(records), piece):
+            if at:
+                yield records
+            effects = effects_in(records[at : at + piece])
+            state.add_effects(batch, effects)
+            if now is not None:
+                indexes.add_changes(state.store, batch, effects, now)
+        evaluation.prepared, evaluation.entries = batch, now
+
+    def _entries_before(self, evaluation: Evaluation, piece: int) -> Steps[Entries]:
+        """What leads to the rows that it changes, of those that are not in the store yet."""
+        looking = pending_entries.pending_entries(self._pending, evaluation.changed, piece)
+        while True:
+            try:
+                next(looking)
+            except StopIteration as end:
+                found: Entries = end.value
+                return found
+            yield evaluation.records
 
     def note_attributed(self, evaluation: Evaluation, end: int) -> None:
         """An evaluation with such puts is in the log up to `end`."""

@@ -1,11 +1,12 @@
 """What a request to a table comes to: made by `table.evaluator`, in pieces where it is large."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import OPS_MAX, OpResult, OpStatus, TableOp
 from antiphon.model.rows import Version
+from antiphon.records.attributes import Entry
 from antiphon.records.changes import (
     OUTCOMES_HEADER,
     Effect,
@@ -42,6 +43,7 @@ class Evaluation:
         records: the effects with their headers, empty if there are none.
         wait_for: nothing may be answered before the log is committed and applied up to this offset (exclusive).
         prepared: the effects as the store takes them, where that was made beforehand (`preparing`).
+        entries: what indexes lead to the rows that it leaves, by key, where `prepared` says what they lose.
         owned: rows that are put under sessions: (session, key, version id).
         session: that it ends, if that is what this is.
         removed: keys that it removes; None where it removes none.
@@ -53,6 +55,7 @@ class Evaluation:
     __slots__ = (
         "attributed",
         "changed",
+        "entries",
         "generation",
         "indexed",
         "known",
@@ -77,6 +80,7 @@ class Evaluation:
         self.next_version_id = next_version_id
         self.generation = generation
         self.prepared: Batch | None = None
+        self.entries: dict[bytes, tuple[Entry, ...]] | None = None
         self.known: dict[str, KnownKeys] | None = None  # by order; made for the first range
         self.looked_at = 0  # rows, for all ranges
         self.owned: list[tuple[int, bytes, int]] | None = None
@@ -105,6 +109,8 @@ class Pending(NamedTuple):
     session: SessionChange | None = None
     transaction: TransactionChange | None = None
     alone: bool = False  # `records` say more than versions: it is applied by itself
+    attributed: bool = False  # see Evaluation
+    entries: Mapping[bytes, tuple[Entry, ...]] | None = None  # see Evaluation
 
 
 def too_many(ops: Sequence[TableOp]) -> InvalidRequestError:

@@ -356,7 +356,10 @@ class TableEvaluator(AttributedPuts):
             self.removals.note(evaluation.removed, end)
         self._overlay.update(changed)
         newest, session = evaluation.next_version_id, evaluation.session
-        self._pending.append(Pending(end, records, changed, newest, None, prepared, session, None, alone))
+        said = evaluation.attributed, evaluation.entries
+        self._pending.append(
+            Pending(end, records, changed, newest, None, prepared, session, None, alone, *said)
+        )
 
     def _of_sessions(self, evaluation: Evaluation, *, alone: bool) -> Batch | None:
         """Note what an evaluation does to sessions; returns what the store is to take, unless it is the end of one."""
@@ -372,18 +375,6 @@ class TableEvaluator(AttributedPuts):
         """An entry of a session is in the log at `base_offset`."""
         self._append(base_offset, Pending(base_offset + 1, [], {}, self._next_version_id, session=change))
         self.sessions.changed(change)
-
-    def preparing(self, evaluation: Evaluation, piece: int) -> Steps[None]:
-        """Make what the store is to take of an evaluation, which is not appended yet, in steps of `piece` effects."""
-        if self.has_indexes or evaluation.attributed:
-            return  # what the indexes lose is known when it is applied only
-        records = evaluation.records
-        batch = self.state.batch()
-        for at in range(0, len(records), piece):
-            if at:
-                yield records
-            self.state.add_effects(batch, effects_in(records[at : at + piece]))
-        evaluation.prepared = batch
 
     def imported(self, records: list[RecordInput], base_offset: int) -> None:
         """A batch of rows that were copied from another shard, with their versions, is in the log at `base_offset`."""
@@ -466,7 +457,10 @@ class TableEvaluator(AttributedPuts):
     def _apply_alone(self, large: Pending) -> None:
         state, end = self.state, large.end
         if large.prepared is not None:
-            state.apply_prepared(large.prepared, end, large.next_version_id)
+            indexed = large.entries is not None
+            state.apply_prepared(
+                large.prepared, end, large.next_version_id, attributed=large.attributed, indexed=indexed
+            )
         elif large.transaction is not None:
             state.apply_transaction(large.transaction, end, large.next_version_id)
         else:

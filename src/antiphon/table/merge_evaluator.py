@@ -33,13 +33,13 @@ class MergingEvaluator(TableEvaluator):
         self._next_own_ms = self._own_ms
         self._base_id = 0
 
-    def judge(
-        self, ops: Sequence[TableOp], now_ms: int, lsn: int, origin: int, *, atomic: bool = False
-    ) -> Evaluation:
-        """Judge `ops` as entry `lsn` of `origin`; see `evaluate`."""
+    def begin(self, now_ms: int, lsn: int, origin: int) -> int:
+        """What is judged next is entry `lsn` of `origin`; returns the time at which it is. Until it is appended, or
+        forgotten, nothing is merged.
+        """
         self._base_id = pack_id(lsn, origin, 0)
         self._next_own_ms = max(now_ms, self._own_ms, self._merged.foreign_ms + 1)
-        return self.evaluate(ops, self._next_own_ms, atomic=atomic)
+        return self._next_own_ms
 
     def appended(self, evaluation: Evaluation, base_offset: int) -> None:
         """The evaluation's batch stands in the log at `base_offset`."""

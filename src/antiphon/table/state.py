@@ -167,10 +167,24 @@ class TableState(Folding):
         batch.put(key_order.MARK_KEY, key_order.MARK)
         self._store.write(batch)
 
-    def apply_prepared(self, batch: Batch, end: int, next_version_id: int) -> None:
-        """`apply_effects` of effects that are in a batch already, with what they change of the indexes; it is used up."""
+    def apply_prepared(
+        self,
+        batch: Batch,
+        end: int,
+        next_version_id: int,
+        *,
+        attributed: bool = False,
+        indexed: bool = False,
+    ) -> None:
+        """`apply_effects` of effects that are in a batch already, with what they change of the indexes; it is used up.
+
+        `attributed`: rows of them have attributes; `indexed`: indexes may lead to some.
+        """
         if end < self.applied_offset:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
+        self.has_indexes = self.has_indexes or indexed
+        if attributed:
+            self.format = max(self.format, ATTRIBUTES_FORMAT)
         batch.put(META_KEY, META.pack(self.format, end, next_version_id))
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id

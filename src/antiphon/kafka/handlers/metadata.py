@@ -16,7 +16,13 @@ from antiphon.errors import AntiphonError, TopicExistsError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.api import API_VERSIONS, Api, RequestContext
+from antiphon.kafka.api import (
+    API_VERSIONS,
+    GET_TELEMETRY_SUBSCRIPTIONS,
+    PUSH_TELEMETRY,
+    Api,
+    RequestContext,
+)
 from antiphon.kafka.features import finalized, supported
 from antiphon.kafka.handlers.operations import with_cluster, with_topic
 from antiphon.kafka.handlers.rights import may, may_create, sees
@@ -51,6 +57,10 @@ ELECTION_WAIT_S: Final = 1.5
 LOOK_S: Final = 0.1  # where replicas vote, a leader may be found without news from the coordinator
 SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,253}[a-zA-Z0-9])?")  # a client's name or version
 BROKERS: Final = 1  # endpoint type of DescribeCluster
+OF_METRICS: Final = {
+    GET_TELEMETRY_SUBSCRIPTIONS,
+    PUSH_TELEMETRY,
+}  # told of while somebody wants clients' metrics
 
 _NOTHING_KNOWN: Final = ClusterMeta("", -1, ABSENT_NODE, (), ())
 _Wanted = tuple[tuple[str | None, bytes], ...] | None
@@ -336,7 +346,17 @@ class MetadataHandler:
         software, told = context.software, (request.client_software_name, request.client_software_version)
         if software is not None and all(SOFTWARE.fullmatch(text) for text in told):
             software.name, software.version = told
-        return served_versions(self._apis, context.version, meta=self._gateway.metadata)
+        return served_versions(self._told(), context.version, meta=self._gateway.metadata)
+
+    def _told(self) -> Collection[Api]:
+        """As Kafka does without a receiver, it tells of metrics only where a subscription wants some: librdkafka has a line
+        in its log for each client that it takes through them.
+
+        A node that was just started cannot say that there is none. Its clients connect at once, and stay.
+        """
+        if self._gateway.subscriptions or self._gateway.metadata_version < 0:
+            return self._apis
+        return [api for api in self._apis if api.key not in OF_METRICS]
 
     async def describe_cluster(
         self, request: m.DescribeClusterRequest, context: RequestContext

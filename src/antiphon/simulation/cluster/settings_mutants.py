@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from antiphon.coordination import checkpoints
 from antiphon.coordination import node_settings as recorded
+from antiphon.kafka.handlers.metadata import MetadataHandler
 from antiphon.model.cluster import MetadataView
 from antiphon.node.live_settings import LiveSettings
 from antiphon.node.node import Node
@@ -85,6 +86,20 @@ SETTINGS_MUTANTS: Final = (
         "subscriptions-are-not-followed",
         "a node passes over what the metadata says of subscriptions to clients' metrics",
         (Edit(MetadataView, "_put_settings", "put_subscription(self.subscriptions, subscription)", "None"),),
+        options={**_SETTINGS, "settings_operators": 0, "subscribers": 1},
+        quick=True,
+    ),
+    ClusterMutant(
+        "metrics-always-offered",
+        "a node tells Kafka's clients of the APIs for metrics though nobody wants any",
+        (Edit(MetadataHandler, "_told", "if self._gateway.subscriptions or", "if True or"),),
+        options={**_SETTINGS, "settings_operators": 0, "subscribers": 1},
+        quick=True,
+    ),
+    ClusterMutant(
+        "metrics-never-offered",
+        "a node tells nobody of the APIs for metrics, whatever subscriptions there are",
+        (Edit(MetadataHandler, "_told", "if self._gateway.subscriptions or", "if"),),
         options={**_SETTINGS, "settings_operators": 0, "subscribers": 1},
         quick=True,
     ),

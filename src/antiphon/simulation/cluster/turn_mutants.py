@@ -3,11 +3,14 @@
 from typing import Any, Final
 
 from antiphon.partition.common_actions import CommonActions
+from antiphon.partition.multi_table import MergedWrites
 from antiphon.partition.single_writer_actions import SingleWriterActions
 from antiphon.partition.table_folds import TableFolds
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS
+from antiphon.table import pending_entries
 from antiphon.table.folding import Folding
+from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
 
 _WORK: Final[dict[str, Any]] = {
@@ -28,6 +31,16 @@ _MULTI: Final[dict[str, Any]] = {
     "putters": 0,
     "table_piece": 1,
     "operations_per_s": 400,
+}
+
+_INDEXED: Final[dict[str, Any]] = {
+    **CALM,
+    "oxia_clients": 4,
+    "appenders": 0,
+    "putters": 0,
+    "table_piece": 1,
+    "operations_per_s": 400,
+    "delay_us": (5_000, 20_000),  # so that much waits for its commit
 }
 
 TURN_MUTANTS: Final = (
@@ -95,7 +108,7 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-forgets-what-came-meanwhile",
         "what is committed while a large write is applied in turns waits for the next commit",
-        (Edit(TableFolds, "_step", "self.is_behind = self._target > self._end", "self.is_behind = False"),),
+        (Edit(TableFolds, "_step", "self.is_behind = self.target > self._end", "self.is_behind = False"),),
         options={**_LARGE, "fault_ms": 500, "putters": 8, "operations_per_s": 1_000},
         quick=True,
         first_seed=5,
@@ -114,5 +127,37 @@ TURN_MUTANTS: Final = (
         profile="multi",
         options=_MULTI,
         quick=True,
+    ),
+    ClusterMutant(
+        "turn-judges-two-writes-alike",
+        "a write is judged while a large one is judged in turns, where every replica writes: both are numbered alike",
+        (Edit(MergedWrites, "write", "if queue.holds or queue.waiting.count:", "if False:"),),
+        profile="multi",
+        options=_MULTI,
+        quick=True,
+        first_seed=3,
+    ),
+    ClusterMutant(
+        "turn-loses-to-what-it-has-seen",
+        "a change is made at the time of its node's clock, whatever times the changes have that it follows",
+        (Edit(MergingEvaluator, "begin", "self._merged.foreign_ms + 1", "0"),),
+        profile="multi",
+        options={**_MULTI, "fault_ms": 3_000, "operations_per_s": 1_000, "clock_skew_ppm": 100_000},
+        quick=True,
+    ),
+    ClusterMutant(
+        "turn-prepares-without-what-waits",
+        "what indexes lose by a large write follows from the store alone, whatever waits for its commit",
+        (
+            Edit(
+                pending_entries,
+                "pending_entries",
+                "if key in keys:",
+                "if False:",
+            ),
+        ),
+        options=_INDEXED,
+        quick=True,
+        first_seed=2,
     ),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.client.connection import Connection, open_connection
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
-from antiphon.model.rows import Row
+from antiphon.model.rows import Row, Version
 from antiphon.partition.multi_batches import identity
 from antiphon.records.batch import read_header
 from antiphon.records.changes import VERSION, effects_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CLIENTS: Final = 3
 KEYS: Final = (b"apple", b"pear")  # few, so that nodes write to one at a time
+BEFORE: Final = 4  # puts of a write that are judged before its condition
 
 
 class Acknowledged(NamedTuple):
@@ -56,7 +57,7 @@ class MultiTableWorkload(Workload):
     """Writes and reads at any node of a table with `writers=multi`.
 
     Checked: acknowledged changes are in every log; a node shows nothing older than what it had acknowledged, and all of a
-    write to several keys or nothing of it.
+    write to several keys or nothing of it; what is put in the place of a version that was named wins over it.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "carts") -> None:
@@ -67,7 +68,8 @@ class MultiTableWorkload(Workload):
         self.deletes: dict[bytes, int] = {}
         self._sent: set[bytes] = set()
         self._pairs: set[bytes] = set()  # values that one write set both keys to
-        self.outcomes = {"multi-ok": 0, "multi-unknown": 0, "multi-read": 0}
+        self._newest: Version | None = None  # that a node acknowledged for the last key
+        self.outcomes = dict.fromkeys(("multi-ok", "multi-unknown", "multi-read", "multi-conditional"), 0)
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
@@ -110,21 +112,39 @@ class MultiTableWorkload(Workload):
             await self._read(connection, node)
             return
         ops: list[TableOp] = [Put(key, value) if kind < 0.85 else Delete(key)]
+        seen = self._newest if kind >= 0.95 else None
         if kind >= 0.9:
-            ops = [Put(one, value) for one in KEYS]
+            ops = [Put(one, value) for one in KEYS[:-1]] * (1 if seen is None else BEFORE)
+            ops.append(Put(KEYS[-1], value, None if seen is None else seen.id))
             self._pairs.add(value)
         self._sent.add(value)
-        request = TableWrite(self.shard_id, tuple(ops), timeout_ms=int(PATIENCE_S * 1000))
+        timeout_ms, hurt = int(PATIENCE_S * 1000), self.cluster.evidence.hurt
+        request = TableWrite(self.shard_id, tuple(ops), timeout_ms=timeout_ms, atomic=seen is not None)
         reply: Any = (await connection.request(request))[0]
         self.cluster.tell("multi-write", node, key, value, kind, reply.results)
         for op, result in zip(ops, reply.results, strict=True):
             if result.status != OpStatus.OK:
                 return
             self.outcomes["multi-ok"] += 1
+            if isinstance(op, Put) and op.key == KEYS[-1]:
+                if seen is not None and node not in hurt:
+                    self._check_wins(node, seen, result.version)
+                self._newest = result.version
             if isinstance(op, Put):
                 self.puts.append(Acknowledged(node, op.key, value, result.version.id, self.now))
             else:
                 self.deletes[key] = self.deletes.get(key, 0) + 1
+
+    def _check_wins(self, node: int, seen: Version, made: Version) -> None:
+        """Who changes what he has seen wins over it."""
+        self.outcomes["multi-conditional"] += 1
+        before, after = ((one.modified_ms, *identity_of(one.id)) for one in (seen, made))
+        require(
+            after > before,
+            "wins-over-what-was-seen",
+            self.shard_id,
+            f"node {node} put {made} in the place of {seen}, as it was asked to, and loses to it",
+        )
 
     async def _read(self, connection: Connection, node: int) -> None:
         began, hurt = self.now, self.cluster.evidence.hurt

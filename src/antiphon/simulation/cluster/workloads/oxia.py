@@ -45,6 +45,7 @@ INDEX: Final = "by value"
 SEQUENCES: Final = tuple(b"number %d" % number for number in range(6))
 TIMEOUT_MS: Final = 2_000
 BEATS: Final = 4  # of a session's client in a time-out
+BESIDE: Final = 0.2  # of puts, that put another key first, in the same request
 MILLION: Final = 1_000_000
 
 
@@ -308,20 +309,22 @@ class OxiaTable:
         """Set a key."""
         if self._draw.random() < 0.2:
             await self._number()
-        index = m.SecondaryIndex(index_name=INDEX, secondary_key=value.decode())
-        put = m.PutRequest(
-            key=key.encode(),
-            value=value,
-            expected_version_id=expected_version,
-            client_identity=_identity(value),
-            secondary_indexes=[index],
-        )
         shard_id = await self._shard_of(key.encode())
-        answer = await self._call("Write", m.WriteRequest(shard=shard_id, puts=[put]), m.WriteResponse)
-        (result,) = answer.puts
+        puts = [_put(key.encode(), value, expected_version)]
+        if self._draw.random() < BESIDE:
+            puts.insert(0, _put(await self._beside(shard_id), value, None))
+        answer = await self._call("Write", m.WriteRequest(shard=shard_id, puts=puts), m.WriteResponse)
+        result = answer.puts[-1]
         if result.status != m.Status.OK:
             raise VersionMismatchError("refused", actual=ABSENT - 1)
         return _version(result.version)
+
+    async def _beside(self, shard_id: int) -> bytes:
+        """A key of the shard that nobody reads: what indexes lead to it is looked at in the end."""
+        number = 0
+        while await self._shard_of(b"beside %d" % number) != shard_id:
+            number += 1
+        return b"beside %d" % number
 
     async def _number(self) -> None:
         """Get a key of the sequence."""
@@ -345,6 +348,16 @@ class OxiaTable:
             raise KeyNotFoundError("not there")
         if result.status != m.Status.OK:
             raise VersionMismatchError("refused", actual=ABSENT - 1)
+
+
+def _put(key: bytes, value: bytes, expected_version: int | None) -> m.PutRequest:
+    return m.PutRequest(
+        key=key,
+        value=value,
+        expected_version_id=expected_version,
+        client_identity=_identity(value),
+        secondary_indexes=[m.SecondaryIndex(index_name=INDEX, secondary_key=value.decode())],
+    )
 
 
 def _identity(value: bytes) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.gateway.protobuf import put_sized
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import telemetry as t
+from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.model.client_metrics import INTERVAL_MS, METRICS
 from antiphon.simulation.cluster.drawing import Drawn, one_of
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.kafka_client import KafkaClient
+    from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.runtime.process import Process
 
 SUBSCRIPTIONS, PUSH = 71, 72
 CLIENT_METRICS: Final = 16
+API_VERSIONS, API_VERSIONS_VERSION = 18, 3
+NEW: Final = 0.5  # of clients that are not told of metrics: the others connected before
 OF_EACH: Final = 2  # subscriptions of one operator
 PAUSE_S: Final = 0.5
 LOOK_S: Final = 0.05
@@ -44,7 +48,8 @@ class SubscriptionsWorkload(KafkaWorkload):
 
     Checked: every version of a subscription in `__cluster` is one that was asked for; what was acknowledged is there, and
     stays until its operator asks for something else. A node knows what the metadata says that it knows, at any moment; in
-    the end all nodes know what is committed. A client is told what was committed at some time, and what it pushes is read.
+    the end all nodes know what is committed. A node tells of the APIs for metrics while the metadata that it knows has a
+    subscription, and not otherwise. A client is told what was committed at some time, and what it pushes is read.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "subscriptions") -> None:
@@ -52,7 +57,16 @@ class SubscriptionsWorkload(KafkaWorkload):
         self._asked: AskedFor[str, Said] = AskedFor(cluster, "subscription", _said, _in_words)
         self._number = 0
         self.outcomes = dict.fromkeys(
-            ("subscribed", "unsubscribed", "subscription-in-doubt", "subscription-told", "metrics-pushed"), 0
+            (
+                "subscribed",
+                "unsubscribed",
+                "subscription-in-doubt",
+                "metrics-offered",
+                "metrics-not-offered",
+                "subscription-told",
+                "metrics-pushed",
+            ),
+            0,
         )
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -89,6 +103,9 @@ class SubscriptionsWorkload(KafkaWorkload):
         client, instance = self.client(process), process.random.randbytes(16)
         while not self.stopped:
             try:
+                if not await self._offered(client) and process.random.random() < NEW:
+                    await self.sleep(process, PAUSE_S)
+                    continue  # another one was connected before
                 told = await self._ask(client, SUBSCRIPTIONS, t.GetTelemetrySubscriptionsRequest, instance)
                 if told.error_code == code.NONE:
                     self._told(told)
@@ -109,6 +126,26 @@ class SubscriptionsWorkload(KafkaWorkload):
                 pass
             await self.sleep(process, PAUSE_S)
         client.close()
+
+    async def _offered(self, client: "KafkaClient") -> bool:
+        """Does a node tell of the APIs for metrics? If so it knows of a subscription, before the answer and after it."""
+        address = client.any_node()
+        machine = next(one for one in self.cluster.machines if one.host == address[0])
+        before = _known(machine)
+        answer = await client.ask(
+            address, API_VERSIONS, API_VERSIONS_VERSION, ApiVersionsRequest(), PATIENCE_S
+        )
+        offered = {SUBSCRIPTIONS, PUSH} & {one.api_key for one in answer.api_keys}
+        if before is not None and before == _known(machine):
+            book = self._asked.known_by(machine)
+            require(
+                offered == ({SUBSCRIPTIONS, PUSH} if book else set()),
+                "metrics-offered",
+                -1,
+                f"a node that knows the subscriptions {book} tells of {offered or 'no APIs for metrics'}",
+            )
+            self.outcomes["metrics-offered" if offered else "metrics-not-offered"] += 1
+        return bool(offered)
 
     @staticmethod
     async def _ask(client: "KafkaClient", key: int, kind: Any, instance: bytes, **fields: Any) -> Any:
@@ -137,6 +174,12 @@ class SubscriptionsWorkload(KafkaWorkload):
         """See `Workload`: all nodes know what is committed."""
         for machine in self._asked.check_end():
             self._asked.known_by(machine)
+
+
+def _known(machine: "Machine") -> "tuple[object, int] | None":
+    """The node of a machine, and the version of the metadata that it knows, if it knows any."""
+    node = machine.node
+    return None if node is None or node.view.version < 0 else (node, node.view.version)
 
 
 def _said(metadata: Any) -> Book:
