@@ -66,6 +66,8 @@ class Appointment(TermObserver):
             head = log.terms.end
         else:
             head = log.terms.end if state.role is Role.FENCED else log.durable_head
+        if state.holds_back(sender, message):
+            return
         reply = NewTermReply(state.shard, state.term, head, log.terms.log_start, not state.repair.is_sound)
         state.send_when_durable(sender, reply, out)
 
@@ -116,6 +118,7 @@ class Appointment(TermObserver):
             message.term == state.term
             and next_role(state.role, Event.BECOME_LEADER) is not None
             and state.term != state.restored_term
+            and not state.promise.holds(message.term)
             and state.log.is_term_durable
             and state.repair.is_sound
             and self._is_fenced_off(message)
