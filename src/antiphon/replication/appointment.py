@@ -118,7 +118,6 @@ class Appointment(TermObserver):
             message.term == state.term
             and next_role(state.role, Event.BECOME_LEADER) is not None
             and state.term != state.restored_term
-            and not state.promise.holds(message.term)
             and state.log.is_term_durable
             and state.repair.is_sound
             and self._is_fenced_off(message)

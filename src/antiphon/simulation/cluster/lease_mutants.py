@@ -19,9 +19,10 @@ LEASED: Final[dict[str, Any]] = {
     "leased_clients": 6,
     "read_lease_ms": 100,
     "lease_weight": 1,
-    "fault_ms": 8_000,
-    "fault_every_ms": 600,
+    "fault_ms": 12_000,
+    "fault_every_ms": 1_500,
     "fault_lasts_ms": 1_000,
+    "delay_us": (100, 600),
 }
 """Leaders of a table with leases are cut off while others are elected."""
 
@@ -36,7 +37,7 @@ LEASE_MUTANTS: Final = (
             Edit(LeaderLease, "told", "self.lease_ms * US_PER_MS // STEPS", "0"),
             Edit(LeaderLease, "_sent_us", "return began_us", "return self._marks[-1][1]"),
         ),
-        options={**_LONG, "delay_us": (1_000, 6_000)},
+        options=_LONG,
     ),
     ClusterMutant(
         "lease-forgotten-at-a-restart",
@@ -55,6 +56,7 @@ LEASE_MUTANTS: Final = (
         "lease-voters-vote",
         "a replica votes for another leader while it is bound to the one that there is",
         (
+            Edit(VoteElection, "on_request_vote", _HELD, "if False:"),
             Edit(
                 VoteElection,
                 "_vote",
@@ -108,7 +110,10 @@ LEASE_MUTANTS: Final = (
         "lease-to-the-end",
         "a leader serves reads to the end of what was promised, as if all clocks ran alike",
         ((lease, "served_us", lambda promised_ms: promised_ms * lease.US_PER_MS),),
-        options={**_LONG, "clock_skew_ppm": 50_000, "delay_us": (50, 300)},
+        options={
+            **_LONG,
+            "clock_skew_ppm": 50_000,
+        },
     ),
     ClusterMutant(
         "lease-clocks-beyond-the-bound",
