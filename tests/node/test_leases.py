@@ -2,6 +2,7 @@
 
 import errno
 
+import msgspec
 import pytest
 
 import antiphon.aio
@@ -9,8 +10,10 @@ from antiphon.log.disk import replace_file
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import Kind
 from antiphon.node import leased
+from antiphon.node.peer_wire import decode_peer
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.promise import LEASE_MS_MAX, US_PER_MS
+from antiphon.wire.frames import PREFIX, encode_message, traced_frame
 from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time, run
 
 READS = 20
@@ -122,3 +125,40 @@ async def test_who_was_just_opened_is_bound_if_it_may_have_promised() -> None:
             until_us = replica_on(nodes, 2, shard_id).replica.in_term.promise.until_us
             assert until_us >= began_us + LEASE_MS_MAX * US_PER_MS, "also where the option is off by now"
         assert replica_on(nodes, 2, plain).replica.in_term.promise.until_us == 0
+
+
+class EarlierAppend(msgspec.Struct, frozen=True, array_like=True, tag="Append"):
+    """As a version without leases sends it."""
+
+    shard: int
+    term: int
+    leader: int
+    prev: tuple[int, int]
+    high_watermark: int
+    round: int
+    entries: tuple[int, ...] = ()
+    live: tuple[int, ...] = ()
+    log_end: int = -1
+
+
+class EarlierAck(msgspec.Struct, frozen=True, array_like=True, tag="Ack"):
+    """The same, of an answer."""
+
+    shard: int
+    term: int
+    end: tuple[int, int]
+    round: int
+    high_watermark: int = -1
+    damaged: bool = False
+
+
+@pytest.mark.parametrize("trace", ["", f"00-{'a' * 32}-{'b' * 16}-01"])
+def test_messages_of_earlier_versions_ask_for_nothing_and_promise_nothing(trace: str) -> None:
+    frame = encode_message(0, EarlierAppend(7, 1, 1, (1, 4), 4, 9))
+    if trace:
+        frame = traced_frame(frame, trace)
+    _, append = decode_peer(bytes(frame[0])[PREFIX.size :])
+    assert append.round == 9
+    assert append.lease_ms == (trace or 0), "the replica takes no text for a number"
+    _, ack = decode_peer(bytes(encode_message(0, EarlierAck(7, 1, (1, 4), 9))[0])[PREFIX.size :])
+    assert (ack.round, ack.promised_ms) == (9, 0)

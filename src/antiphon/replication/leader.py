@@ -128,8 +128,8 @@ class Leader:
         have promised the term; as voters they count from now on all the same.
         """
         self.commits.members = members
-        self.lease.members_changed()
         self._keep_members()
+        self.lease.members_changed()
         self.recount(out)
         if self._live_members is not None:
             self._live_members.ask_voters(out)

@@ -159,12 +159,6 @@ class ReplicaBase:
         for sender, message in promise.due():
             self._handlers[type(message)](sender, message, out)
 
-    @property
-    def bound_for_us(self) -> int:
-        """For so long what was asked of it is not answered; 0: nobody waits."""
-        promise = self._state.promise
-        return max(0, promise.until_us - promise.now_us) if promise.kept else 0
-
     def receive(self, sender: NodeId, message: AnyMessage, now_us: int | None = None) -> list[Action]:
         """A message of another node, or of the coordinator there. What is not allowed now is refused or ignored.
 
