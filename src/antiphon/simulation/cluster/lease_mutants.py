@@ -35,7 +35,7 @@ LEASE_MUTANTS: Final = (
         "a leader counts its lease from when it was promised, and not from when it asked for it",
         (
             Edit(LeaderLease, "told", "self.lease_ms * US_PER_MS // STEPS", "0"),
-            Edit(LeaderLease, "_sent_us", "return began_us", "return self._marks[-1][1]"),
+            Edit(LeaderLease, "_sent_us", "first <= round_", "True"),
         ),
         options=_LONG,
     ),
