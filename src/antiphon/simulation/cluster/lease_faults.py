@@ -23,7 +23,7 @@ RESTART_MS: Final = 1
 
 
 def _where_leases_are(draw: Random, world: Mapping[str, Any]) -> int:
-    return int(draw.choice((0, 3))) if world["read_lease_ms"] else 0
+    return int(draw.choice((0, 2))) if world["read_lease_ms"] else 0
 
 
 def leased_leaders(faults: Faults) -> "list[tuple[Machine, SingleWriterPartition]]":

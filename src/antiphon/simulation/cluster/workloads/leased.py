@@ -22,7 +22,7 @@ DEFAULT_MS: Final = 100
 @workload(
     "leased_clients",
     49,
-    Drawn(lambda draw, world: draw.choice((0, 3, 4)) * bool(world["read_lease_ms"]), "leases", 1),
+    Drawn(lambda draw, world: draw.choice((0, 3)) * bool(world["read_lease_ms"]), "leases", 1),
     logs_in=False,
 )
 class LeasedWorkload(TableWorkload):
