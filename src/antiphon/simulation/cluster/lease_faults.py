@@ -18,7 +18,7 @@ LOOK_S: Final = 0.0005
 LOOKS: Final = 4_000
 LASTS_MAX_MS: Final = 1_500
 HALF_S: Final = 2.0  # longer than a coordinator waits for a node
-LATE_S: Final = (0.04, 0.08)
+LATE_S: Final = (0.1, 0.16)
 RESTART_MS: Final = 1
 
 
