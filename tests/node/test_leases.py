@@ -1,6 +1,7 @@
 """Tables with leases on whole nodes: what is served without a round, what is on the disk, and what a restart is bound by."""
 
 import errno
+from functools import partial
 
 import msgspec
 import pytest
@@ -34,6 +35,10 @@ def noted(nodes: Nodes, shard_id: int) -> list[bool]:
     return [
         disk.exists(f"{path}/leased") for disk, path in (nodes.shard_path(n, shard_id) for n in nodes.nodes)
     ]
+
+
+def goes_by(hosts: list[SingleWriterPartition], lease_ms: int) -> bool:
+    return all(host.replica.config.lease_ms == lease_ms for host in hosts)
 
 
 async def read(nodes: Nodes, name: str, count: int = READS) -> int:
@@ -70,9 +75,7 @@ async def test_the_option_is_turned_on_and_off() -> None:
             for value, expected in (("50", True), ("0", False), ("200", True)):
                 await db.alter_topic("t", config={"read.lease.ms": value})
                 hosts = [replica_on(nodes, node_id, shard_id) for node_id in nodes.nodes]
-                await eventually(
-                    lambda v=value, h=hosts: all(one.replica.config.lease_ms == int(v) for one in h)
-                )  # type: ignore[misc]
+                await eventually(partial(goes_by, hosts, int(value)))
                 assert (await read(nodes, "t") > READS // 2) == expected
         assert noted(nodes, shard_id) == [True] * 3, "it stays"
 
