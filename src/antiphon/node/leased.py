@@ -32,7 +32,7 @@ def note_leased(disk: Disk, path: str) -> None:
 
 
 def may_promise(disk: Disk, path: str, host: "Partition", settings: "PartitionSettings") -> bool:
-    """Is it noted, if these settings let a replica that is open promise? If not, it goes by the old ones, for now."""
+    """Is it noted, if these settings let a replica that is open promise? If not, it goes by the old ones until it is."""
     if not settings.replica.lease_ms or host.state.has_leases:
         return True
     try:

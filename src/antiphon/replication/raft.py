@@ -136,12 +136,6 @@ class RaftReplica(ReplicaBase):
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def _told_time(self, now_us: int | None, out: list[Action]) -> None:
-        super()._told_time(now_us, out)
-        if now_us is not None:
-            self.election.persisted(out)  # its own vote may count from now on
-            self._follow_members(out)
-
     def receive(self, sender: NodeId, message: AnyMessage, now_us: int | None = None) -> list[Action]:
         """As for every replica; besides, members entries that came, went or were committed take effect.
 
@@ -185,7 +179,8 @@ class RaftReplica(ReplicaBase):
         """One tick of time passed: heartbeats of a leader (S1.29), patience of everybody else (S1.23, S1.30)."""
         out: list[Action] = []
         state = self._state
-        self._told_time(now_us, out)
+        state.tell_time(now_us, self._handlers, out)
+        self._follow_members(out)
         if state.failed or state.role is Role.NOT_MEMBER or not self.transfer.tick(out):
             return out
         if state.leading is None:

@@ -147,18 +147,6 @@ class ReplicaBase:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def _told_time(self, now_us: int | None, out: list[Action]) -> None:
-        """An event has come at this time, by the host's clock; what waited for it is answered. None: see `lease`."""
-        state = self._state
-        promise = state.promise
-        promise.told(now_us)
-        if now_us is None or state.failed:
-            return
-        if state.leading is not None:
-            state.leading.lease.told(now_us)
-        for sender, message in promise.due():
-            self._handlers[type(message)](sender, message, out)
-
     def receive(self, sender: NodeId, message: AnyMessage, now_us: int | None = None) -> list[Action]:
         """A message of another node, or of the coordinator there. What is not allowed now is refused or ignored.
 
@@ -168,7 +156,7 @@ class ReplicaBase:
         out: list[Action] = []
         if self._state.failed:
             return out
-        self._told_time(now_us, out)
+        self._state.tell_time(now_us, self._handlers, out)
         handler = self._handlers.get(type(message))
         if handler is not None and message.shard == self.shard:
             handler(sender, message, out)
@@ -364,7 +352,7 @@ class ReplicaBase:
     def tick(self, now_us: int | None = None) -> list[Action]:
         """One tick of time passed."""
         out: list[Action] = []
-        self._told_time(now_us, out)
+        self._state.tell_time(now_us, self._handlers, out)
         leading = self._state.leading
         if leading is not None:
             leading.tick(out)

@@ -6,7 +6,7 @@ brings.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.entry_id import EMPTY, EntryId
@@ -38,6 +38,9 @@ class TermObserver:
 
     def stepped_down(self, *, was_leader: bool) -> None:
         """Whatever this replica was in its term, or in an older one, it is no longer."""
+
+    def time_told(self, out: list[Action]) -> None:
+        """It may no longer be bound to a leader."""
 
 
 class TermState:
@@ -240,6 +243,20 @@ class TermState:
             out.append(Send(to, message))
         else:
             self.held.append((log.write_id, Send(to, message)))
+
+    def tell_time(
+        self, now_us: int | None, handlers: Mapping[type, Callable[..., None]], out: list[Action]
+    ) -> None:
+        """An event has come at this time, by the host's clock; what waited for it is handled again. None: see `lease`."""
+        self.promise.told(now_us)
+        if now_us is None or self.failed:
+            return
+        if self.leading is not None:
+            self.leading.lease.told(now_us)
+        for sender, message in self.promise.due():
+            handlers[type(message)](sender, message, out)
+        for observer in self.observers:
+            observer.time_told(out)
 
     def holds_back(self, sender: NodeId, message: AnyMessage) -> bool:
         """Is the answer, which may help somebody to lead that term, to wait for the end of what was promised?

@@ -62,6 +62,10 @@ class VoteElection(TermObserver):
         if was_leader:
             self.timer.rearm()
 
+    def time_told(self, out: list[Action]) -> None:
+        """Its own vote counts when it is no longer bound."""
+        self.persisted(out)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def tick_without_lead(self, out: list[Action]) -> None:
