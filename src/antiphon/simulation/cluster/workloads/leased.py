@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 LEASED_KEYS: Final = ("flute", "gong")
-PATIENCE_S: Final = 0.3  # who is cut off is to be given up soon
+PATIENCE_S: Final = 0.3
+LITTLE_S: Final = 0.04  # who waits for a leader that is cut off writes nothing while that has a lease
 WRITERS: Final = 2  # of each three clients one writes
 DEFAULT_MS: Final = 100
 
@@ -43,15 +44,15 @@ class LeasedWorkload(TableWorkload):
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
         table, draw, serial = self.open_table(db, process), process.random, 0
-        versions: dict[str, int] = {}
         while not self.stopped:
             key = draw.choice(LEASED_KEYS)
             if number % WRITERS:
                 await self._get_soon(table, number, key)
             else:
                 serial += 1
+                patience_s = draw.choice((LITTLE_S, LITTLE_S, PATIENCE_S))
                 await self._learn(db)
-                await self._put_soon(table, number, key, self._value(number, serial), versions)
+                await self._put_soon(table, number, key, self._value(number, serial), patience_s)
                 await asyncio.sleep(draw.uniform(0.0, 0.02))
             await asyncio.sleep(draw.uniform(0.0, 0.01))
         await db.close()
@@ -72,16 +73,13 @@ class LeasedWorkload(TableWorkload):
         result = None if row is None else (row.version.id, bytes(row.value))
         self._note(number, key, "get", None, result, invoked, returned=True)
 
-    async def _put_soon(
-        self, table: Any, number: int, key: str, value: bytes, versions: dict[str, int]
-    ) -> None:
+    async def _put_soon(self, table: Any, number: int, key: str, value: bytes, patience_s: float) -> None:
         invoked, argument = self._now(), (None, value)
         self._pending[number] = (key, "put", argument, invoked)
         try:
-            version = await table.put(key, value, timeout_s=PATIENCE_S)
+            version = await table.put(key, value, timeout_s=patience_s)
         except AntiphonError as error:
             self.cluster.tell("put-failed", key, value, error.code)
             self._note(number, key, "put", argument, None, invoked, returned=False)
         else:
-            versions[key] = version.id
             self._note(number, key, "put", argument, ("ok", version.id), invoked, returned=True)
