@@ -17,16 +17,14 @@ LEASED: Final[dict[str, Any]] = {
     "appenders": 0,
     "putters": 0,
     "leased_clients": 6,
-    "read_lease_ms": 100,
     "lease_weight": 1,
-    "fault_ms": 12_000,
-    "fault_every_ms": 1_500,
+    "fault_ms": 15_000,
+    "fault_every_ms": 1_200,
     "fault_lasts_ms": 1_000,
     "delay_us": (100, 600),
 }
 """Leaders of a table with leases are cut off while others are elected."""
 
-_LONG: Final = {**LEASED, "read_lease_ms": 200}
 _HELD: Final = "if state.holds_back(sender, message):"
 
 LEASE_MUTANTS: Final = (
@@ -37,20 +35,20 @@ LEASE_MUTANTS: Final = (
             Edit(LeaderLease, "told", "self.lease_ms * US_PER_MS // STEPS", "0"),
             Edit(LeaderLease, "_sent_us", "first <= round_", "True"),
         ),
-        options=_LONG,
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-forgotten-at-a-restart",
         "a replica that was restarted helps to elect, though it had promised not to",
         (Edit(Promise, "__init__", "self.until_us = until_us", "self.until_us = 0"),),
-        options=_LONG,
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-outlives-a-transfer",
         "a leader serves reads under its lease after it has asked another one to take over",
         (Edit(LeaderLease, "end", "self.is_over = True\n", "return\n"),),
         profile="raft",
-        options=_LONG,
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-voters-vote",
@@ -65,33 +63,33 @@ LEASE_MUTANTS: Final = (
             ),
         ),
         profile="raft",
-        options=_LONG,
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-candidate-votes",
         "a candidate counts its own vote while it is bound to the leader that there is",
         (Edit(VoteElection, "_is_free", "not self._state.promise.holds(campaign.term)", "True"),),
         profile="raft",
-        options=_LONG,
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-promises-a-term",
         "a replica answers NewTerm while it is bound to the leader that there is",
         (Edit(Appointment, "on_new_term", _HELD, "if False:"),),
-        options=_LONG,
+        options=LEASED,
         quick=True,
     ),
     ClusterMutant(
         "lease-of-too-few",
         "a leader of four replicas takes the promise of one of them for enough",
         (Edit(LeaderLease, "until_us", "self._tracker.confirmed(bound)", "sorted(bound)[-2]"),),
-        options={**_LONG, "nodes": 4, "replicas": 4},
+        options={**LEASED, "nodes": 4, "replicas": 4},
     ),
     ClusterMutant(
         "lease-is-not-kept",
         "a follower says that it has promised, and is not bound",
         (Edit(Promise, "give", "self.until_us = max(", "max("),),
-        options=_LONG,
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-of-an-unbound-follower",
@@ -104,14 +102,14 @@ LEASE_MUTANTS: Final = (
                 "message.lease_ms",
             ),
         ),
-        options=_LONG,
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-to-the-end",
         "a leader serves reads to the end of what was promised, as if all clocks ran alike",
         ((lease, "served_us", lambda promised_ms: promised_ms * 1_000),),
         options={
-            **_LONG,
+            **LEASED,
             "clock_skew_ppm": 50_000,
         },
     ),
@@ -119,6 +117,6 @@ LEASE_MUTANTS: Final = (
         "lease-clocks-beyond-the-bound",
         "nodes' clocks run further apart than leases allow for",
         ((world_options, "LEASE_SKEW_PPM", 400_000),),
-        options={**_LONG, "clock_skew_ppm": 400_000},
+        options={**LEASED, "clock_skew_ppm": 400_000},
     ),
 )

@@ -17,7 +17,7 @@ LEASED_KEYS: Final = ("flute", "gong")
 PATIENCE_S: Final = 0.3
 LITTLE_S: Final = 0.04  # who waits for a leader that is cut off writes nothing while that has a lease
 WRITERS: Final = 2  # of each three clients one writes
-DEFAULT_MS: Final = 100
+DEFAULT_MS: Final = 200  # where the world's other tables have none
 
 
 @workload(
