@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
 
+_GOES_ON: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has the former
 ANY_NUMBER: Final = 1 << 31  # of descriptors, where the machine sets no bound
 
 
@@ -31,6 +32,10 @@ class System(Protocol):
 
     def monotonic_s(self) -> float:
         """Seconds of a clock that never goes back, from an arbitrary beginning."""
+        ...
+
+    def elapsed_us(self) -> int:
+        """Microseconds of a clock that never goes back, and that goes on while the machine is suspended."""
         ...
 
     def new_uuid(self) -> uuid.UUID:
@@ -75,6 +80,10 @@ class RealSystem:
     def monotonic_s(self) -> float:
         """See `System`."""
         return time.monotonic()
+
+    def elapsed_us(self) -> int:
+        """See `System`."""
+        return time.clock_gettime_ns(_GOES_ON) // 1000
 
     def new_uuid(self) -> uuid.UUID:
         """See `System`."""
@@ -135,6 +144,11 @@ def wall_ms() -> int:
 def wall_s() -> float:
     """Seconds since 1970."""
     return _current.get().wall_ns() / 1e9
+
+
+def elapsed_us() -> int:
+    """Microseconds of a clock that never goes back, and that goes on while the machine is suspended."""
+    return _current.get().elapsed_us()
 
 
 def monotonic_s() -> float:

@@ -56,6 +56,10 @@ def test_several_writers_bring_their_commit_rule_along() -> None:
         ("oxia", {"election": "lottery"}, Kind.TOPIC, "use coordinator or raft or manual"),
         ("oxia", {"max.in.flight": "many"}, Kind.TOPIC, "whole number"),
         ("oxia", {"accept.split.brain": "yes"}, Kind.TOPIC, "true or false"),
+        ("oxia", {"read.lease.ms": "50"}, Kind.TOPIC, "a setting of tables"),
+        ("oxia", {"read.lease.ms": "50", "writers": "multi"}, Kind.TABLE, "for tables with one writer"),
+        ("oxia", {"read.lease.ms": "201"}, Kind.TABLE, "must be 0, or 10 to 200"),
+        ("oxia", {"read.lease.ms": "9"}, Kind.TABLE, "must be 0, or 10 to 200"),
     ],
 )
 def test_an_unsafe_or_impossible_mix_is_refused_with_its_reason(

@@ -13,10 +13,12 @@ from typing import Final
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.replication.commit_rule import CommitRule, spellings
+from antiphon.replication.promise import LEASE_MS_MAX
 
 ELECTIONS: Final = ("coordinator", "raft", "manual")
 WRITERS: Final = ("single", "multi")
 ORIGINS_MAX: Final = 31  # S4.22
+LEASE_MS_MIN: Final = 10  # what is left of less, when what clocks may run apart is taken off, saves no round
 
 # What a profile sets where the topic's own settings do not.
 PROFILES: Final[dict[str, dict[str, str]]] = {
@@ -44,6 +46,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "on.not.leader": "reject",
     "conflict": "last-writer-wins",
     "accept.split.brain": "false",
+    "read.lease.ms": "0",
 }
 FIXED: Final = ("election", "writers")  # decided when a topic is made
 MULTI_DEFAULTS: Final = {"commit": "local", "election": "manual"}
@@ -66,6 +69,8 @@ class Replication:
         ack_every: entries after which a follower acknowledges (C2).
         on_not_leader: reject with a hint, or forward (C12).
         conflict: the rule that merges the writers of a table (C11).
+        lease_ms: of tables: for so long followers promise to support nobody else, so that the leader serves linearizable
+            reads without a round; 0: never.
     """
 
     commit: CommitRule
@@ -81,6 +86,7 @@ class Replication:
     ack_every: int
     on_not_leader: str
     conflict: str
+    lease_ms: int = 0
 
     @property
     def is_live(self) -> bool:
@@ -122,6 +128,7 @@ def replication_of(profile: str, config: Mapping[str, str]) -> Replication:
         ack_every=_number("ack.every", values["ack.every"], 1),
         on_not_leader=_one_of("on.not.leader", values["on.not.leader"], ("reject", "forward")),
         conflict=values["conflict"],
+        lease_ms=_number("read.lease.ms", values["read.lease.ms"], 0),
     )
 
 
@@ -151,6 +158,7 @@ def check(profile: str, config: Mapping[str, str], replicas: int, kind: Kind) ->
     own = {normal_name(name): value for name, value in config.items()}
     rule, accepts = found.commit, _flag("accept.split.brain", own.get("accept.split.brain", "false"))
     _check_single(found, replicas, kind) if not found.is_multi else _check_multi(found, replicas)
+    _check_lease(found, kind)
     if not rule.can_be_kept(replicas):
         raise InvalidRequestError(f"commit={rule} can never be kept with {replicas} replicas")
     minority = rule.may_lose(replicas) and not rule.is_local
@@ -184,6 +192,23 @@ def _check_single(found: Replication, replicas: int, kind: Kind) -> None:
         raise InvalidRequestError(
             "commit=local is not for tables: what a leader has applied and then loses in a fail-over cannot be taken back "
             "out of its store (S4.12); use writers=multi, which merges and needs no undo, or a topic"
+        )
+
+
+def _check_lease(found: Replication, kind: Kind) -> None:
+    if not found.lease_ms:
+        return
+    if kind is not Kind.TABLE:
+        raise InvalidRequestError(
+            "read.lease.ms is a setting of tables: reads of a topic's log need no confirmation by the followers"
+        )
+    if found.is_multi:
+        raise InvalidRequestError(
+            "read.lease.ms is for tables with one writer: with writers=multi nobody leads, and no read is linearizable"
+        )
+    if not LEASE_MS_MIN <= found.lease_ms <= LEASE_MS_MAX:
+        raise InvalidRequestError(
+            f"read.lease.ms={found.lease_ms} must be 0, or {LEASE_MS_MIN} to {LEASE_MS_MAX}: an election waits for so long"
         )
 
 

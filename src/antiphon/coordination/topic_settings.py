@@ -66,6 +66,7 @@ _SETTINGS: Final = (
     TopicSetting("min.insync.replicas", "1", INT, "At most what the commit rule waits for, which is what counts."),
     TopicSetting("min.live", "1", INT, "Fewest live replicas with which commit=live acknowledges."),
     TopicSetting("on.not.leader", "reject", STRING, "What a replica does with clients unless it leads: reject or forward."),
+    TopicSetting("read.lease.ms", "0", INT, "Of tables: ms that leaders serve linearizable reads alone, 10 to 200; 0: off."),
     TopicSetting("record.validation", "uncompressed", STRING, "full, uncompressed or shallow; a node may have another."),
     TopicSetting("retention.bytes", "-1", LONG, "Bytes that a partition may keep; -1: no limit."),
     TopicSetting("retention.ms", "-1", LONG, "Milliseconds, by records' timestamps, that segments are kept; -1: for ever."),

@@ -53,6 +53,7 @@ class NodeMetrics:
         self.fetch_bytes = 0
         self.table_ops = 0
         self.table_reads = 0
+        self.leased_reads = 0
         self.elections = 0  # terms in which a replica of this node began to lead
         self.shard_failures = 0
         self.metadata_unreadable = 0
@@ -136,6 +137,7 @@ _COUNTERS: Final = {
     "fetch_bytes": "Bytes that clients fetched",
     "table_ops": "Operations on tables",
     "table_reads": "Gets and scans of tables",
+    "leased_reads": "Linearizable answers of tables that no follower was asked for, under a lease",
     "elections": "Times that a replica of this node began to lead",
     "shard_failures": "Replicas that stopped because of a failure",
     "metadata_unreadable": "Entries of the cluster's own log that nobody can read and that were passed over",

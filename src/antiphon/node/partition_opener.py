@@ -17,6 +17,7 @@ from antiphon.log.disk import Disk, make_directory
 from antiphon.log.shard_log import ShardLog
 from antiphon.model.metadata import CLUSTER_SHARD_ID, Kind, ShardMeta, TopicMeta
 from antiphon.node.context import NodeContext
+from antiphon.node.leased import bound_from_now_us, is_leased, note_leased
 from antiphon.node.old_history import is_old_log
 from antiphon.node.own_voter import is_of_the_past
 from antiphon.node.raft_shards import (
@@ -79,12 +80,14 @@ class Recovered(NamedTuple):
     """What is in the files of a replica that does not run yet.
 
     `high_watermark`: up to where the log is known to be settled. `origins`: where every replica writes.
+    `leased`: may it have promised to support nobody but a leader?
     """
 
     log: ShardLog
     table: "TableShard | None"
     high_watermark: int
     origins: RecoveredOrigins | None
+    leased: bool = False
 
 
 class PartitionOpener:
@@ -142,7 +145,13 @@ class PartitionOpener:
             except Exception as error:
                 table.let_go(error)
                 raise
-        return Recovered(log, table, high_watermark, None)
+        return Recovered(log, table, high_watermark, None, self._is_leased(settings, shard_id))
+
+    def _is_leased(self, settings: TopicSettings, shard_id: int) -> bool:
+        path = self._directory.shard_path(shard_id)
+        if settings.replica.lease_ms:
+            note_leased(self._disk, path)
+        return is_leased(self._disk, path)
 
     def start(self, topic: TopicMeta, shard: ShardMeta, found: Recovered) -> Partition:
         """Run the replica with what was found in its files. Raises what stands in the way; it is let go of then."""
@@ -166,7 +175,8 @@ class PartitionOpener:
         self, settings: TopicSettings, shard: ShardMeta, found: Recovered
     ) -> SingleWriterPartition:
         node, log, table = self._node, found.log, found.table
-        replica = self._make_replica(settings, shard, log, found.high_watermark)
+        bound_until_us = bound_from_now_us() if found.leased else 0
+        replica = self._make_replica(settings, shard, log, found.high_watermark, bound_until_us)
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:
@@ -187,7 +197,12 @@ class PartitionOpener:
             self._log.warning("snapshot_installed_at_start", shard=shard_id, at=found.at)
 
     def _make_replica(
-        self, settings: TopicSettings, shard: ShardMeta, log: ShardLog, high_watermark: int
+        self,
+        settings: TopicSettings,
+        shard: ShardMeta,
+        log: ShardLog,
+        high_watermark: int,
+        bound_until_us: int,
     ) -> Replica | RaftReplica:
         node = self._node
         entries = EntryFactory(term_start, self._commit_marker, members_entry)
@@ -200,6 +215,7 @@ class PartitionOpener:
                 high_watermark,
                 settings.replica,
                 entries,
+                bound_until_us,
             )
         return Replica(
             node_id=node.node_id,
@@ -207,7 +223,12 @@ class PartitionOpener:
             # A directory that never promised a term may stand for one that did, and was lost or taken away: the
             # coordinator's word has to come first, or the feed of a leader that was deposed would be acknowledged.
             ensemble=shard.everybody if log.hard_state.term else (),
-            restored=restored_state(log, high_watermark, acknowledged=acknowledged_by_leader(log)),
+            restored=restored_state(
+                log,
+                high_watermark,
+                acknowledged=acknowledged_by_leader(log),
+                bound_until_us=bound_until_us,
+            ),
             entries=entries,
             config=settings.replica,
         )

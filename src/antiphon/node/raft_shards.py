@@ -61,6 +61,7 @@ def open_raft_replica(
     high_watermark: int,
     config: ReplicaConfig,
     entries: EntryFactory,
+    bound_until_us: int = 0,
 ) -> RaftReplica:
     """The replica of a shard that elects for itself, from its log."""
     _judge_fresh(node.node_id, directory, shard, log)
@@ -69,7 +70,11 @@ def open_raft_replica(
         log.hard_state.forget(shard.recovery.term)
     low, high = timeout_ticks(node.config.timings)
     restored = restored_state(
-        log, high_watermark, acknowledged=acknowledged_by_leader(log), members=log.members.copy()
+        log,
+        high_watermark,
+        acknowledged=acknowledged_by_leader(log),
+        members=log.members.copy(),
+        bound_until_us=bound_until_us,
     )
     return RaftReplica(
         node_id=node.node_id,

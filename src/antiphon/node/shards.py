@@ -29,6 +29,7 @@ from antiphon.log.disk import Disk
 from antiphon.log.operations import LogOp
 from antiphon.log.recovery import empty_log
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta, TopicMeta
+from antiphon.node.leased import may_promise
 from antiphon.node.long_openings import LongOpenings
 from antiphon.node.old_history import is_old, may_be_needed
 from antiphon.node.partition_opener import OpeningNode, PartitionOpener, Recovered
@@ -173,7 +174,8 @@ class Shards:
         except InvalidRequestError as error:
             self._log.error("settings_not_taken", topic=topic.name, error=error.message)
             return
-        if host.state.settings is not settings:
+        path = self._directory.shard_path(host.shard_id)
+        if host.state.settings is not settings and may_promise(self._disk, path, host, settings):
             host.configure(settings)
 
     def _remove_orphans(self, known: list[int], wanted: Container[int]) -> None:

@@ -78,6 +78,7 @@ def read_settings(topic: TopicMeta, config: NodeConfig) -> TopicSettings:
             commit_marker=replication.commit_marker == "record",
             ack_every=replication.ack_every,
             unclean=replication.unclean,
+            lease_ms=replication.lease_ms,
         ),
         max_message_bytes=_setting(topic, "max.message.bytes", MAX_MESSAGE_BYTES),
         isolation=replication.isolation,

@@ -368,15 +368,20 @@ class PartitionClients:
         token = self._read_token
         self._reads[token] = reads
         try:
-            self._driver.call(self._state.replica.request_read, token)
+            if self._state.has_leases:
+                self._driver.call(self._state.replica.request_read, token, system.elapsed_us())
+            else:
+                self._driver.call(self._state.replica.request_read, token)
         except AntiphonError as error:
             for read in self._reads.pop(token, []):
                 read.failed(error)
 
     def read_ready(self, action: ReadReady) -> None:
         """Leadership was confirmed for the reads of a turn."""
-        applied = self._state.high_watermark
-        for read in self._reads.pop(action.token, []):
+        applied, reads = self._state.high_watermark, self._reads.pop(action.token, [])
+        if action.leased:
+            self._state.services.metrics.leased_reads += len(reads)
+        for read in reads:
             offset = max(read.offset, action.offset)
             if applied >= offset:
                 self._settle(read)

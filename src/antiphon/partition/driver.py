@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from antiphon import system
 from antiphon.errors import (
     AntiphonError,
     DamagedLogError,
@@ -145,7 +146,10 @@ class ReplicaDriver:
 
     def tick(self) -> bool:
         """One tick of time; False when no more are needed."""
-        self.call(self.state.replica.tick)
+        if self.state.has_leases:
+            self.call(self.state.replica.tick, system.elapsed_us())
+        else:
+            self.call(self.state.replica.tick)
         self.ticking = self._wants_ticks()
         return self.ticking
 

@@ -77,8 +77,8 @@ class ReplicaView(Protocol):
         """Event: every write up to `write_id` is durable."""
         ...
 
-    def request_read(self, token: int) -> Sequence[Any]:
-        """Event: a read asks whether this replica may still answer."""
+    def request_read(self, token: int, now_us: int | None = None) -> Sequence[Any]:
+        """Event: a read asks whether this replica may still answer. The time is told where there are leases."""
         ...
 
     def peer_connected(self, node: int) -> Sequence[Any]:
@@ -89,8 +89,8 @@ class ReplicaView(Protocol):
         """Event: the connection to `node` broke."""
         ...
 
-    def tick(self) -> Sequence[Any]:
-        """Event: one tick of time passed."""
+    def tick(self, now_us: int | None = None) -> Sequence[Any]:
+        """Event: one tick of time passed. The time is told where there are leases."""
         ...
 
     def storage_failed(self) -> Sequence[Any]:

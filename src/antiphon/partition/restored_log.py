@@ -13,6 +13,7 @@ def restored_state(
     *,
     acknowledged: int = 0,
     members: MembersIndex | None = None,
+    bound_until_us: int = 0,
 ) -> RestoredState:
     """The state of a replica as its log was recovered. The replica gets a copy of the index of terms.
 
@@ -22,6 +23,7 @@ def restored_state(
             log's hard state does.
         acknowledged: see `RestoredState`.
         members: the replica's own copy of the log's index, where it goes by members entries.
+        bound_until_us: see `RestoredState`.
     """
     start, hard_state = log.terms.start, log.hard_state
     terms = TermIndex(start.offset, start.term)
@@ -34,6 +36,7 @@ def restored_state(
         acknowledged=acknowledged,
         condition=_condition(log),
         members=members,
+        bound_until_us=bound_until_us,
     )
 
 

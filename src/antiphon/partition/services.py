@@ -72,6 +72,7 @@ class PartitionMetrics(Protocol):
     fetch_bytes: int
     table_ops: int
     table_reads: int
+    leased_reads: int
     elections: int
     shard_failures: int
     lost_tail_records: int

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from antiphon import system
 from antiphon.model.metadata import NodeMeta, ShardMeta, ShardStatus
 from antiphon.model.requests import ReplicaStatus
 from antiphon.partition.clients import PartitionClients
@@ -55,6 +56,7 @@ class SingleWriterPartition:
         self.replica = replica
         self.table = table
         self.state = PartitionState(services, shard_id, log, replica, table)
+        self.state.has_leases = replica.in_term.promise.until_us > 0
         self.mode = SingleWriterMode(self.state, replica)
         self.readers = WaitingReaders(self.state)
         self.driver = ReplicaDriver(self.state, self.readers)
@@ -89,6 +91,7 @@ class SingleWriterPartition:
     def configure(self, settings: "PartitionSettings") -> None:
         """See Partition."""
         self.state.configure(settings, settings.log)
+        self.state.has_leases |= settings.replica.lease_ms > 0
         self.clients.configure(settings)
         self.driver.call(self.replica.set_config, settings.replica)
         self._actions.note_led_term()
@@ -112,7 +115,10 @@ class SingleWriterPartition:
         """See Partition. Who is appointed may have been told of older metadata only."""
         if type(message) is BecomeLeader:
             self.state.note_deletion(message.deleted_before, message.term, has_candidate=True)
-        self.driver.call(self.replica.receive, sender, message)
+        if self.state.has_leases:
+            self.driver.call(self.replica.receive, sender, message, system.elapsed_us())
+        else:
+            self.driver.call(self.replica.receive, sender, message)
 
     def peer_drained(self, node_id: int) -> None:
         """See Partition."""

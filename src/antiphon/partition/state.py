@@ -6,6 +6,7 @@ Everybody may ask. Only three things change it: a commit, a loss and a change of
 
 from typing import TYPE_CHECKING, Protocol
 
+from antiphon import system
 from antiphon.errors import (
     AntiphonError,
     DiskFullError,
@@ -52,6 +53,7 @@ class PartitionState:
         closed: the node has closed it.
         high_watermark: first offset that clients have not been told is committed.
         deleted_before: records before this offset were deleted on request (docs/decisions/0038).
+        has_leases: is the time to be told with events, because there are leases, or were?
         traces: spans of entries with a trace; None: there never was one.
     """
 
@@ -74,6 +76,7 @@ class PartitionState:
         self.observer: CommitObserver | None = None
         self.failed: AntiphonError | None = None
         self.closed = False
+        self.has_leases = False
         self.traces: ShardTraces | None = None
         self.high_watermark = replica.high_watermark
         self.deleted_before = 0
@@ -93,6 +96,10 @@ class PartitionState:
             if self.traces is None:
                 self.traces = ShardTraces(self.services.node_id, self.shard_id)
             self.traces.appended(action, parent, role)
+
+    def now_us(self) -> int | None:
+        """The time that is told with an event; None where there are no leases."""
+        return system.elapsed_us() if self.has_leases else None
 
     @property
     def term(self) -> int:

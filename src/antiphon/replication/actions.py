@@ -104,6 +104,7 @@ class ReadReady(msgspec.Struct, frozen=True):
 
     token: int
     offset: int
+    leased: bool = False  # no round was needed
 
 
 class ReadFailed(msgspec.Struct, frozen=True):

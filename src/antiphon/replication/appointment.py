@@ -66,6 +66,8 @@ class Appointment(TermObserver):
             head = log.terms.end
         else:
             head = log.terms.end if state.role is Role.FENCED else log.durable_head
+        if state.holds_back(sender, message):
+            return
         reply = NewTermReply(state.shard, state.term, head, log.terms.log_start, not state.repair.is_sound)
         state.send_when_durable(sender, reply, out)
 

@@ -36,6 +36,8 @@ class ReplicaConfig:
             `resend_ticks` (C2).
         unclean: a leader may have been elected that lacks what was committed (S3.18, C10). A follower whose settled log is
             not in such a leader's gives up the difference, instead of stopping for good.
+        lease_ms: for so long a follower supports nobody else, and a leader asks for that (`lease`); 0: off. The host has to
+            be able to tell, after a restart, that this was ever on (`RestoredState.bound_until_us`).
     """
 
     max_in_flight_bytes: int = 8 * MIB
@@ -50,6 +52,7 @@ class ReplicaConfig:
     commit_marker: bool = False
     ack_every: int = 1
     unclean: bool = False
+    lease_ms: int = 0
 
     def __post_init__(self) -> None:
         for name in (

@@ -25,11 +25,12 @@ def is_up_to_date(candidate: EntryId, own: EntryId) -> bool:
 class Campaign:
     """One attempt of one candidate among the members that it knows of: the votes so far."""
 
-    __slots__ = ("_answers", "_members", "is_pre_vote", "term")
+    __slots__ = ("_answers", "_members", "is_pre_vote", "is_transfer", "term")
 
     def __init__(self, term: int, members: Members, *, is_pre_vote: bool) -> None:
         self.term = term
         self.is_pre_vote = is_pre_vote
+        self.is_transfer = False  # did the leader itself ask for it?
         self._members = members
         self._answers: dict[NodeId, bool] = {}
 

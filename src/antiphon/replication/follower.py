@@ -32,6 +32,7 @@ from antiphon.replication.actions import Action, Commit, Send
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.messages import Ack, Append, Entry, NodeId, Reject, ShardId, Truncate, TruncateReply
+from antiphon.replication.promise import Promise
 from antiphon.replication.repair import LogRepair
 from antiphon.replication.replica_state import LogCondition
 
@@ -43,9 +44,11 @@ class FollowerSide:
 
     __slots__ = (
         "_ack_due",
+        "_ack_promised_ms",
         "_ack_round",
         "_leader_mark",
         "_log",
+        "_promise",
         "_repair",
         "_shard",
         "_term",
@@ -59,12 +62,19 @@ class FollowerSide:
     )
 
     def __init__(
-        self, shard: ShardId, term: int, log: LocalLog, config: ReplicaConfig, repair: LogRepair
+        self,
+        shard: ShardId,
+        term: int,
+        log: LocalLog,
+        config: ReplicaConfig,
+        repair: LogRepair,
+        promise: Promise | None = None,
     ) -> None:
         self._shard = shard
         self._term = term
         self._log = log
         self.config = config
+        self._promise = promise or Promise(0)  # to its leader
         self._repair = repair  # while the log is not sound, its promise is no vote, and its leader is told so
         self.was_sent_too_little = False  # a snapshot that ends before this log begins
         self.leader: NodeId | None = None  # unknown only between a snapshot and the first Append
@@ -74,6 +84,7 @@ class FollowerSide:
         self._leader_mark = 0  # the leader's high watermark, as far as it was heard
         self._ack_due = False
         self._ack_round = 0
+        self._ack_promised_ms = 0  # since a message of that round came
         self._untold = config.ack_every  # entries taken and not acknowledged; the first in a term are at once
 
     def on_append(self, message: Append, out: list[Action]) -> None:
@@ -95,8 +106,7 @@ class FollowerSide:
             self.shown = end
         if end > self.verified:
             self.verified = end
-        if message.round > self._ack_round:
-            self._ack_round = message.round
+        self._note_round(message)
         self.live = message.live
         if message.high_watermark > self._leader_mark:
             self._leader_mark = message.high_watermark
@@ -109,6 +119,16 @@ class FollowerSide:
             self._untold += len(entries)
         else:
             self.acknowledge(out)
+
+    def _note_round(self, message: Append) -> None:
+        """What the next answer says of the rounds that came, and of what was promised to them."""
+        promised_ms = 0
+        if message.lease_ms and self.config.lease_ms and isinstance(message.lease_ms, int):
+            promised_ms = self._promise.give(self._term, message.lease_ms)
+        if message.round > self._ack_round:
+            self._ack_round, self._ack_promised_ms = message.round, promised_ms
+        elif message.round == self._ack_round and promised_ms > self._ack_promised_ms:
+            self._ack_promised_ms = promised_ms
 
     def _take(self, prev: EntryId, entries: Sequence[Entry], out: list[Action]) -> None:
         self._check(prev, entries)
@@ -188,7 +208,8 @@ class FollowerSide:
             self._untold = 0
         mark = log.settled if self.live else NOT_TOLD
         is_damaged = self._repair.condition is not LogCondition.SOUND
-        ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, is_damaged)
+        promised_ms = self._ack_promised_ms
+        ack = Ack(self._shard, self._term, log.point(end), self._ack_round, mark, is_damaged, promised_ms)
         out.append(Send(self.leader, ack))
 
     def persisted(self, out: list[Action]) -> None:

@@ -10,6 +10,7 @@ read).
 | `QuorumAckTracker` | the book of acknowledgements |
 | `CommitTracker` | what is committed (S0.34), and settled after a change of members |
 | `LeaderReads` | whether this replica still leads, for reads and for itself |
+| `LeaderLease` | until when nobody else can lead, by what the followers have promised |
 | `LiveMembers` | the live set, where the term goes by one |
 | `CommitMarker` | entries that tell of commits |
 
@@ -27,6 +28,7 @@ from antiphon.replication.entry_factory import MakeMarker
 from antiphon.replication.leader_commit import CommitTracker
 from antiphon.replication.leader_reads import LeaderReads
 from antiphon.replication.leadership import Leadership
+from antiphon.replication.lease import LeaderLease
 from antiphon.replication.live_members import LiveMembers
 from antiphon.replication.live_set import LiveSet
 from antiphon.replication.members import Members
@@ -53,7 +55,7 @@ class Leader:
 
     Attributes:
         phase: see `replica_state`.
-        replicator, reads, commits, tracker: the parts.
+        replicator, reads, lease, commits, tracker: the parts.
     """
 
     def __init__(
@@ -73,7 +75,10 @@ class Leader:
         self.tracker.record(self.tracker.own_slot, log.durable_end)
         self.replicator = Replicator(leadership, self.tracker, live, config)
         self.commits = CommitTracker(self.tracker, log, members, live, config.commit)
-        self.reads = LeaderReads(leadership, self.tracker, self.replicator, config.waiting_reads_max)
+        self.lease = LeaderLease(self.tracker, self.replicator)
+        self.reads = LeaderReads(
+            leadership, self.tracker, self.replicator, self.lease, config.waiting_reads_max
+        )
         self._live_members = (
             None if live is None else LiveMembers(live, leadership.node, self.replicator, self.commits)
         )
@@ -108,6 +113,7 @@ class Leader:
         self.replicator.config = config
         self.commits.rule = config.commit
         self.reads.set_waiting_max(config.waiting_reads_max)
+        self.lease.set_ms(config.lease_ms)
         if self.live is not None:
             self.live.config = config
         if not config.commit_marker or self._make_marker is None:
@@ -123,6 +129,7 @@ class Leader:
         """
         self.commits.members = members
         self._keep_members()
+        self.lease.members_changed()
         self.recount(out)
         if self._live_members is not None:
             self._live_members.ask_voters(out)
@@ -194,6 +201,8 @@ class Leader:
         if self._acknowledged(progress, message.end, message.round, out):
             progress.accepted(message.round)
             progress.damaged = message.damaged
+            if message.promised_ms:
+                self.lease.promised(progress, message.round, message.promised_ms)
             if message.high_watermark > progress.known_watermark:
                 # of this log, not of one that it may have given up
                 progress.known_watermark = min(message.high_watermark, progress.ack_offset)

@@ -2,6 +2,7 @@
 
 from antiphon.replication.actions import Action, ReadReady
 from antiphon.replication.leadership import Leadership
+from antiphon.replication.lease import LeaderLease
 from antiphon.replication.messages import NodeId
 from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.read_index import NO_ROUND, ReadIndex
@@ -16,21 +17,33 @@ class LeaderReads:
     """
 
     def __init__(
-        self, leadership: Leadership, tracker: QuorumAckTracker, replicator: Replicator, waiting_max: int
+        self,
+        leadership: Leadership,
+        tracker: QuorumAckTracker,
+        replicator: Replicator,
+        lease: LeaderLease,
+        waiting_max: int,
     ) -> None:
         self._log = leadership.log
         self._tracker = tracker
         self._replicator = replicator
+        self._lease = lease
         self.waiting = ReadIndex(waiting_max)
 
     def set_waiting_max(self, waiting_max: int) -> None:
         """So many reads may wait from now on."""
         self.waiting.waiting_max = waiting_max
 
-    def request(self, token: int, out: list[Action]) -> None:
-        """Serve a read once it is confirmed, after now, that this replica leads."""
+    def request(self, token: int, now_us: int | None, out: list[Action]) -> None:
+        """Serve a read once it is confirmed, now or after now, that this replica leads."""
         if self._confirms_alone():
             out.append(ReadReady(token, self._log.commit_mark))
+            return
+        until_us = 0 if now_us is None else self._lease.until_us()
+        if now_us is not None and now_us < until_us:
+            out.append(ReadReady(token, self._log.commit_mark, leased=True))
+            if self._lease.is_to_renew(now_us, until_us):
+                self._ask(out)
         elif self.waiting.add(token, self._log.commit_mark):
             self._start(out)
 
@@ -43,7 +56,10 @@ class LeaderReads:
         replicator = self._replicator
         replicator.round += 1
         self.waiting.start(replicator.round)
-        counted = self._tracker.counted
+        self._ask(out)
+
+    def _ask(self, out: list[Action]) -> None:
+        replicator, counted = self._replicator, self._tracker.counted
         for progress in replicator.progress.values():
             if progress.connected and progress.slot in counted:
                 replicator.send_heartbeat(progress, out)

@@ -140,6 +140,9 @@ class Append(Message, frozen=True, array_like=True, tag=True):
     entries: tuple[Entry, ...] = ()
     live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
     log_end: int = -1  # the leader's own (S3.26); -1: not told
+    lease_ms: int | str = (
+        0  # the follower is asked to support nobody else for so long; the trace of an older version is text
+    )
 
 
 class Ack(Message, frozen=True, array_like=True, tag=True):
@@ -153,6 +156,7 @@ class Ack(Message, frozen=True, array_like=True, tag=True):
     round: int
     high_watermark: int = -1  # the follower's own (S3.26); -1: not told
     damaged: bool = False
+    promised_ms: int = 0  # for so long since a message of `round` came it supports nobody else
 
 
 class Reject(Message, frozen=True, array_like=True, tag=True):

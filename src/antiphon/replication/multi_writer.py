@@ -364,7 +364,7 @@ class MultiWriterReplica:
             lsn, at = lsn + 1, at + offsets
         return [self.log.append(entries)]
 
-    def request_read(self, token: int) -> list[MultiAction]:
+    def request_read(self, token: int, _now_us: int | None = None) -> list[MultiAction]:
         """Reads are of this replica's own state: there is nobody whose word would be needed."""
         return [ReadReady(token, self.log.durable_end)]
 
@@ -430,7 +430,7 @@ class MultiWriterReplica:
         self._intake.peer_lost(node)
         return []
 
-    def tick(self) -> list[MultiAction]:
+    def tick(self, _now_us: int | None = None) -> list[MultiAction]:
         """One tick of time passed."""
         out: list[MultiAction] = []
         if self.failed:

@@ -58,6 +58,7 @@ class Progress:
         "ack_offset",
         "active",
         "answers",
+        "bound_until_us",
         "connected",
         "damaged",
         "heartbeat_round",
@@ -93,6 +94,7 @@ class Progress:
         self.round_floor = 0  # rejections of earlier rounds are answers to what no longer matters
         self.probe_round = 0
         self.round_echoed = 0
+        self.bound_until_us = 0  # by the leader's clock: it helps nobody else to lead before then
         self.heartbeat_round = 0  # round of the last empty Append, and the watermark that it taught
         self.heartbeat_watermark = 0
         self.sent_watermark = 0  # carried by the last message

@@ -136,7 +136,7 @@ class RaftReplica(ReplicaBase):
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def receive(self, sender: NodeId, message: AnyMessage) -> list[Action]:
+    def receive(self, sender: NodeId, message: AnyMessage, now_us: int | None = None) -> list[Action]:
         """As for every replica; besides, members entries that came, went or were committed take effect.
 
         What comes from a history that this replica is no part of is ignored, but for the word to begin one.
@@ -144,7 +144,7 @@ class RaftReplica(ReplicaBase):
         is_later = is_of_later_history(message, self._state.term, self.log.terms.log_end)
         if is_later and not isinstance(message, GoOnAlone):
             return []
-        out = super().receive(sender, message)
+        out = super().receive(sender, message, now_us)
         self._follow_members(out)
         return out
 
@@ -175,10 +175,12 @@ class RaftReplica(ReplicaBase):
         self.election.lost_connection(node)
         return out
 
-    def tick(self) -> list[Action]:
+    def tick(self, now_us: int | None = None) -> list[Action]:
         """One tick of time passed: heartbeats of a leader (S1.29), patience of everybody else (S1.23, S1.30)."""
         out: list[Action] = []
         state = self._state
+        state.tell_time(now_us, self._handlers, out)
+        self._follow_members(out)
         if state.failed or state.role is Role.NOT_MEMBER or not self.transfer.tick(out):
             return out
         if state.leading is None:

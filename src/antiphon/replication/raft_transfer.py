@@ -64,6 +64,7 @@ class LeadershipTransfer(TermObserver):
         leading = self._state.leading
         if leading is not None:
             leading.phase = next_state(LEADER_PHASES, leading.phase, LeaderEvent.TRANSFER)
+            leading.lease.end()  # for this term: the word to the target may arrive late
             self._transfer = Transfer(to, self._config.election_ticks_min)
 
     def on_transfer_leadership(self, _sender: NodeId, message: TransferLeadership, out: list[Action]) -> None:

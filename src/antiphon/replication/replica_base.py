@@ -138,7 +138,7 @@ class ReplicaBase:
     def needs_tick(self) -> bool:
         """Is anything outstanding that only `tick` can mend? An idle shard needs none."""
         leading = self._state.leading
-        return leading is not None and leading.needs_tick
+        return (leading is not None and leading.needs_tick) or bool(self._state.promise.kept)
 
     def followers(self) -> tuple[FollowerStatus, ...]:
         """What a leader knows of its followers; empty on others."""
@@ -147,14 +147,16 @@ class ReplicaBase:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def receive(self, sender: NodeId, message: AnyMessage) -> list[Action]:
+    def receive(self, sender: NodeId, message: AnyMessage, now_us: int | None = None) -> list[Action]:
         """A message of another node, or of the coordinator there. What is not allowed now is refused or ignored.
 
+        `now_us`: of a host with leases, by a clock that never goes back.
         Raises `ProtocolViolationError` for an Append whose entries do not follow each other.
         """
         out: list[Action] = []
         if self._state.failed:
             return out
+        self._state.tell_time(now_us, self._handlers, out)
         handler = self._handlers.get(type(message))
         if handler is not None and message.shard == self.shard:
             handler(sender, message, out)
@@ -238,25 +240,29 @@ class ReplicaBase:
             raise self._cannot_serve()
         return leading.replicator.append_batch(count, data)
 
-    def send_appended(self) -> list[Action]:
+    def send_appended(self, now_us: int | None = None) -> list[Action]:
         """Send the followers what `append_batch` has appended."""
         out: list[Action] = []
         leading = self._state.leading
         if leading is not None:
+            if now_us is not None:
+                leading.lease.told(now_us)
             leading.replicator.send_appended(out)
         return out
 
-    def request_read(self, token: int) -> list[Action]:
+    def request_read(self, token: int, now_us: int | None = None) -> list[Action]:
         """Ask to serve a linearizable read: `ReadReady(token, offset)` or `ReadFailed(token)` follows.
 
-        A leader that hands over serves reads as long as it leads.
+        It came before `now_us`. A leader that hands over serves reads as long as it leads.
         Raises `NotLeaderError`, `NotReadyError`, and `OverloadedError` when too many reads wait.
         """
         leading = self._state.leading
         if leading is None or leading.phase is LeaderPhase.STARTING:
             raise self._cannot_serve()
         out: list[Action] = []
-        leading.reads.request(token, out)
+        if now_us is not None:
+            leading.lease.told(now_us)
+        leading.reads.request(token, now_us, out)
         return out
 
     def _cannot_serve(self) -> NotLeaderError | NotReadyError:
@@ -343,9 +349,10 @@ class ReplicaBase:
             state.leading.replicator.peer_lost(node)
         return []
 
-    def tick(self) -> list[Action]:
+    def tick(self, now_us: int | None = None) -> list[Action]:
         """One tick of time passed."""
         out: list[Action] = []
+        self._state.tell_time(now_us, self._handlers, out)
         leading = self._state.leading
         if leading is not None:
             leading.tick(out)

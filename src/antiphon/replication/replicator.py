@@ -32,6 +32,7 @@ class Replicator:
         progress: one per node that entries are sent to, in the order in which they came.
         round: of the messages that are sent now; their answers repeat it.
         config: settings.
+        lease_ms: followers are asked to support nobody else for so long.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Replicator:
         self.progress: dict[NodeId, Progress] = {}
         self.round = 1
         self.config = config
+        self.lease_ms = 0
         self._leadership = leadership
         self._log = leadership.log
         self._tracker = tracker
@@ -88,6 +90,7 @@ class Replicator:
         """The follower has no more than `head`; what it acknowledged before does not count, nor what is underway of that."""
         self.round += 1
         progress.ack_floor = self.round
+        progress.bound_until_us = 0  # this replica has promised nothing
         point = self._log.common_point(head)
         left = 0 if point is None else point.offset
         progress.lost_below(left)
@@ -170,6 +173,9 @@ class Replicator:
         log, live = self._log, self._live
         shard, node, term, _ = self._leadership
         if live is None:
+            if self.lease_ms:
+                mark, ms = log.settled, self.lease_ms
+                return Append(shard, term, node, prev, mark, self.round, entries, lease_ms=ms)
             return Append(shard, term, node, prev, log.settled, self.round, entries)
         return Append(
             shard,
@@ -181,6 +187,7 @@ class Replicator:
             entries,
             live.recorded,
             log.terms.log_end,
+            self.lease_ms,
         )
 
     def send_next(self, progress: Progress, out: list[Action]) -> None:

@@ -26,6 +26,8 @@ class RestoredState:
         condition: whether the log and the promises are whole.
         members: index of the members entries of the log. None: no entry changes the members, they are fixed by configuration
             or told by a coordinator.
+        bound_until_us: by the host's clock, the replica may have promised, before it was opened, to support nobody but a
+            leader until then; 0: it has not. Promises are not on the disk: this is the longest that there may be.
     """
 
     terms: TermIndex
@@ -35,6 +37,7 @@ class RestoredState:
     acknowledged: int = 0
     condition: LogCondition = LogCondition.SOUND
     members: MembersIndex | None = None
+    bound_until_us: int = 0
 
     def __post_init__(self) -> None:
         end = self.terms.end

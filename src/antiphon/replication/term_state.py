@@ -6,7 +6,7 @@ brings.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.entry_id import EMPTY, EntryId
@@ -20,6 +20,7 @@ from antiphon.replication.live_set import LiveSet
 from antiphon.replication.local_log import LocalLog
 from antiphon.replication.members import Members
 from antiphon.replication.messages import Ack, AnyMessage, NodeId, Reject, ShardId, StaleTerm
+from antiphon.replication.promise import Promise
 from antiphon.replication.raft_members import MembersLog
 from antiphon.replication.repair import LogRepair
 from antiphon.replication.replica_state import Event, Role, next_role
@@ -38,6 +39,9 @@ class TermObserver:
     def stepped_down(self, *, was_leader: bool) -> None:
         """Whatever this replica was in its term, or in an older one, it is no longer."""
 
+    def time_told(self, out: list[Action]) -> None:
+        """It may no longer be bound to a leader."""
+
 
 class TermState:
     """The term of one replica, its role in it, and the half that plays that role.
@@ -50,6 +54,7 @@ class TermState:
         lost_peers: nodes to which the connection is broken.
         failed: the disk failed; nothing is done any more.
         observers: parts that are told, in this order.
+        promise: for how long it is bound to a leader.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class TermState:
         self.observers: list[TermObserver] = []
         self._entries = entries
         self.held: deque[tuple[int, Send]] = deque()  # said when the write with this id is durable
+        self.promise = Promise(restored.bound_until_us)
 
     @property
     def leader(self) -> NodeId | None:
@@ -101,6 +107,7 @@ class TermState:
         invariant(role is Role.FENCED, f"NewTerm must fence a {self.role}")
         self.term, self.voted_for = term, voted_for
         self.held.clear()
+        self.promise.drop()
         out.append(self.log.persist_term(term, voted_for))
         self._step_down(out)
 
@@ -213,7 +220,7 @@ class TermState:
 
     def new_follower(self) -> FollowerSide:
         """The following half for this term."""
-        return FollowerSide(self.shard, self.term, self.log, self.config, self.repair)
+        return FollowerSide(self.shard, self.term, self.log, self.config, self.repair, self.promise)
 
     def become_follower(self, role: Role, out: list[Action]) -> None:
         """`following` is there and obeys its leader from now on."""
@@ -237,6 +244,30 @@ class TermState:
         else:
             self.held.append((log.write_id, Send(to, message)))
 
+    def tell_time(
+        self, now_us: int | None, handlers: Mapping[type, Callable[..., None]], out: list[Action]
+    ) -> None:
+        """An event has come at this time, by the host's clock; what waited for it is handled again. None: see `lease`."""
+        self.promise.told(now_us)
+        if now_us is None or self.failed:
+            return
+        if self.leading is not None:
+            self.leading.lease.told(now_us)
+        for sender, message in self.promise.due():
+            handlers[type(message)](sender, message, out)
+        for observer in self.observers:
+            observer.time_told(out)
+
+    def holds_back(self, sender: NodeId, message: AnyMessage) -> bool:
+        """Is the answer, which may help somebody to lead that term, to wait for the end of what was promised?
+
+        The request is handled once more then. A term that it asks for is promised already, so the old leader loses it soon.
+        """
+        if not self.promise.holds(message.term):
+            return False
+        self.promise.keep(sender, message)
+        return True
+
     def release_held(self, write_id: int, out: list[Action]) -> None:
         """Everything up to `write_id` is durable: say what was held back for it."""
         held = self.held
@@ -247,4 +278,5 @@ class TermState:
         """The disk failed: nothing is said any more, what was held back included."""
         self.failed = True
         self.held.clear()
+        self.promise.drop()
         self._step_down(out)

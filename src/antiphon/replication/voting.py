@@ -62,6 +62,10 @@ class VoteElection(TermObserver):
         if was_leader:
             self.timer.rearm()
 
+    def time_told(self, out: list[Action]) -> None:
+        """Its own vote counts when it is no longer bound."""
+        self.persisted(out)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def tick_without_lead(self, out: list[Action]) -> None:
@@ -135,6 +139,7 @@ class VoteElection(TermObserver):
         state = self._state
         state.fence(state.term + 1, state.node_id, out)
         campaign = self._begin_candidacy(CandidacyEvent.CAMPAIGN, state.term)
+        campaign.is_transfer = transfer
         campaign.record(state.node_id, granted=True)
         request = RequestVote(state.shard, state.term, state.node_id, state.log.terms.end, transfer=transfer)
         for peer in self.peers():
@@ -169,17 +174,22 @@ class VoteElection(TermObserver):
         elif result is VoteResult.WON:
             if campaign.is_pre_vote:
                 self.campaign(out)
-            else:
+            elif self._is_free(campaign):
                 self._win(out)
 
+    def _is_free(self, campaign: Campaign) -> bool:
+        """Does this replica's own vote count already? A leader that asks to be followed relies on no promise any more."""
+        return campaign.is_transfer or not self._state.promise.holds(campaign.term)
+
     def persisted(self, out: list[Action]) -> None:
-        """An only member's own vote wins once it is durable."""
+        """An only member's own vote wins once it is durable; that of one that is bound to a leader, when it no longer is."""
         campaign = self._campaign
         if (
             campaign is not None
             and not campaign.is_pre_vote
             and self._state.log.is_term_durable
             and campaign.result is VoteResult.WON
+            and self._is_free(campaign)
         ):
             self._win(out)
 
@@ -215,6 +225,8 @@ class VoteElection(TermObserver):
         if message.term < state.term or (message.pre_vote and message.term == state.term):
             out.append(Send(sender, StaleTerm(state.shard, state.term)))
         elif message.pre_vote:
+            if state.holds_back(sender, message):
+                return
             granted = self._would_vote_for(message) and not self.knows_live_leader()
             out.append(Send(sender, VoteReply(state.shard, message.term, granted, pre_vote=True)))
         else:
@@ -242,6 +254,8 @@ class VoteElection(TermObserver):
             if granted:
                 state.voted_for = candidate
                 out.append(state.log.persist_term(state.term, candidate))
+        if granted and not message.transfer and state.holds_back(sender, message):
+            return
         reply = VoteReply(state.shard, state.term, granted)
         if granted:
             self.timer.rearm()

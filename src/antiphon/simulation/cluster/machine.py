@@ -223,7 +223,7 @@ class Machine:
         if self._retired:
             return
         world, draw = self._world, self.random
-        skew = world.options.clock_skew_ppm / 1e6
+        skew = world.options.node_skew_ppm / 1e6
         self.starts += 1
         process = self.process = Process(
             world.loop,

@@ -23,6 +23,7 @@ from antiphon.simulation.cluster.disk_mutants import DISK_MUTANTS
 from antiphon.simulation.cluster.fault_mutants import FAULT_MUTANTS
 from antiphon.simulation.cluster.host_mutants import HOST_MUTANTS
 from antiphon.simulation.cluster.identity_mutants import IDENTITY_MUTANTS
+from antiphon.simulation.cluster.lease_mutants import LEASE_MUTANTS
 from antiphon.simulation.cluster.listener_mutants import LISTENER_MUTANTS
 from antiphon.simulation.cluster.marker_mutants import MARKER_MUTANTS
 from antiphon.simulation.cluster.midway_mutants import MIDWAY_MUTANTS
@@ -105,6 +106,7 @@ _ALL: Final = (
     *RECOVERY_MUTANTS,
     *RETENTION_MUTANTS,
     *TRACE_MUTANTS,
+    *LEASE_MUTANTS,
 )
 
 CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {mutant.name: mutant for mutant in _ALL}

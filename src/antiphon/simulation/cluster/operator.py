@@ -68,6 +68,23 @@ class Operator:
         """Let a shard go on from one node's replica, in the background."""
         self.process.run(self._recover(shard_id, node, number))
 
+    def elect(self, shard_id: int, draw: Random) -> None:
+        """Have another replica lead a shard, in the background."""
+        self.process.run(self._elect(shard_id, draw))
+
+    async def _elect(self, shard_id: int, draw: Random) -> None:
+        try:
+            await self._connected()
+            for topic in (await self.db.metadata()).topics:
+                for shard in topic.shards:
+                    if shard.shard_id == shard_id:
+                        node = draw.choice([node for node in shard.ensemble if node != shard.leader] or [-1])
+                        await self.db.elect_leader(topic.name, shard.index, node=node)
+        except AntiphonError as error:
+            self._world.tell("refused", "elect", error.code)
+        else:
+            self._world.tell("carried-out", "elect")
+
     async def _recover(self, shard_id: int, node: int, number: int) -> None:
         """As `antiphon shard recover` does: look first, and say what was seen."""
         try:

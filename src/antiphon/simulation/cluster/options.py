@@ -89,6 +89,7 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "metadata_segment_bytes": Drawn(one_of(4096, 16_384, 1 << 24), "checkpoints", 2),
     "oxia_page_rows": Drawn(one_of(0, 1, 3)),
     "traced": Drawn(sometimes(0.1)),
+    "read_lease_ms": Drawn(one_of(*[0] * 12, 20, 50, 100, 200), "leases", 0),
 }
 """How options of the world itself are drawn. The others are never drawn, or are the same in all worlds."""
 

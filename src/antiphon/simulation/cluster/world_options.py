@@ -1,7 +1,10 @@
 """The options of a simulated world, without those that faults and workloads bring with them: `options.py` adds these."""
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+LEASE_SKEW_PPM: Final = 50_000
+"""A clock that is so much fast runs a tenth faster than one that is so much slow: what a lease allows for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class WorldOptions:
     metadata_segment_bytes: int = 1 << 24  # of `__cluster`
     oxia_page_rows: int = 0  # of Oxia's clients, that nodes read at once; 0: as in real nodes
     traced: bool = False  # clients and nodes trace, into memory
+    read_lease_ms: int = 0  # of the table; 0: off
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
 
     @property
@@ -67,6 +71,12 @@ class WorldOptions:
     def has_key(self) -> bool:
         """Do nodes prove that they are nodes? They have to where clients log in."""
         return self.peer_key or self.has_logins
+
+    @property
+    def node_skew_ppm(self) -> int:
+        """How much faster or slower nodes' clocks run, at most: with leases, no more than leases allow for."""
+        has_leases = self.read_lease_ms > 0 or self.leased_clients > 0
+        return min(self.clock_skew_ppm, LEASE_SKEW_PPM) if has_leases else self.clock_skew_ppm
 
     @property
     def has_logins(self) -> bool:

@@ -115,6 +115,10 @@ class Process:
             self.spent_s += self._work.uniform(*LOOK_S)
         return self.local_s(self.loop.now + self.spent_s)
 
+    def elapsed_us(self) -> int:
+        """See `system.System`."""
+        return int(self.monotonic_s() * 1e6)
+
     def new_uuid(self) -> uuid.UUID:
         """See `system.System`."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)

@@ -31,7 +31,8 @@ class TableWorkload(Workload):
         self.operations: list[Operation] = []
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
         self.shard_ids: list[int] = []
-        self.config: dict[str, str] = {}  # of the table
+        lease_ms = cluster.options.read_lease_ms
+        self.config = {"read.lease.ms": str(lease_ms)} if lease_ms else {}  # of the table
         self.model = one_key
         self._pending: dict[
             int, tuple[str, str, Any, int]
