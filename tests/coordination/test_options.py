@@ -24,6 +24,7 @@ from tests.coordination.test_coordinator import create, started
 from tests.coordination.world import World
 
 CONDITIONS = {"expected.offset.header": "true"}
+CHANGED: dict[str, str | None] = {**CONDITIONS}
 EARLIER = EXPECTED_FORMAT - 1
 
 
@@ -51,8 +52,8 @@ def test_no_topic_gets_it_while_a_node_does_not_know_it() -> None:
     for asked in (
         CreateTopic("c", replicas=1, config=CONDITIONS),
         CreateTopic("c", replicas=1, config=CONDITIONS, validate_only=True),
-        AlterTopic("t", config=CONDITIONS),
-        AlterTopic("t", config=CONDITIONS, validate_only=True),
+        AlterTopic("t", config=CHANGED),
+        AlterTopic("t", config=CHANGED, validate_only=True),
     ):
         said = refusal(world.ask(asked))
         assert f"expected.offset.header=true takes nodes that read format {EXPECTED_FORMAT}" in said
@@ -79,7 +80,7 @@ def test_topics_get_it_when_the_last_node_is_upgraded() -> None:
     assert come_back(world, 3, EARLIER)
     assert come_back(world, 3, FORMAT)
     assert isinstance(world.ask(CreateTopic("c", config=CONDITIONS)), CommandDone)
-    assert isinstance(world.ask(AlterTopic("t", config=CONDITIONS)), CommandDone)
+    assert isinstance(world.ask(AlterTopic("t", config=CHANGED)), CommandDone)
 
 
 def test_a_node_that_does_not_know_it_is_not_let_in_any_more() -> None:

@@ -62,7 +62,12 @@ def test_what_has_no_row_is_refused() -> None:
 async def test_api_versions_tells_of_every_row_and_of_metrics_while_somebody_wants_them() -> None:
     async with listening() as (served, connect):
         client = await connect()
-        for config, of_metrics in (({}, False), ({"metrics": "*"}, True), ({"metrics": None}, False)):
+        changes: tuple[tuple[dict[str, str | None], bool], ...] = (
+            ({}, False),
+            ({"metrics": "*"}, True),
+            ({"metrics": None}, False),
+        )
+        for config, of_metrics in changes:
             if config:
                 await served.first.gateway.administer(AlterSubscription("all", config))
             answer = await client.ask(ApiVersionsRequest(), 18, 3)

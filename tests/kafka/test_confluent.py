@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from antiphon.errors import NotLeaderError, TimedOutError
+from antiphon.kafka.listener import KafkaListener
 from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import Kind
 from antiphon.model.results import AppendResult
@@ -420,6 +421,12 @@ def test_clients_have_nothing_to_say_while_nobody_wants_their_metrics(
     assert told == [], "%6|...|GETSUBSCRIPTIONS|... Telemetry client instance id changed from ..."
 
 
+def hang_up(listener: KafkaListener) -> None:
+    """Break all connections of clients."""
+    for connection in list(listener._connections):
+        connection.abort()
+
+
 def test_its_metrics_are_shown_and_gone_with_it(served: Served) -> None:
     """Real clients push what the cluster's subscriptions want, by default, and say when they end.
 
@@ -453,7 +460,7 @@ def test_its_metrics_are_shown_and_gone_with_it(served: Served) -> None:
     (made,) = [line for line in lines() if line.startswith(name)]
     assert float(made.rsplit(" ", 1)[1]) >= 1
     assert served.do(lambda: served.listener.clients.refusals) == 0
-    served.do(lambda: [connection.abort() for connection in list(served.listener._connections)])
+    served.do(lambda: hang_up(served.listener))
     while not any('client_id="told-early"' in line for line in lines()):
         assert time.monotonic() < deadline, "nothing was pushed on the new connection"
         early.poll(0.1)

@@ -110,16 +110,16 @@ def classify(state: ClusterState, cluster_id: str, request: Register) -> Arrival
     if 0 <= request.history < mark_of(state.recovery):
         raise old_history(node.node_id, mark_of(state.recovery))
     old = state.nodes.get(node.node_id)
+    if old is not None and old.disk_id != node.disk_id and old.alive:
+        raise UnavailableError(
+            f"node id {node.node_id} is held by a process at {old.native} with another data directory: "
+            "stop it, or give this node an id of its own"
+        )
     if old is None or node.reads < old.reads:
         _refuse_earlier(state, node)
     if old is None:
         return Arrival.NEW
     if old.disk_id != node.disk_id:
-        if old.alive:
-            raise UnavailableError(
-                f"node id {node.node_id} is held by a process at {old.native} with another data directory: "
-                "stop it, or give this node an id of its own"
-            )
         return Arrival.REPLACED
     if old.incarnation != node.incarnation:
         return Arrival.RESTARTED

@@ -31,7 +31,6 @@ from antiphon.records.sequences import NUMBER_MAX, Numbers, key_of, last_before,
 from antiphon.table import indexes, pending_entries
 from antiphon.table.evaluation import NO_SESSION, Evaluation, Pending, Steps, effects_in
 from antiphon.table.neighbours import LOWER
-from antiphon.table.pending_entries import Entries
 from antiphon.table.prepared_writes import PreparedWrites
 from antiphon.table.ranges import OwnedRange
 from antiphon.table.sessions import OpenSessions, put_owned
@@ -254,7 +253,7 @@ class AttributedPuts(PreparedWrites):
         records, state = evaluation.records, self.state
         batch, now = state.batch(), None
         if self.has_indexes or evaluation.indexed:
-            now = yield from self._entries_before(evaluation, piece)
+            now = yield from pending_entries.pending_entries(self._pending, evaluation, piece)
         for at in range(0, len(records), piece):
             if at:
                 yield records
@@ -263,17 +262,6 @@ class AttributedPuts(PreparedWrites):
             if now is not None:
                 indexes.add_changes(state.store, batch, effects, now)
         evaluation.prepared, evaluation.entries = batch, now
-
-    def _entries_before(self, evaluation: Evaluation, piece: int) -> Steps[Entries]:
-        """What leads to the rows that it changes, of those that are not in the store yet."""
-        looking = pending_entries.pending_entries(self._pending, evaluation.changed, piece)
-        while True:
-            try:
-                next(looking)
-            except StopIteration as end:
-                found: Entries = end.value
-                return found
-            yield evaluation.records
 
     def note_attributed(self, evaluation: Evaluation, end: int) -> None:
         """An evaluation with such puts is in the log up to `end`."""

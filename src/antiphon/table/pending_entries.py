@@ -5,32 +5,30 @@ lose by the write follows from the rows before it. Those are in the store, but f
 appended and not committed. Nothing else is appended meanwhile, so it is known by then what the rows will be.
 """
 
-from collections.abc import Container, Generator, Iterable
+from collections.abc import Container, Iterable
 
 from antiphon.records.attributes import Entry
-from antiphon.table.evaluation import Pending, effects_in
+from antiphon.table.evaluation import Evaluation, Pending, Steps, effects_in
 from antiphon.table.indexes import entries_of
 
 Entries = dict[bytes, tuple[Entry, ...]]
 """By key; none: there is no row, or no index leads to it."""
 
 
-def pending_entries(
-    pending: Iterable[Pending], keys: Container[bytes], piece: int
-) -> Generator[None, None, Entries]:
-    """What leads to those of `keys` that something of `pending` changes, in steps of about `piece` keys.
+def pending_entries(pending: Iterable[Pending], evaluation: Evaluation, piece: int) -> Steps[Entries]:
+    """What leads to those of the keys of an evaluation that something of `pending` changes, in steps of about `piece` keys.
 
     What is committed between two steps was pending, and is the same in the store.
     """
     found: Entries = {}
-    looked_at = 0
+    keys, looked_at = evaluation.changed, 0
     for item in list(pending):
         for key, entries in _of(item, keys):
             looked_at += 1
             if key in keys:
                 found[key] = entries
             if not looked_at % piece:
-                yield
+                yield evaluation.records
     return found
 
 

@@ -114,8 +114,8 @@ class MultiTableWorkload(Workload):
         ops: list[TableOp] = [Put(key, value) if kind < 0.85 else Delete(key)]
         seen = self._newest if kind >= 0.95 else None
         if kind >= 0.9:
-            ops = [Put(one, value) for one in KEYS[:-1]] * (1 if seen is None else BEFORE)
-            ops.append(Put(KEYS[-1], value, None if seen is None else seen.id))
+            before = [Put(one, value) for one in KEYS[:-1]] * (1 if seen is None else BEFORE)
+            ops = [*before, Put(KEYS[-1], value, None if seen is None else seen.id)]
             self._pairs.add(value)
         self._sent.add(value)
         timeout_ms, hurt = int(PATIENCE_S * 1000), self.cluster.evidence.hurt
