@@ -52,9 +52,10 @@ LEASE_MUTANTS: Final = (
     ),
     ClusterMutant(
         "lease-voters-vote",
-        "a replica votes for another leader while it is bound to the one that there is",
+        "replicas vote for others, and for themselves, while they are bound to the leader that there is",
         (
             Edit(VoteElection, "on_request_vote", _HELD, "if False:"),
+            Edit(VoteElection, "_is_free", "not self._state.promise.holds(campaign.term)", "True"),
             Edit(
                 VoteElection,
                 "_vote",
@@ -62,13 +63,6 @@ LEASE_MUTANTS: Final = (
                 "False",
             ),
         ),
-        profile="raft",
-        options=LEASED,
-    ),
-    ClusterMutant(
-        "lease-candidate-votes",
-        "a candidate counts its own vote while it is bound to the leader that there is",
-        (Edit(VoteElection, "_is_free", "not self._state.promise.holds(campaign.term)", "True"),),
         profile="raft",
         options=LEASED,
     ),
@@ -81,9 +75,9 @@ LEASE_MUTANTS: Final = (
     ),
     ClusterMutant(
         "lease-of-too-few",
-        "a leader of four replicas takes the promise of one of them for enough",
-        (Edit(LeaderLease, "until_us", "self._tracker.confirmed(bound)", "sorted(bound)[-2]"),),
-        options={**LEASED, "nodes": 4, "replicas": 4},
+        "a leader takes too few for enough: itself alone, of three",
+        (Edit(LeaderLease, "until_us", "self._tracker.confirmed(bound)", "max(bound)"),),
+        options=LEASED,
     ),
     ClusterMutant(
         "lease-is-not-kept",
