@@ -44,13 +44,6 @@ LEASE_MUTANTS: Final = (
         options=LEASED,
     ),
     ClusterMutant(
-        "lease-outlives-a-transfer",
-        "a leader serves reads under its lease after it has asked another one to take over",
-        (Edit(LeaderLease, "end", "self.is_over = True\n", "return\n"),),
-        profile="raft",
-        options=LEASED,
-    ),
-    ClusterMutant(
         "lease-voters-vote",
         "replicas vote for others, and for themselves, while they are bound to the leader that there is",
         (
