@@ -58,12 +58,14 @@ LEASE_MUTANTS: Final = (
         ),
         profile="raft",
         options=LEASED,
+        first_seed=9_461_000,
     ),
     ClusterMutant(
         "lease-promises-a-term",
         "a replica answers NewTerm while it is bound to the leader that there is",
         (Edit(Appointment, "on_new_term", _HELD, "if False:"),),
         options=LEASED,
+        first_seed=9_461_000,
         quick=True,
     ),
     ClusterMutant(
@@ -71,12 +73,14 @@ LEASE_MUTANTS: Final = (
         "a leader takes too few for enough: itself alone, of three",
         (Edit(LeaderLease, "until_us", "self._tracker.confirmed(bound)", "max(bound)"),),
         options=LEASED,
+        first_seed=9_461_000,
     ),
     ClusterMutant(
         "lease-is-not-kept",
         "a follower says that it has promised, and is not bound",
         (Edit(Promise, "give", "self.until_us = max(", "max("),),
         options=LEASED,
+        first_seed=9_461_001,
     ),
     ClusterMutant(
         "lease-of-an-unbound-follower",
@@ -90,6 +94,7 @@ LEASE_MUTANTS: Final = (
             ),
         ),
         options=LEASED,
+        first_seed=9_461_001,
     ),
     ClusterMutant(
         "lease-to-the-end",
