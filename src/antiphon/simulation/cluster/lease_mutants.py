@@ -42,6 +42,7 @@ LEASE_MUTANTS: Final = (
         "a replica that was restarted helps to elect, though it had promised not to",
         (Edit(Promise, "__init__", "self.until_us = until_us", "self.until_us = 0"),),
         options=LEASED,
+        first_seed=9_461_011,
     ),
     ClusterMutant(
         "lease-voters-vote",
@@ -110,5 +111,7 @@ LEASE_MUTANTS: Final = (
         "nodes' clocks run further apart than leases allow for",
         ((world_options, "LEASE_SKEW_PPM", 400_000),),
         options={**LEASED, "clock_skew_ppm": 400_000},
+        first_seed=9_461_014,
+        rare=True,
     ),
 )
