@@ -36,6 +36,7 @@ LEASE_MUTANTS: Final = (
             Edit(LeaderLease, "_sent_us", "first <= round_", "True"),
         ),
         options=LEASED,
+        first_seed=9_461_004,
     ),
     ClusterMutant(
         "lease-forgotten-at-a-restart",
