@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from antiphon.replication import lease
 from antiphon.replication.appointment import Appointment
 from antiphon.replication.follower import FollowerSide
 from antiphon.replication.lease import LeaderLease
@@ -97,15 +96,6 @@ LEASE_MUTANTS: Final = (
         ),
         options=LEASED,
         first_seed=9_461_001,
-    ),
-    ClusterMutant(
-        "lease-to-the-end",
-        "a leader serves reads to the end of what was promised, as if all clocks ran alike",
-        ((lease, "served_us", lambda promised_ms: promised_ms * 1_000),),
-        options={
-            **LEASED,
-            "clock_skew_ppm": 50_000,
-        },
     ),
     ClusterMutant(
         "lease-clocks-beyond-the-bound",
