@@ -8,6 +8,9 @@ from antiphon.errors import AntiphonError
 from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.table import TableWorkload
+from antiphon.simulation.linearizability import Operation
+from antiphon.simulation.violation import require
+from antiphon.table.evaluator import ABSENT
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -29,7 +32,7 @@ DEFAULT_MS: Final = 200  # where the world's other tables have none
 class LeasedWorkload(TableWorkload):
     """Get and put rows of a table with `read.lease.ms`. Those that put ask every node who leads; the others ask nobody.
 
-    Checked: each key's history is linearizable.
+    Checked: each key's history is linearizable; nobody is told of an older version than somebody was told before.
     """
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
@@ -83,3 +86,28 @@ class LeasedWorkload(TableWorkload):
             self._note(number, key, "put", argument, None, invoked, returned=False)
         else:
             self._note(number, key, "put", argument, ("ok", version.id), invoked, returned=True)
+
+    def check(self) -> None:
+        """See `Workload`. Rows are never removed here, and versions rise: that says it where many outcomes are unknown."""
+        for key in LEASED_KEYS:
+            done = [one for one in self.operations if one.key == key and one.returned is not None]
+            ends = sorted((one.returned, _version(one)) for one in done if one.returned is not None)
+            newest, at = ABSENT, 0
+            for one in sorted(done, key=lambda one: one.invoked):
+                while at < len(ends) and ends[at][0] < one.invoked:
+                    newest, at = max(newest, ends[at][1]), at + 1
+                require(
+                    _version(one) >= newest,
+                    "linearizable",
+                    self.shard_ids[0],
+                    f"{one.what} of key {key!r} of table {self.name!r} was told of version {_version(one)} when {newest} "
+                    "had been told before it was asked for",
+                )
+        super().check()
+
+
+def _version(operation: Operation) -> int:
+    """The version that a client was told."""
+    if operation.result is None:
+        return ABSENT
+    return int(operation.result[0] if operation.what == "get" else operation.result[1])
