@@ -258,8 +258,8 @@ class ArchivedWorkload(KafkaWorkload):
     async def _consume(self, process: "Process", _number: int) -> None:
         client, draw = self.client(process), process.random
         positions = dict.fromkeys(sorted(self.shard_ids), 0)
-        while not (self.stopped and all(at >= self.end_of(one) for one, at in positions.items())):
-            partition = draw.choice(list(positions))
+        while left := [one for one, at in positions.items() if not self.stopped or at < self.end_of(one)]:
+            partition = draw.choice(left)
             try:
                 if not self.stopped and draw.random() < ELSEWHERE:
                     positions[partition] = draw.randint(0, self.end_of(partition))
