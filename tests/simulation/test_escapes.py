@@ -220,6 +220,7 @@ SEAMS: Final = {
     "security/tls.py": "real certificates; simulated nodes have no TLS",
     "table/rocks_manifest.py": "RocksDB opens its own files",
     "simulation/runtime/escapes.py": "it replaces them",
+    "simulation/pool.py": "a worker, outside of its runs, ends with the process that began it",
     "simulation/delta.py": "how long a person waits while a failing run is made small",
     "simulation/fleet.py": "measures the processor's time",
     "simulation/rocks_on_disk.py": "has RocksDB's files in a real folder",

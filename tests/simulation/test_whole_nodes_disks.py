@@ -57,9 +57,13 @@ def test_what_a_disk_refuses_or_delays_loses_nothing(kind: str, profile: str) ->
 @pytest.mark.parametrize("profile", ["oxia", "raft", "tarantool"])
 @pytest.mark.parametrize("kind", ["lost_files", "bit_flip", "old_shard"])
 def test_what_a_disk_loses_is_got_back_before_the_replica_counts_again(kind: str, profile: str) -> None:
-    result = run_cluster(_world(1, profile, **{kind: 1}))
-    assert result.failure is None, words(result)
-    assert result.events["hurt"] == result.events["sound"] > 0
+    for seed in range(1, 7):  # it has to find something to lose
+        result = run_cluster(_world(seed, profile, **{kind: 1}))
+        assert result.failure is None, words(result)
+        assert result.events.get("hurt", 0) == result.events.get("sound", 0)
+        if result.events.get("hurt"):
+            return
+    raise AssertionError("six seeds hurt nothing")
 
 
 @pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
