@@ -26,9 +26,8 @@ from antiphon.model.quotas import Quota
 from antiphon.records.key_order import HIERARCHICAL
 from antiphon.records.key_order import SETTING as KEY_SORTING
 
-FORMAT: Final = (
-    11  # of records: new kinds, and fields or values that an older version cannot read, need another
-)
+# Of records: new kinds, and fields or values that an older version cannot read, need another.
+FORMAT: Final = 11
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
 COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
@@ -36,21 +35,17 @@ CHECKPOINT_FORMAT: Final = 4  # a version that does not read these would go by a
 VOTERS_FORMAT: Final = 5  # a version that does not read these would count the votes of former voters
 PREPARED_FORMAT: Final = 4  # the same versions know that a table's transactional batches are no rows yet
 ATTRIBUTES_FORMAT: Final = 5  # the same versions read the attributes of rows in logs and stores of tables
-DELETION_FORMAT: Final = (
-    6  # a version that does not read these would show deleted records, and forget the deletion
-)
+# A version that does not read these would show deleted records, and forget the deletion.
+DELETION_FORMAT: Final = 6
 ORDER_FORMAT: Final = 6  # a version that does not read these would write rows without their place in an order
 SHARE_FORMAT: Final = 7  # the same versions know share groups; no record has this format
-RECOVERED_FORMAT: Final = (
-    8  # a version that does not read these would take a recovered shard's old replicas for its own
-)
+# A version that does not read these would take a recovered shard's old replicas for its own.
+RECOVERED_FORMAT: Final = 8
 SETTINGS_FORMAT: Final = 9  # a version that does not read these would go on with what nodes' files say
-SUBSCRIPTIONS_FORMAT: Final = (
-    10  # a version that does not read these would pass them over, and tell clients of none
-)
-EXPECTED_FORMAT: Final = (
-    11  # a version that does not read these would append without a look at what records expect
-)
+# A version that does not read these would pass them over, and tell clients of none.
+SUBSCRIPTIONS_FORMAT: Final = 10
+# A version that does not read these would append without a look at what records expect.
+EXPECTED_FORMAT: Final = 11
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 

@@ -368,10 +368,7 @@ class PartitionClients:
         token = self._read_token
         self._reads[token] = reads
         try:
-            if self._state.has_leases:
-                self._driver.call(self._state.replica.request_read, token, system.elapsed_us())
-            else:
-                self._driver.call(self._state.replica.request_read, token)
+            self._driver.call(self._state.replica.request_read, token, self._state.now_us())
         except AntiphonError as error:
             for read in self._reads.pop(token, []):
                 read.failed(error)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from antiphon import system
 from antiphon.errors import (
     AntiphonError,
     DamagedLogError,
@@ -146,10 +145,7 @@ class ReplicaDriver:
 
     def tick(self) -> bool:
         """One tick of time; False when no more are needed."""
-        if self.state.has_leases:
-            self.call(self.state.replica.tick, system.elapsed_us())
-        else:
-            self.call(self.state.replica.tick)
+        self.call(self.state.replica.tick, self.state.now_us())
         self.ticking = self._wants_ticks()
         return self.ticking
 

@@ -27,12 +27,16 @@ RECORD_BYTES_MIN: Final = 42  # of an effect in a batch, besides its key and val
 
 
 class LongWrites:
-    """See the module's text; of one replica. One write at a time, and answers that take long to make."""
+    """See the module's text; of one replica. One write at a time, and answers that take long to make.
+
+    Attributes:
+        state, clients: the replica's.
+    """
 
     def __init__(self, driver: ReplicaDriver, clients: PartitionClients) -> None:
         self._driver = driver
-        self._state = driver.state
-        self._clients = clients
+        self.state = driver.state
+        self.clients = clients
         self._steps: Generator[Any, None, None]
         self._done: Done
         self._evaluator: object = None
@@ -46,26 +50,26 @@ class LongWrites:
 
         `size_bytes`: about what is kept meanwhile.
         """
-        state, services = self._state, self._state.services
+        state, services = self.state, self.state.services
         self._steps, self._done, self._size_bytes = steps, done, size_bytes
         self._evaluator = state.require_table().evaluator
         self._deadline_s = services.now_s() + timeout_s
-        self._clients.queue.holds += 1
+        self.clients.queue.holds += 1
         services.in_flight(size_bytes)
         services.turn.pieces.add(self, self._piece)
 
     def _piece(self) -> None:
         if self._guarded(self._step, self._done):
-            self._state.services.turn.pieces.add(self, self._piece)
+            self.state.services.turn.pieces.add(self, self._piece)
             return
         self._steps.close()
         del self._steps, self._done
-        self._state.services.in_flight(-self._size_bytes)
-        self._clients.let_go()
+        self.state.services.in_flight(-self._size_bytes)
+        self.clients.let_go()
 
     def _step(self) -> bool:
         """One step; says whether there are more."""
-        state = self._state
+        state = self.state
         state.check_writable()
         if state.require_table().evaluator is not self._evaluator:
             raise state.not_leader()
@@ -80,14 +84,14 @@ class LongWrites:
         """Make an answer that takes long in a turn of its own; `done` gets the error instead."""
 
         def attempt() -> bool:
-            self._state.check_alive()
+            self.state.check_alive()
             work()
             return False
 
         def guarded() -> None:
             self._guarded(attempt, done)
 
-        self._state.services.turn.pieces.add(self, guarded)
+        self.state.services.turn.pieces.add(self, guarded)
 
     def _guarded(self, work: Callable[[], bool], done: Done) -> bool:
         """What `work` says; False where it went wrong, which is told."""
@@ -98,12 +102,12 @@ class LongWrites:
         except AntiphonError as error:
             told = error
         except Exception as error:  # noqa: BLE001 - answered as a bug of this node; others wait for the line
-            structlog.get_logger().error("table_write_failed", shard=self._state.shard_id, exc_info=error)
+            structlog.get_logger().error("table_write_failed", shard=self.state.shard_id, exc_info=error)
             told = InternalError(f"{type(error).__name__}: {error}")
         try:
             done(told)
         except Exception as error:  # noqa: BLE001 - a bug in whoever asked: it is not the others' trouble
-            report_request(self._state.shard_id, error)
+            report_request(self.state.shard_id, error)
         return False
 
 

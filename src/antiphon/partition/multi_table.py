@@ -20,20 +20,19 @@ from antiphon.model.sender import Sender
 from antiphon.partition.append_queue import Done
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
-from antiphon.partition.long_writes import LongWrites, within
+from antiphon.partition.long_writes import LongWrites
 from antiphon.partition.reads import PartitionReads
 from antiphon.partition.state import not_a_table
 from antiphon.partition.table_folds import TableFolds
 from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import (
-    already_applied,
-    answer_of,
+    answer_repeat,
     append_effects,
+    judged,
     producer_header,
     size_of_write,
 )
 from antiphon.records.batch import stamp
-from antiphon.records.builder import building
 from antiphon.replication.multi_writer import MultiWriterReplica
 from antiphon.table.evaluation import Evaluation
 from antiphon.table.folding import FoldSteps
@@ -116,18 +115,14 @@ class MergedWrites:
             raise self._driver.stopped_by(error) from error
 
     def _write(self, table: MergedShard, request: TableWrite, done: Done) -> None:
-        state, clients = self._state, self._clients
+        state = self._state
         now_ms, piece = system.wall_ms(), state.services.turn.pieces.operations
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
             header = producer_header(request, len(request.ops), now_ms)
             duplicate = state.log.producers.check(header, table=True, full=state.services.producers_full)
             if duplicate is not None:
-                gone = partial(already_applied, state, request, duplicate.base_offset)
-                answer = answer_of(state, self._reads, duplicate, gone, done)
-                if duplicate.next_offset - duplicate.base_offset > piece:
-                    answer = partial(self._long.answer, answer, done)
-                clients.when_committed(duplicate.next_offset, request.timeout_ms / 1000, answer, done)
+                answer_repeat(self._long, self._reads, request, duplicate, done)
                 return
             if request.after >= 0:
                 table.order.check(request, state.log.producers)
@@ -186,16 +181,8 @@ class MergedWrites:
         place = replica.next_lsn, replica.origin
         at_ms = judge.begin(system.wall_ms(), *place)
         judging = judge.evaluating(request.ops, at_ms, piece, atomic=request.atomic)
-        bytes_max = 1 << 62 if request.atomic else clients.max_message_bytes  # a refused one is of no size
-        evaluation = yield from within(judging, bytes_max, clients.too_large)
-        batch = None
-        if evaluation.records:
-            yield
-            producer = (request.producer_id, request.producer_epoch, request.sequence)
-            batch = yield from building(evaluation.records, piece, producer)
-            if len(batch) > clients.max_message_bytes:
-                raise clients.too_large(len(batch))
-            yield
+        evaluation, batch = yield from judged(judging, request, clients, piece)
+        if batch is not None:
             if place != (replica.next_lsn, replica.origin):
                 raise NotReadyError(f"shard {state.shard_id} was given another origin meanwhile; retry")
             stamp(batch, state.log.terms.log_end, replica.term)

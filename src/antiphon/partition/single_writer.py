@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from antiphon import system
 from antiphon.model.metadata import NodeMeta, ShardMeta, ShardStatus
 from antiphon.model.requests import ReplicaStatus
 from antiphon.partition.clients import PartitionClients
@@ -115,10 +114,7 @@ class SingleWriterPartition:
         """See Partition. Who is appointed may have been told of older metadata only."""
         if type(message) is BecomeLeader:
             self.state.note_deletion(message.deleted_before, message.term, has_candidate=True)
-        if self.state.has_leases:
-            self.driver.call(self.replica.receive, sender, message, system.elapsed_us())
-        else:
-            self.driver.call(self.replica.receive, sender, message)
+        self.driver.call(self.replica.receive, sender, message, self.state.now_us())
 
     def peer_drained(self, node_id: int) -> None:
         """See Partition."""

@@ -28,7 +28,7 @@ from antiphon.partition.table_reads import joins
 from antiphon.partition.table_shard import TableShard
 from antiphon.records.batch import BatchHeader, stamp
 from antiphon.records.builder import build_batch, building
-from antiphon.table.evaluation import Evaluation
+from antiphon.table.evaluation import Evaluation, Steps
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.outcomes import results_from_batch
 from antiphon.table.ranges import check_ops, wrong_shard
@@ -81,13 +81,12 @@ class TableWrites:
         state.services.metrics.table_ops += len(request.ops)
         if request.producer_id >= 0:
             header = producer_header(request, len(request.ops), now_ms)
-            if (
-                request.producer_id >= JOB_ID_MIN
-            ):  # first: to this log alone, what came before a split is out of order
+            if request.producer_id >= JOB_ID_MIN:
+                # First: to this log alone, what came before a split is out of order.
                 _check_inherited(table, header)
             duplicate = state.log.producers.check(header, table=True, full=state.services.producers_full)
             if duplicate is not None:
-                self._repeated(request, duplicate, done)
+                answer_repeat(self._long, self._reads, request, duplicate, done)
                 return
             if request.after >= 0:
                 table.order.check(request, state.log.producers)
@@ -113,16 +112,6 @@ class TableWrites:
 
     def _begin_long(self, steps: Generator[Any, None, None], request: TableWrite, done: Done) -> None:
         self._long.carry_out(steps, size_of_write(request), request.timeout_ms / 1000, done)
-
-    def _repeated(self, request: TableWrite, duplicate: Duplicate, done: Done) -> None:
-        """Answer a request that was carried out before as it was then."""
-        state, base, end = self._state, duplicate.base_offset, duplicate.next_offset
-        answer = answer_of(
-            state, self._reads, duplicate, partial(already_applied, state, request, base), done
-        )
-        if end - base > state.services.turn.pieces.operations:
-            answer = partial(self._long.answer, answer, done)
-        self._clients.when_committed(end, request.timeout_ms / 1000, answer, done)
 
     def _not_here(self, request: TableWrite, evaluator: TableEvaluator, done: Done) -> None:
         refuse_elsewhere(self._clients, self._state.shard_id, evaluator, request.timeout_ms / 1000, done)
@@ -154,18 +143,10 @@ class TableWrites:
         """The steps of a request to which the shard may say yes: judge it, build the batch, then append that."""
         driver, clients, piece = self._driver, self._clients, self._state.services.turn.pieces.operations
         judging = evaluator.evaluating(request.ops, system.wall_ms(), piece, atomic=request.atomic)
-        # An atomic request may turn out to be refused, and then it is no matter how large it would have been.
-        bytes_max = 1 << 62 if request.atomic else clients.max_message_bytes
-        evaluation = yield from within(judging, bytes_max, clients.too_large)
-        if not evaluation.records:
+        evaluation, batch = yield from judged(judging, request, clients, piece)
+        if batch is None:
             self._without_effect(request, evaluation, done)
             return
-        yield
-        producer = (request.producer_id, request.producer_epoch, request.sequence)
-        batch = yield from building(evaluation.records, piece, producer)
-        if len(batch) > clients.max_message_bytes:
-            raise clients.too_large(len(batch))
-        yield
         yield from evaluator.preparing(evaluation, piece)
         stamp(batch, driver.state.log.terms.log_end, driver.state.replica.term)
         append_effects(driver, clients, request, evaluation, evaluator.appended, done, batch)
@@ -210,6 +191,35 @@ def answer_of(
         done(results_from_batch(batch))
 
     return answer
+
+
+def answer_repeat(
+    long: LongWrites, reads: PartitionReads, request: TableWrite, duplicate: Duplicate, done: Done
+) -> None:
+    """Answer a request that was carried out before as it was then, in turns where that takes long."""
+    state, base, end = long.state, duplicate.base_offset, duplicate.next_offset
+    answer = answer_of(state, reads, duplicate, partial(already_applied, state, request, base), done)
+    if end - base > state.services.turn.pieces.operations:
+        answer = partial(long.answer, answer, done)
+    long.clients.when_committed(end, request.timeout_ms / 1000, answer, done)
+
+
+def judged(
+    judging: Steps[Evaluation], request: TableWrite, clients: PartitionClients, piece: int
+) -> Generator[Any, None, tuple[Evaluation, bytearray | None]]:
+    """The steps of judging a large request, and of building its batch, which is not stamped; None where it has no effect."""
+    # An atomic request may turn out to be refused, and then it is no matter how large it would have been.
+    bytes_max = 1 << 62 if request.atomic else clients.max_message_bytes
+    evaluation = yield from within(judging, bytes_max, clients.too_large)
+    if not evaluation.records:
+        return evaluation, None
+    yield
+    producer = (request.producer_id, request.producer_epoch, request.sequence)
+    batch = yield from building(evaluation.records, piece, producer)
+    if len(batch) > clients.max_message_bytes:
+        raise clients.too_large(len(batch))
+    yield
+    return evaluation, batch
 
 
 def append_effects(

@@ -140,9 +140,8 @@ class Append(Message, frozen=True, array_like=True, tag=True):
     entries: tuple[Entry, ...] = ()
     live: tuple[NodeId, ...] = ()  # the live replica set, where commits go by it (S3.26)
     log_end: int = -1  # the leader's own (S3.26); -1: not told
-    lease_ms: int | str = (
-        0  # the follower is asked to support nobody else for so long; the trace of an older version is text
-    )
+    # The follower is asked to support nobody else for so long. An older version may have a trace here, which is text.
+    lease_ms: int | str = 0
 
 
 class Ack(Message, frozen=True, array_like=True, tag=True):

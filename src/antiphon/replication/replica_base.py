@@ -245,8 +245,7 @@ class ReplicaBase:
         out: list[Action] = []
         leading = self._state.leading
         if leading is not None:
-            if now_us is not None:
-                leading.lease.told(now_us)
+            leading.lease.told(now_us)
             leading.replicator.send_appended(out)
         return out
 
@@ -260,8 +259,7 @@ class ReplicaBase:
         if leading is None or leading.phase is LeaderPhase.STARTING:
             raise self._cannot_serve()
         out: list[Action] = []
-        if now_us is not None:
-            leading.lease.told(now_us)
+        leading.lease.told(now_us)
         leading.reads.request(token, now_us, out)
         return out
 

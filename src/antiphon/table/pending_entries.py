@@ -37,9 +37,8 @@ def _of(item: Pending, keys: Container[bytes]) -> Iterable[tuple[bytes, tuple[En
     if item.entries is not None:
         yield from item.entries.items()
         return
-    if (
-        not item.records
-    ):  # prepared, and no index leads to any of it; or the end of a transaction, which has no attributes
+    if not item.records:
+        # It is prepared, and no index leads to any of it; or it ends a transaction, which has no attributes.
         yield from ((key, ()) for key in item.changed)
         return
     for record in item.records:

@@ -57,10 +57,8 @@ ELECTION_WAIT_S: Final = 1.5
 LOOK_S: Final = 0.1  # where replicas vote, a leader may be found without news from the coordinator
 SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,253}[a-zA-Z0-9])?")  # a client's name or version
 BROKERS: Final = 1  # endpoint type of DescribeCluster
-OF_METRICS: Final = {
-    GET_TELEMETRY_SUBSCRIPTIONS,
-    PUSH_TELEMETRY,
-}  # told of while somebody wants clients' metrics
+# Told of while somebody wants clients' metrics.
+OF_METRICS: Final = {GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY}
 
 _NOTHING_KNOWN: Final = ClusterMeta("", -1, ABSENT_NODE, (), ())
 _Wanted = tuple[tuple[str | None, bytes], ...] | None

@@ -21,6 +21,8 @@ _FEW: Final[dict[str, Any]] = {
 }
 _SETTINGS: Final[dict[str, Any]] = {**CALM, **_FEW, "fault_ms": 3_000}
 
+_SUBSCRIBERS: Final = {"settings_operators": 0, "subscribers": 1}
+_SUBSCRIPTIONS: Final[dict[str, Any]] = {**_SETTINGS, **_SUBSCRIBERS}
 _CHECKPOINTED: Final[dict[str, Any]] = {
     **CRASHES,
     **_FEW,
@@ -86,27 +88,27 @@ SETTINGS_MUTANTS: Final = (
         "subscriptions-are-not-followed",
         "a node passes over what the metadata says of subscriptions to clients' metrics",
         (Edit(MetadataView, "_put_settings", "put_subscription(self.subscriptions, subscription)", "None"),),
-        options={**_SETTINGS, "settings_operators": 0, "subscribers": 1},
+        options=_SUBSCRIPTIONS,
         quick=True,
     ),
     ClusterMutant(
         "metrics-always-offered",
         "a node tells Kafka's clients of the APIs for metrics though nobody wants any",
         (Edit(MetadataHandler, "_told", "if self._gateway.subscriptions or", "if True or"),),
-        options={**_SETTINGS, "settings_operators": 0, "subscribers": 1},
+        options=_SUBSCRIPTIONS,
         quick=True,
     ),
     ClusterMutant(
         "metrics-never-offered",
         "a node tells nobody of the APIs for metrics, whatever subscriptions there are",
         (Edit(MetadataHandler, "_told", "if self._gateway.subscriptions or", "if"),),
-        options={**_SETTINGS, "settings_operators": 0, "subscribers": 1},
+        options=_SUBSCRIPTIONS,
         quick=True,
     ),
     ClusterMutant(
         "subscriptions-missing-from-checkpoints",
         "a checkpoint leaves out subscriptions to clients' metrics",
         (Edit(checkpoints, "names", '("subscription", list(state.subscriptions)),', ""),),
-        options={**_CHECKPOINTED, "settings_operators": 0, "subscribers": 1},
+        options={**_CHECKPOINTED, **_SUBSCRIBERS},
     ),
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.gateway.protobuf import put_sized
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import API_VERSIONS, GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
 from antiphon.kafka.messages import telemetry as t
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
 from antiphon.kafka.primitives import ZERO_UUID
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.machine import Machine
     from antiphon.simulation.runtime.process import Process
 
-SUBSCRIPTIONS, PUSH = 71, 72
 CLIENT_METRICS: Final = 16
-API_VERSIONS, API_VERSIONS_VERSION = 18, 3
+API_VERSIONS_VERSION: Final = 3
 NEW: Final = 0.5  # of clients that are not told of metrics: the others connected before
 OF_EACH: Final = 2  # subscriptions of one operator
 PAUSE_S: Final = 0.5
@@ -106,13 +106,15 @@ class SubscriptionsWorkload(KafkaWorkload):
                 if not await self._offered(client) and process.random.random() < NEW:
                     await self.sleep(process, PAUSE_S)
                     continue  # another one was connected before
-                told = await self._ask(client, SUBSCRIPTIONS, t.GetTelemetrySubscriptionsRequest, instance)
+                told = await self._ask(
+                    client, GET_TELEMETRY_SUBSCRIPTIONS, t.GetTelemetrySubscriptionsRequest, instance
+                )
                 if told.error_code == code.NONE:
                     self._told(told)
                     await self.sleep(process, PAUSE_S)
                     done = await self._ask(
                         client,
-                        PUSH,
+                        PUSH_TELEMETRY,
                         t.PushTelemetryRequest,
                         instance,
                         subscription_id=told.subscription_id,
@@ -135,11 +137,11 @@ class SubscriptionsWorkload(KafkaWorkload):
         answer = await client.ask(
             address, API_VERSIONS, API_VERSIONS_VERSION, ApiVersionsRequest(), PATIENCE_S
         )
-        offered = {SUBSCRIPTIONS, PUSH} & {one.api_key for one in answer.api_keys}
+        offered = {GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY} & {one.api_key for one in answer.api_keys}
         if before is not None and before == _known(machine):
             book = self._asked.known_by(machine)
             require(
-                offered == ({SUBSCRIPTIONS, PUSH} if book else set()),
+                offered == ({GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY} if book else set()),
                 "metrics-offered",
                 -1,
                 f"a node that knows the subscriptions {book} tells of {offered or 'no APIs for metrics'}",
