@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from antiphon import system
 from antiphon.model.metadata import NodeMeta, ShardMeta, ShardStatus
 from antiphon.model.requests import ReplicaStatus
 from antiphon.partition.clients import PartitionClients
@@ -114,7 +115,9 @@ class SingleWriterPartition:
         """See Partition. Who is appointed may have been told of older metadata only."""
         if type(message) is BecomeLeader:
             self.state.note_deletion(message.deleted_before, message.term, has_candidate=True)
-        self.driver.call(self.replica.receive, sender, message, self.state.now_us())
+        # Most have no leases, and are to have no call for them here: all that peers say comes this way.
+        now_us = system.elapsed_us() if self.state.has_leases else None
+        self.driver.call(self.replica.receive, sender, message, now_us)
 
     def peer_drained(self, node_id: int) -> None:
         """See Partition."""

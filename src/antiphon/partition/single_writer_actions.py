@@ -62,6 +62,7 @@ class SingleWriterActions:
         self._services = driver.state.services
         self._files = driver.state.log
         self._replica = replica
+        self._send_appended = replica.send_appended
         self._common = common
         self._mode = mode
         self._reports = reports
@@ -98,10 +99,11 @@ class SingleWriterActions:
         self._writer.append(action)
         if tracing.current:
             self._state.follow(action, tracing.current, "leader")
-        return self._send_appended
+        # Without leases the replica is asked itself: each append passes here.
+        return self._send_now if self._state.has_leases else self._send_appended
 
-    def _send_appended(self) -> Sequence[Action]:
-        return self._replica.send_appended(self._state.now_us())
+    def _send_now(self) -> Sequence[Action]:
+        return self._send_appended(self._state.now_us())
 
     def _append_log(self, action: AppendLog) -> None:
         self._writer.append(action)

@@ -65,9 +65,9 @@ class LeaderLease:
 
     # -- when a round was begun --------------------------------------------------------------------------------------
 
-    def told(self, now_us: int | None) -> None:
-        """What is sent from now on is of a round that is begun now, or shortly before. None: the host tells no time."""
-        if now_us is not None and self.lease_ms and not self.is_over:
+    def told(self, now_us: int) -> None:
+        """What is sent from now on is of a round that is begun now, or shortly before."""
+        if self.lease_ms and not self.is_over:
             marks = self._marks
             if not marks or now_us - marks[-1][1] >= self.lease_ms * US_PER_MS // STEPS:
                 self._begin(now_us)

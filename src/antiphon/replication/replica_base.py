@@ -245,7 +245,8 @@ class ReplicaBase:
         out: list[Action] = []
         leading = self._state.leading
         if leading is not None:
-            leading.lease.told(now_us)
+            if now_us is not None:
+                leading.lease.told(now_us)
             leading.replicator.send_appended(out)
         return out
 
@@ -259,7 +260,8 @@ class ReplicaBase:
         if leading is None or leading.phase is LeaderPhase.STARTING:
             raise self._cannot_serve()
         out: list[Action] = []
-        leading.lease.told(now_us)
+        if now_us is not None:
+            leading.lease.told(now_us)
         leading.reads.request(token, now_us, out)
         return out
 
