@@ -7,7 +7,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import antiphon
 from antiphon.archive.format import ArchivedFile
@@ -15,6 +17,7 @@ from antiphon.archive.job.plan import Limits
 from antiphon.archive.job.run import ArchiveRun, addresses
 from antiphon.archive.job.tasks import run_task
 from antiphon.errors import DataLossError
+from antiphon.spark import worker
 from antiphon.spark.read import ranges
 from antiphon.spark.read.replica_reads import ReplicaReads
 from antiphon.spark.source import AntiphonDataSource
@@ -263,3 +266,23 @@ def _starts(live: LiveNodes, shard: Any) -> Iterator[int]:
 
 async def _end(live: LiveNodes, node: int, shard_id: int) -> int:
     return live.nodes.nodes[node].hosts[shard_id].state.high_watermark
+
+
+def test_tasks_and_plans_spare_their_imports(
+    live: LiveNodes, db: antiphon.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(worker, "spare_imports", lambda: calls.append("call"))
+    db.create_topic(name, shards=1, replicas=3)
+    db.create_table(f"{name}-rows", shards=1, replicas=3)
+    source = AntiphonDataSource({"servers": live.servers, "topic": name})
+    sink = source.writer(StructType([StructField("value", BinaryType())]), overwrite=False)
+    assert len(calls) == 1, "a writer is made in a process that plans"
+    written = sink.write(iter([pa.record_batch({"value": pa.array([b"1"])})]))
+    assert len(calls) == 2
+    sink.commit([written])
+    assert len(calls) == 3
+    assert [row["value"] for row in rows_of(reader(live, topic=name))] == [b"1"]
+    assert len(calls) == 4
+    assert rows_of(reader(live, table=f"{name}-rows")) == []
+    assert len(calls) == 5

@@ -4,6 +4,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -224,6 +225,7 @@ def _set_options(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+@cache
 def _who() -> str:
     try:
         return f"antiphon-spark/{version('antiphon')}"

@@ -91,4 +91,6 @@ def _defaults(master: str, cores: int) -> dict[str, Any]:
         # 200, Spark's own default, is meant for a cluster.
         settings["spark.sql.shuffle.partitions"] = str(max(2, cores))
         settings["spark.driver.bindAddress"] = "127.0.0.1"
+        # On a cluster executors may run tasks of programs that have no Antiphon.
+        settings["spark.python.daemon.module"] = "antiphon.spark.daemon"
     return settings

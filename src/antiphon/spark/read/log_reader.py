@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import is_multi
+from antiphon.spark import worker
 from antiphon.spark.offsets import (
     Offsets,
     Positions,
@@ -88,6 +89,7 @@ def read_partition(
             rows = read_range(cluster, options, wanted, decoder)
         for batch in rows:
             yield from columns.sliced(batch)
+    worker.spare_imports()
 
 
 def _partitions(planner: Planner, ranges: Sequence[Span]) -> list[InputPartition]:

@@ -26,6 +26,7 @@ from antiphon.model.requests import ListOffset, OffsetReply, TableRows, TableSca
 from antiphon.model.rows import Row
 from antiphon.records.batch import iter_batches
 from antiphon.records.split_entries import Release, split_entry_of
+from antiphon.spark import worker
 from antiphon.spark.offset_options import OffsetSpec
 from antiphon.spark.read import columns
 from antiphon.spark.read.options import ReadOptions
@@ -113,6 +114,7 @@ class SnapshotReader(DataSourceReader):
             )
             for batch in rows:
                 yield from columns.sliced(batch)
+        worker.spare_imports()
 
 
 # -- as of ----------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from pyspark.sql.datasource import (
 )
 
 from antiphon.errors import InvalidRequestError
+from antiphon.spark import worker
 from antiphon.spark.job import Job, epoch_time, plan_of
 from antiphon.spark.rows import EXPECTED, check_columns
 from antiphon.spark.traced import planned, under
@@ -69,6 +70,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self.trace = planned(options.target.name)
         # What is staged is pinned by the manifest, so any time will do; otherwise a repeated epoch has to find the same.
         self.planned = epoch_time(options.checkpoint if options.protocol == "direct" else None)
+        worker.spare_imports()
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """Write a task's rows."""
@@ -79,13 +81,14 @@ class StreamSink(DataSourceStreamArrowWriter):
             raise InvalidRequestError("a streaming write runs only within a streaming query")
         job = Job(query_id, int(epoch), context.partitionId())
         with under("spark task", self.trace, epoch=job.epoch, partition=job.partition):
-            return Written(write_rows(Task(self.options, job, self.planned), iterator))
+            return _written(Task(self.options, job, self.planned), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Staged: make the epoch's rows part of the target. Direct: nothing is left to do."""
         if self.options.protocol == "staged":
             with under("spark commit", self.trace, epoch=batchId):
                 commit_results(self.options, _results(messages), plan_of(self.options.checkpoint, batchId))
+        worker.spare_imports()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing is undone: Spark also calls this after a commit that failed half way, and runs the same epoch again.
@@ -110,6 +113,7 @@ class BatchSink(DataSourceArrowWriter):
         self.trace = planned(options.target.name)
         self.txn_id = f"batch/{options.txn_id or uuid.uuid4().hex}"
         self.now_ms = time.time_ns() // 1_000_000
+        worker.spare_imports()
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """Write a task's rows."""
@@ -117,19 +121,26 @@ class BatchSink(DataSourceArrowWriter):
         partition = context.partitionId() if context is not None else 0
         job = Job(self.txn_id, self.options.txn_version, partition)
         with under("spark task", self.trace, epoch=job.epoch, partition=job.partition):
-            return Written(write_rows(Task(self.options, job, self.now_ms), iterator))
+            return _written(Task(self.options, job, self.now_ms), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Staged: make the rows part of the target. Direct: nothing is left to do."""
         if self.options.protocol == "staged":
             with under("spark commit", self.trace, epoch=self.options.txn_version):
                 commit_results(self.options, _results(messages), b"")
+        worker.spare_imports()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Direct: rows that were written stay; run the job again with the same txnId to complete it.
 
         Staged: nothing is in the target, unless the epoch was decided; then the cluster completes it.
         """
+
+
+def _written(task: Task, rows: "Iterator[pa.RecordBatch]") -> Written:
+    result = write_rows(task, rows)
+    worker.spare_imports()
+    return Written(result)
 
 
 def _check(options: WriteOptions, schema: Any, *, overwrite: bool) -> None:
