@@ -27,6 +27,7 @@ from antiphon.server.followed_settings import KeptSettings, transaction_config
 from antiphon.server.group_lag import add_group_lag
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
+from antiphon.server.offset_gauges import add_offset_gauges
 from antiphon.server.pushed_metrics import add_pushed_metrics
 from antiphon.server.secrets import settings_of, shared_secret
 from antiphon.server.share_gauges import add_share_gauges
@@ -150,6 +151,7 @@ class Server:
             )
             self.kafka.request_times = node.metrics.request_times.kafka
             add_share_gauges(node.metrics, self.kafka.hosted)
+            add_offset_gauges(node.metrics, self.kafka.expiry)
             add_pushed_metrics(node.metrics, self.kafka.clients)
             add_archive_gauges(node.metrics, self.kafka.archive)
             add_group_lag(node.metrics, self.transactions.told_groups, node.spawn)
