@@ -85,7 +85,10 @@ class OffsetExpiry:
 
     async def look(self) -> None:
         """Look at all groups that this node coordinates now."""
-        shard_ids = [shard.shard_id for shard in self._coordinator.led_shards()]
+        try:
+            shard_ids = [shard.shard_id for shard in self._coordinator.led_shards()]
+        except AntiphonError:  # a node that was just started, and knows no metadata yet
+            return
         self._clocks = {one: kept for one, kept in self._clocks.items() if one in shard_ids}
         self._coordinator.emptied.forget_before(_steady_ms() - max(0, self._retention_ms))
         for shard_id in shard_ids:
