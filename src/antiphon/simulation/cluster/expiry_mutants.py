@@ -60,6 +60,7 @@ EXPIRY_MUTANTS: Final = (
         "an expired offset is removed although it has been committed again meanwhile",
         (Edit(GroupOffsets, "remove", "Delete(row.key, expected_version=row.version)", "Delete(row.key)"),),
         options={**CALM, **_WORK},
+        first_seed=9481109,
     ),
     ClusterMutant(
         "offsets-of-nobody-stay",

@@ -1,4 +1,4 @@
-"""Who commits offsets in a world in which they expire soon: one client alone, or as the member of a group of either protocol.
+"""Who commits offsets in a world in which they expire soon: one client alone, or the member of a group of either protocol.
 
 A member commits three offsets: one of the topic that it reads, and one of another topic, when it has come; and another one
 of its topic again and again, its pulse. A pulse that was acknowledged shows that the group had the member then, whoever
