@@ -180,7 +180,8 @@ async def test_a_group_of_the_consumer_protocol_goes_with_its_last_offset_and_ke
         await member.heartbeat()
         assert await member.commit(0, 7) == code.NONE
         await commit(client, "u", version=9, generation_id_or_member_epoch=member.epoch, member_id="1")
-        await alter_configs(client, 32, "g", [("consumer.session.timeout.ms", 0, "4000")])
+        changed = await alter_configs(client, 32, "g", [("consumer.session.timeout.ms", 0, "7000")])
+        assert changed.error_code == code.NONE
         for _ in range(8):
             await asyncio.sleep(KEPT_S / 4)
             await member.heartbeat()
@@ -195,7 +196,7 @@ async def test_a_group_of_the_consumer_protocol_goes_with_its_last_offset_and_ke
         assert (await describe(client)).error_code == code.GROUP_ID_NOT_FOUND
         assert not [key for key in await rows(served) if key.startswith("consumer/")]
         found = {one.name: one.value for one in await described(client, 32, "g")}
-        assert found["consumer.session.timeout.ms"] == "4000"
+        assert found["consumer.session.timeout.ms"] == "7000"
 
 
 @in_virtual_time

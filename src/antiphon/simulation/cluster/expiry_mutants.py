@@ -61,6 +61,7 @@ EXPIRY_MUTANTS: Final = (
         (Edit(GroupOffsets, "remove", "Delete(row.key, expected_version=row.version)", "Delete(row.key)"),),
         options={**CALM, **_WORK},
         first_seed=9481109,
+        rare=True,
     ),
     ClusterMutant(
         "offsets-of-nobody-stay",
