@@ -24,6 +24,7 @@ from antiphon.kafka.composition import handlers_of
 from antiphon.kafka.connection import Answer, Connection, Inbox
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.offset_expiry import OffsetExpiry
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.groups.told import HostedGroups
 from antiphon.kafka.groups.types import GroupConfig
@@ -86,6 +87,7 @@ class KafkaListener:
         self._wanted_port = port
         self._config = config
         self._coordinator = GroupCoordinator(gateway, config.groups, table_shards=config.group_table_shards)
+        self.expiry = OffsetExpiry(gateway, self._coordinator, transactions.offsets, transactions.pending)
         self._aside = OneThread()
         self._shares = SharePartitions(gateway, transactions.share_asker, config.groups.share)
         self.topics = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
@@ -143,6 +145,7 @@ class KafkaListener:
         self.topics.become(topics)
         self._coordinator.take(groups)
         self._shares.take(groups.share)
+        self.expiry.settings_changed()
 
     async def start(self, sock: socket.socket | None = None, tls: ServerTls | None = None) -> None:
         """Listen, on an already bound socket where one is given; with `tls` to TLS only. Raises PortInUseError."""
@@ -158,6 +161,7 @@ class KafkaListener:
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._coordinator.start()
+        self.expiry.start()
         self._look = loop.call_later(LOOK_S, self._look_around)
 
     def _made(self) -> Connection:
@@ -172,6 +176,7 @@ class KafkaListener:
         await self._handlers.metadata.stop()
         await self.archive.stop()
         await self._shares.stop()
+        await self.expiry.stop()
         await self._coordinator.stop()
         for connection in list(self._connections):
             connection.close()

@@ -109,7 +109,7 @@ class NodeSetting(NamedTuple):
         if self.words:
             fits = value in self.words
         else:
-            fits = re.fullmatch(r"\d{1,16}", value, re.ASCII) is not None
+            fits = re.fullmatch(r"-1|\d{1,16}", value, re.ASCII) is not None
             fits = fits and self.least <= int(value) <= self.most
         return None if fits else f"{self.name} is {self.range_text}, not {value[:VALUE_CHARACTERS_MAX]!r}"
 
@@ -205,6 +205,22 @@ _TABLE: Final = (
         "transactions.id_expiration_s", "", str(7 * 86_400), "with the next look, at all ids", 60, _TEN_YEARS_S
     ),
     *_members("consumer_groups", 1_000, 10_000),
+    NodeSetting(
+        "consumer_groups.offsets_retention_ms",
+        "",  # `offsets.retention.minutes` has another unit
+        str(7 * 86_400_000),
+        "at once, for all committed offsets; -1: they do not expire",
+        -1,
+        _TEN_YEARS_S * 1000,
+    ),
+    NodeSetting(
+        "consumer_groups.offsets_retention_check_interval_ms",
+        "offsets.retention.check.interval.ms",
+        "600000",
+        "at once; a pause begins anew",
+        1,
+        _INT_MAX,
+    ),
     *_members("share_groups", 200, 1_000),
     NodeSetting(
         "share_groups.record_lock_duration_ms",

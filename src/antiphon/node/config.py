@@ -142,11 +142,17 @@ class Transactions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
-    """Groups of Kafka's consumer protocol: Kafka's `group.consumer.*` of the same names."""
+    """Groups of Kafka's consumer protocol: Kafka's `group.consumer.*` of the same names. And of groups of both protocols
+    how long committed offsets are kept that nobody reads on from, Kafka's `offsets.retention.*`.
+    """
 
     heartbeat_interval_ms: Annotated[int, Meta(ge=10, le=2**31 - 1)] = 5_000
     session_timeout_ms: Annotated[int, Meta(ge=100, le=2**31 - 1)] = 45_000
     max_size: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    offsets_retention_ms: Annotated[int, Meta(ge=-1, le=10 * 365 * 86_400_000)] = (
+        7 * 86_400_000
+    )  # -1: for ever
+    offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 600_000
 
 
 class ShareGroups(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,7 +12,6 @@ from antiphon.gateway.quotas import Quotas
 from antiphon.log.wal_thread import WalThread
 from antiphon.node.node import Node
 from antiphon.security.authenticator import Authenticator
-from antiphon.server.archive_gauges import add_archive_gauges
 from antiphon.server.client_memory import (
     add_capacity_gauges,
     add_connection_gauges,
@@ -25,11 +24,10 @@ from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.server.first_user import make_first_user
 from antiphon.server.followed_settings import KeptSettings, transaction_config
 from antiphon.server.group_lag import add_group_lag
+from antiphon.server.kafka_gauges import add_kafka_gauges
 from antiphon.server.listeners import Guards, clients_tls, start_http, start_kafka, start_oxia
 from antiphon.server.native_listeners import clients_listener, nodes_listener, nodes_tls
-from antiphon.server.pushed_metrics import add_pushed_metrics
 from antiphon.server.secrets import settings_of, shared_secret
-from antiphon.server.share_gauges import add_share_gauges
 from antiphon.transactions.service import TransactionService
 
 if TYPE_CHECKING:
@@ -149,9 +147,7 @@ class Server:
                 self._faults,
             )
             self.kafka.request_times = node.metrics.request_times.kafka
-            add_share_gauges(node.metrics, self.kafka.hosted)
-            add_pushed_metrics(node.metrics, self.kafka.clients)
-            add_archive_gauges(node.metrics, self.kafka.archive)
+            add_kafka_gauges(node.metrics, self.kafka)
             add_group_lag(node.metrics, self.transactions.told_groups, node.spawn)
         if ports.http >= 0:
             self.http, addresses["http"] = await start_http(

@@ -10,7 +10,7 @@ offsets.
 The topic's id is kept with the offset: when a topic is deleted and made again, offsets of the old one do not apply.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,7 +19,16 @@ from antiphon.errors import UNDECODABLE, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.metadata import ShardMeta
-from antiphon.model.requests import DeleteRange, OpStatus, Put, TableGet, TableOp, TableScan, TableWrite
+from antiphon.model.requests import (
+    Delete,
+    DeleteRange,
+    OpStatus,
+    Put,
+    TableGet,
+    TableOp,
+    TableScan,
+    TableWrite,
+)
 from antiphon.model.rows import Row
 from antiphon.transactions.internal_rows import UnreadableRows, rows_between
 from antiphon.transactions.internal_table import shard_of_name
@@ -36,6 +45,7 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     """A row's value. `offset` is the next one to read; `topic_id` is the topic's at the time of the commit.
 
     `written`: version of the row in which the offset was pending, if it came with a transaction; -1 otherwise.
+    `retention_ms`: for how long from the commit on the client wanted it kept; -1: as long as nodes keep such offsets.
     """
 
     offset: int
@@ -44,6 +54,7 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     commit_ms: int
     topic_id: bytes
     written: int = -1
+    retention_ms: int = -1
 
 
 class _BadRowError(ValueError):
@@ -56,6 +67,16 @@ class OffsetAt(NamedTuple):
     topic: str
     partition: int
     committed: Committed
+
+
+class StoredOffset(NamedTuple):
+    """A row as it was read. `version`, `modified_ms`: of the row. `is_current`: is it of the topic that has the name now?"""
+
+    key: bytes
+    at: OffsetAt
+    version: int
+    modified_ms: int
+    is_current: bool
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -101,6 +122,20 @@ class GroupOffsets:
         rows = [self._read(row) async for row in every]
         found = [at for at in rows if at is not None and self._is_current(at.topic, at.committed)]
         return sorted(found, key=lambda at: (at.topic, at.partition))
+
+    async def stored(self, shard_id: int, group: str) -> AsyncIterator[StoredOffset]:
+        """Every offset of the group, those of deleted topics, too."""
+        async for row in rows_between(self._gateway, shard_id, *_range(group), limit=SCAN_ROWS):
+            at = self._read(row)
+            if at is not None:
+                is_current = self._is_current(at.topic, at.committed)
+                yield StoredOffset(row.key, at, row.version.id, row.version.modified_ms, is_current)
+
+    async def remove(self, shard_id: int, rows: Sequence[StoredOffset]) -> int:
+        """Remove rows that are as they were read, `OPS_MAX` at most; says how many."""
+        ops = tuple(Delete(row.key, expected_version=row.version) for row in rows)
+        written = await self._gateway.table_write(TableWrite(shard_id, ops))
+        return sum(result.status == OpStatus.OK for result in written.results)
 
     async def delete(self, group: str) -> None:
         """Forget all offsets of the group."""

@@ -49,6 +49,8 @@ SWEEP_MS: Final = 3_600_000  # between two looks for those, in one group
 SWEPT_MAX: Final = 20_000
 SCAN_ROWS: Final = 1_000
 ABSENT: Final = -1
+_ENDED: Final = b"ended/"
+_AFTER_ENDED: Final = b"ended0"  # "0" is the byte after "/"
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):
@@ -155,6 +157,17 @@ class PendingOffsets:
         shard_id = shard_of_group(self._gateway, group).shard_id
         start, end = f"pending/{escaped(group)}/".encode(), f"pending/{escaped(group)}0".encode()
         await self._gateway.table_write(TableWrite(shard_id, (DeleteRange(start, end),)))
+
+    async def sweep(self, shard_id: int, now_ms: int) -> None:
+        """Forget producers of all groups of a shard that ended nothing for long, also of groups that are gone."""
+        ended = rows_between(
+            self._gateway, shard_id, _ENDED, _AFTER_ENDED, limit=SCAN_ROWS, include_value=False
+        )
+        old = [row async for row in ended if row.version.modified_ms < now_ms - KEPT_MS]
+        for at in range(0, len(old), OPS_MAX):
+            part = old[at : at + OPS_MAX]
+            gone = tuple(Delete(row.key, expected_version=row.version.id) for row in part)
+            await self._gateway.table_write(TableWrite(shard_id, gone))
 
     async def _read(self, group: str, producer_id: int) -> _Kept:
         shard_id = shard_of_group(self._gateway, group).shard_id

@@ -200,8 +200,18 @@ class ConsumerGroups:
         )
         return answer
 
-    async def forget(self, group_id: str) -> bool:
-        """Remove the group; False where it has members."""
+    async def changed_ms(self, group_id: str) -> int | None:
+        """When the group's rows were last written, in ms since 1970: of one without members, since when it has none.
+
+        None where it has members, or there is no such group.
+        """
+        group = self.find(group_id)
+        if group is None or group.members:
+            return None
+        return await self._rows.written_ms(self._table.home(group_id)[0], group_id)
+
+    async def forget(self, group_id: str, *, with_settings: bool = True) -> bool:
+        """Remove the group; False where it has members. `with_settings`: and what an operator set of it."""
         led = self._led_of(group_id)
         hosted = led.hosted.get(group_id)
         if hosted is None:
@@ -213,18 +223,21 @@ class ConsumerGroups:
             raise NotReadyError(f"group {group_id!r} is changing; ask again")
         hosted.is_read = False  # until it is known to be gone
         hosted.work = asyncio.get_running_loop().create_task(
-            self._forget(hosted), name="forget consumer group"
+            self._forget(hosted, with_settings), name="forget consumer group"
         )
         await asyncio.shield(hosted.work)
         if hosted.group.epoch:
             raise NotReadyError(f"group {group_id!r} is not known to be gone; ask again")
         return True
 
-    async def _forget(self, hosted: _Hosted) -> None:
+    async def _forget(self, hosted: _Hosted, with_settings: bool) -> None:
         failed: AntiphonError | None = None
         try:
             if hosted.version != ABSENT:
-                await self._rows.forget(hosted.shard_id, hosted.group_id, hosted.version, list(hosted.sizes))
+                names = list(hosted.sizes)
+                await self._rows.forget(
+                    hosted.shard_id, hosted.group_id, hosted.version, names, with_settings=with_settings
+                )
         except GroupChangedError:
             failed = NotReadyError(f"group {hosted.group_id!r} changed; ask again")
         except AntiphonError as error:

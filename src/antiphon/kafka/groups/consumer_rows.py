@@ -154,12 +154,21 @@ class ConsumerRows:
             raise GroupChangedError
         return settings_of(None if settings is None else settings.value)
 
-    async def forget(self, shard_id: int, group: str, version: int, names: Iterable[RowName]) -> None:
+    async def written_ms(self, shard_id: int, group: str) -> int | None:
+        """When the group's own row was written, which every change of the group does; None where there is none."""
+        key = row_key(self._prefix, group, (Kind.GROUP, ""))
+        (row,) = (await self._gateway.table_get(TableGet(shard_id, (key,)))).rows
+        return None if row is None else row.version.modified_ms
+
+    async def forget(
+        self, shard_id: int, group: str, version: int, names: Iterable[RowName], *, with_settings: bool = True
+    ) -> None:
         """Remove a group without members, and what is kept of it elsewhere. Raises GroupChangedError."""
         ops: list[TableOp] = [
             Delete(row_key(self._prefix, group, name)) for name in names if name[0] is not Kind.GROUP
         ]
-        ops.append(DeleteRange(*settings_row(group)))
+        if with_settings:
+            ops.append(DeleteRange(*settings_row(group)))
         if self._prefix == SHARE:
             ops.append(DeleteRange(*state_rows(group)))
         if version != ABSENT:

@@ -19,6 +19,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.consumer_groups import SHARES, ConsumerGroups
+from antiphon.kafka.groups.emptied import EmptiedGroups
 from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
 from antiphon.kafka.topic_config import GROUPS_TABLE
@@ -41,6 +42,7 @@ class GroupCoordinator:
     Attributes:
         config: bounds and delays.
         consumers, shares: groups of the consumer protocol, and share groups.
+        emptied: since when nobody is in groups of the classic protocol.
     """
 
     def __init__(self, gateway: Gateway, config: GroupConfig, *, table_shards: int) -> None:
@@ -49,6 +51,7 @@ class GroupCoordinator:
         self._table = InternalTable(gateway, GROUPS_TABLE, table_shards, "group")
         self.consumers = ConsumerGroups(gateway, self._table, config.consumer)
         self.shares = ConsumerGroups(gateway, self._table, config.share.members, SHARES)
+        self.emptied = EmptiedGroups()
         self._hosted: dict[str, _Hosted] = {}
         self._kept_bytes: dict[str, int] = {}  # metadata and assignments, by group
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
@@ -231,6 +234,7 @@ class GroupCoordinator:
         """After a group changed: answer whom it answers, forget it when it is empty, wake up when it wants to."""
         _deliver(group)
         if group.is_unused:
+            self.emptied.note(group.group_id, _now_ms())
             self._drop(group.group_id)
             return
         self._kept_bytes[group.group_id] = group.kept_bytes

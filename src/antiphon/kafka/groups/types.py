@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from antiphon.coordination.consumer_assignors import SIMPLE
 from antiphon.coordination.consumer_terms import GroupBounds
+from antiphon.coordination.offset_expiry import OffsetBounds
 from antiphon.coordination.share_terms import ShareBounds
 
 Token = object
@@ -54,17 +55,23 @@ class GroupConfig(NamedTuple):
     abandoned_ms: int = 10_000  # how long a member is kept whose connection ended while it waited to join
     consumer: GroupBounds = GroupBounds()  # of groups of the consumer protocol
     share: ShareConfig = ShareConfig()
+    offsets: OffsetBounds = OffsetBounds()
 
     def bounded(
-        self, consumer: tuple[int, int, int], share: tuple[int, int, int], records: tuple[int, int, int]
+        self,
+        consumer: tuple[int, int, int],
+        share: tuple[int, int, int],
+        records: tuple[int, int, int],
+        offsets: tuple[int, int],
     ) -> "GroupConfig":
-        """With what an operator says: interval of heartbeats, session time-out and size of either kind of groups, and the
-        bounds of share-partitions.
+        """With what an operator says: interval of heartbeats, session time-out and size of either kind of groups, the
+        bounds of share-partitions, how long offsets are kept and how often somebody looks for old ones.
         """
         members = GroupBounds(*share, assignors=(SIMPLE,))
         return self._replace(
             consumer=GroupBounds(*consumer),
             share=self.share._replace(members=members, records=ShareBounds(*records)),
+            offsets=OffsetBounds(*offsets),
         )
 
 

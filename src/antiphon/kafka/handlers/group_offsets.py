@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from antiphon import system
+from antiphon.coordination.offset_expiry import NEVER
 from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
@@ -60,7 +61,7 @@ class GroupOffsetsHandler:
         rights = context.rights
         if not rights.may(Operation.READ, Resource.GROUP, request.group_id):
             error = code.GROUP_AUTHORIZATION_FAILED
-        outcomes, offsets = self.checked(request.topics, error, rights)
+        outcomes, offsets = self.checked(request.topics, error, rights, request.retention_time_ms)
         if offsets:
             try:
                 await self._offsets.commit(request.group_id, offsets)
@@ -77,9 +78,11 @@ class GroupOffsetsHandler:
         return group is not None and bool(group.members)
 
     def checked(
-        self, topics: Sequence[AnyCommitTopic], error: int, rights: Rights
+        self, topics: Sequence[AnyCommitTopic], error: int, rights: Rights, retention_ms: int = NEVER
     ) -> tuple[list[m.CommittedTopic], list[OffsetAt]]:
-        """Outcomes as far as they are known, and the offsets that may be written. `error`: of the request as a whole."""
+        """Outcomes as far as they are known, and the offsets that may be written. `error`: of the request as a whole;
+        `retention_ms`: for how long the client wants them kept, if it says so.
+        """
         now_ms = system.wall_ms()
         outcomes: list[m.CommittedTopic] = []
         offsets: list[OffsetAt] = []
@@ -100,6 +103,7 @@ class GroupOffsetsHandler:
                         each.committed_metadata or "",
                         now_ms,
                         meta.topic_id,
+                        retention_ms=max(retention_ms, NEVER),
                     )
                     offsets.append(OffsetAt(topic.name, each.partition_index, committed))
             outcomes.append(m.CommittedTopic(name=topic.name, partitions=partitions))

@@ -43,6 +43,9 @@ PAUSE_S: Final = 0.1
 ASK_S: Final = 2.0
 SCAN_ROWS: Final = 500
 LISTED_MAX: Final = 10_000
+RETENTION: Final = "consumer_groups.offsets_retention_ms"
+MINUTE_MS: Final = 60_000
+INT_MAX: Final = 2**31 - 1
 
 
 class GroupSettings:
@@ -65,7 +68,14 @@ class GroupSettings:
             of_broker("group.consumer.assignors", ",".join(consumer.assignors), assignors, LIST),
             of_broker("group.consumer.migration.policy", "disabled", SOURCE_DEFAULT, STRING),
             of_broker("group.share.max.share.sessions", str(sessions), SOURCE_DEFAULT, INT),
+            self._retention(),
         ]
+
+    def _retention(self) -> m.DescribedSetting:
+        """How long committed offsets are kept, as Kafka has it: in whole minutes, and never for ever."""
+        value, place = self._gateway.settings.values(RETENTION)[0]
+        minutes = INT_MAX if int(value) < 0 else -(-int(value) // MINUTE_MS)
+        return of_broker("offsets.retention.minutes", str(minutes), SOURCES[place], INT)
 
     async def of_group(self, group: str) -> list[m.DescribedSetting]:
         """What holds for one group, be there one of this name or not."""

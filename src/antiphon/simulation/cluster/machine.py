@@ -29,6 +29,8 @@ from antiphon.simulation.cluster.slow_turns import SlowTurns
 from antiphon.simulation.cluster.timing import (
     CONSUMER_BEAT_MS,
     CONSUMER_SESSION_MS,
+    OFFSETS_CHECK_MS,
+    OFFSETS_KEPT_MS,
     RETENTION_CHECK_MS,
     SESSION_MIN_MS,
     SHARE_DELIVERIES,
@@ -70,6 +72,10 @@ FEW_BYTES: Final = {
     "connection_memory": 128 * 1024,
 }
 """For clients, where some do not read: so little that it is soon used up."""
+OFFSETS_EXPIRE: Final = {
+    "offsets_retention_ms": OFFSETS_KEPT_MS,
+    "offsets_retention_check_interval_ms": OFFSETS_CHECK_MS,
+}
 DESCRIPTORS: Final = 512  # that a node may have open where crowds come: its listeners take few connections
 FEW_PLACES: Final = {"connections": 80, "topics_on_demand": 24}
 CARE_S: Final = 2.0  # between two looks of an operator
@@ -189,7 +195,9 @@ class Machine:
                 **(FEW_BYTES if options.stalled_readers else {}),
                 **(FEW_PLACES if options.crowds else {}),
             ),
-            consumer_groups=ConsumerGroups(CONSUMER_BEAT_MS, CONSUMER_SESSION_MS),
+            consumer_groups=ConsumerGroups(
+                CONSUMER_BEAT_MS, CONSUMER_SESSION_MS, **(OFFSETS_EXPIRE if options.expiring_groups else {})
+            ),
             share_groups=ShareGroups(
                 CONSUMER_BEAT_MS,
                 CONSUMER_SESSION_MS,

@@ -20,6 +20,7 @@ from antiphon.simulation.cluster.consumer_mutants import CONSUMER_MUTANTS
 from antiphon.simulation.cluster.core_mutants import CORE_MUTANTS
 from antiphon.simulation.cluster.deletion_mutants import DELETION_MUTANTS
 from antiphon.simulation.cluster.disk_mutants import DISK_MUTANTS
+from antiphon.simulation.cluster.expiry_mutants import EXPIRY_MUTANTS
 from antiphon.simulation.cluster.fault_mutants import FAULT_MUTANTS
 from antiphon.simulation.cluster.host_mutants import HOST_MUTANTS
 from antiphon.simulation.cluster.identity_mutants import IDENTITY_MUTANTS
@@ -90,6 +91,7 @@ _ALL: Final = (
     *OXIA_MUTANTS,
     *PREPARED_MUTANTS,
     *CONSUMER_MUTANTS,
+    *EXPIRY_MUTANTS,
     *SHARE_MUTANTS,
     *SESSION_MUTANTS,
     *RECIPE_MUTANTS,

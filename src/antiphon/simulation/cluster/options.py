@@ -105,6 +105,9 @@ _OF_OTHERS: Final[dict[str, tuple[type[int] | type[bool], Drawn | None]]] = {
 NEEDS_NO_LOGIN: Final = tuple(one.option for one in workloads_in_order() if not one.logs_in)
 """Workloads whose clients do not know how to log in."""
 
+OFFSETS_STAY: Final = ("kafka_members", "static_members", "consumer_members", "kafka_transactors")
+"""Workloads whose judges expect committed offsets to stay: none of them is in worlds with `expiring_groups`."""
+
 WITH_LOGINS: Final = ("tenants", "identities")
 """Workloads that are drawn in worlds with `principals` only."""
 
@@ -135,5 +138,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
         found |= dict.fromkeys(NEEDS_NO_LOGIN, 0)
     if not (found["principals"] and overrides.get("principals", True)):
         found |= dict.fromkeys(WITH_LOGINS, 0)  # they add to worlds with logins, and make no others
+    if overrides.get("expiring_groups", found["expiring_groups"]):
+        found |= dict.fromkeys(OFFSETS_STAY, 0)
     same: dict[str, Any] = {"seed": seed, "profile": profile, "replicas": 3, "settle_ms": 60_000}
     return ClusterOptions(**{**same, **found, **overrides})
