@@ -1,6 +1,7 @@
 """aiokafka, on a loop in a thread of its own."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -203,7 +204,8 @@ class Member:
         """See the protocol."""
 
         async def sought() -> None:
-            self._consumer.seek(aiokafka.TopicPartition(*place), offset)
+            with contextlib.suppress(errors.IllegalStateError):  # it was taken away, and is given anew
+                self._consumer.seek(aiokafka.TopicPartition(*place), offset)
 
         self._loop(sought)
 

@@ -54,9 +54,7 @@ class Ledger(msgspec.Struct):
     transformed: int = 0
     seen: list[Record] = []
     commits: list[Commit] = []
-    told: Counter[str] = msgspec.field(
-        default_factory=Counter
-    )  # errors after which a client goes on, as its library says
+    told: dict[str, int] = {}  # errors after which a client goes on, as its library says, and how often
     unexpected: list[str] = []
     gaps: dict[str, float] = {}  # what a role did -> the longest time in which it did nothing, in s
 

@@ -3,7 +3,7 @@
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tests.kafka.kills.faces import (
@@ -208,7 +208,7 @@ class Transformer(Role):
             if not self.library.stable and self._member.assignments != self._assignments:
                 # What was given anew begins at the committed offset, or before that of a transaction that just ended.
                 self._assignments = self._member.assignments
-                self._rewind(places_of(records))
+                self._rewind([(self._source, partition) for partition in range(PARTITIONS)])
                 continue
             if records:
                 rounds += 1
@@ -249,7 +249,7 @@ class Transformer(Role):
         self._producer.abandon()
         self._producer = made(self.library, self.servers, self._name)
 
-    def _rewind(self, places: dict[Place, int]) -> None:
+    def _rewind(self, places: Iterable[Place]) -> None:
         """Go on where the group's offsets are. What was committed here is known, where the library does not wait for it."""
         for place, offset in self._member.committed(list(places)).items():
             known = 0 if self.library.stable else self._known.get(place, 0)
@@ -286,13 +286,3 @@ class Member(Role):
 def ends_of(records: Sequence[Record]) -> dict[Place, int]:
     """The offsets to commit after these records."""
     return {(record.topic, record.partition): record.offset + 1 for record in records}
-
-
-def places_of(records: Sequence[Record]) -> dict[Place, int]:
-    """Where these records begin."""
-    return {(record.topic, record.partition): record.offset for record in reversed(records)}
-
-
-def all_partitions(topics: Sequence[str]) -> list[Place]:
-    """Of these topics."""
-    return [(topic, partition) for topic in topics for partition in range(PARTITIONS)]
