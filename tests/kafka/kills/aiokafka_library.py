@@ -147,7 +147,7 @@ class Member:
         self.assignments = 0
         member = self
 
-        class Listener(aiokafka.ConsumerRebalanceListener):
+        class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_revoked(self, revoked: Any) -> None:
                 pass
 

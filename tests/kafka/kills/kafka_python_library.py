@@ -166,7 +166,7 @@ class Member:
         )
         member = self
 
-        class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc, name-defined]
             def on_partitions_revoked(self, revoked: Any) -> None:
                 pass
 
