@@ -26,8 +26,8 @@ PRODUCER_LOST = (
     errors.OutOfOrderSequenceNumberError, errors.InvalidTxnStateError, errors.IllegalStateError,
 )  # fmt: skip
 # A producer that asks a coordinator keeps on at its node, though that is gone, for `request_timeout_ms` (30 s by default).
-PATIENCE: dict[str, Any] = {"request_timeout_ms": 3_000, "reconnect_backoff_max_ms": 1_000}
-HANGS_S: Final = 5.0
+PATIENCE: dict[str, Any] = {"request_timeout_ms": 2_000, "reconnect_backoff_max_ms": 1_000}
+HANGS_S: Final = 4.0
 # An application that commits polls on after these: the group or its coordinator changes.
 COMMIT_LATER = (
     errors.CommitFailedError, errors.RebalanceInProgressError, errors.IllegalGenerationError,

@@ -35,7 +35,7 @@ from tests.kafka.kills.ledger import (
 KEYS: Final = 12
 AT_ONCE: Final = 4  # records that the idempotent producer sends without a pause
 UNDER_WAY_MAX: Final = 2_000
-PAUSE_S: Final = 0.04
+PAUSE_S: Final = 0.08
 ABORT_EACH: Final = 5  # transactions
 ABANDON_EACH: Final = 40
 

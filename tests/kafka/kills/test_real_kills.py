@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,8 +240,10 @@ def test_all_libraries_live_through_ten_kills(cluster: Processes, tmp_path: Path
     watch.end()
     print("\n" + report(ledgers, killed, sum(map(len, watch.asked.values()))))
     complaints = judge_offsets(ledgers, watch.asked)
-    for reader in LIBRARIES:
-        found = read(reader, servers, tmp_path, READ_COMMITTED, ALL_TOPICS)
+    with ThreadPoolExecutor() as pool:
+        reads = [pool.submit(read, one, servers, tmp_path, READ_COMMITTED, ALL_TOPICS) for one in LIBRARIES]
+    for reader, done in zip(LIBRARIES, reads, strict=True):
+        found = done.result()
         complaints += [
             f"{ledger.library}, read by {reader}: {complaint}"
             for ledger in ledgers
