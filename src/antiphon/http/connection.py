@@ -184,7 +184,7 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, lines: list[bytes], form: bytes) -> None:
         plain = {name.strip().lower(): value.strip() for name, _, value in map(halves, lines[1:])}
         headers = {name: value.lower() for name, value in plain.items()}
-        session = session_of(self._listener.authenticator, self._transport)
+        session = session_of(self._listener.authenticator, self._transport, "http")
         refusal = refused(session, path_of(lines[0]), plain.get(b"authorization", b""))
         is_api = path_of(lines[0]).startswith(API)
         if refusal is not None and is_api:

@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def session_with(self, authenticator: Authenticator | None) -> Session:
         """Who the client is, before it has said so."""
-        return session_of(authenticator, self._transport)
+        return session_of(authenticator, self._transport, "kafka")
 
     def has_place(self) -> bool:
         """Count it as its user's, where it is known by now whose it is; False: it has to go, as that user has too many."""
