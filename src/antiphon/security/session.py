@@ -57,8 +57,10 @@ class Session:
         return self.identity is not None and bool(self.identity.mechanism)
 
     def client(self, host: str) -> object:
-        """Who shares turns with all of his other connections: a user, or, where nobody logs in, an address."""
-        return self.rights.principal if self.rights.limited else f"address {host}"
+        """Who shares turns with all of his other connections: a user, or, where nobody has logged in, an address."""
+        return (
+            self.rights.principal if self.identity is not None and self.rights.limited else f"address {host}"
+        )
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
