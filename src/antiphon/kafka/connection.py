@@ -13,7 +13,7 @@ connection stops reading.
 import asyncio
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon import system
 from antiphon.errors import ProtocolViolationError
@@ -32,13 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from antiphon.gateway.request_times import Histogram
-    from antiphon.kafka.dispatcher import Dispatcher
     from antiphon.security.authorizer import Rights
 
 RECEIVE_FULL_BYTES: Final = 4 * 1024  # at a time, without room in the account
-LARGE_BYTES: Final = (
-    RECEIVE_BYTES // 4
-)  # a frame that has not arrived whole and is larger gets its own buffer
+LARGE_BYTES: Final = RECEIVE_BYTES // 4  # a frame that is larger, and not here whole, gets its own buffer
 REQUESTS_MAX: Final = 128
 REQUEST_COSTS_BYTES: Final = 2048  # what a request keeps beside its bytes, about
 TURN_S: Final = 0.005  # of a turn of the loop, for what all connections of one client received
@@ -119,10 +116,28 @@ class Answer:
         return has_room or (self.connection.sends_next(self) and account.is_large)
 
 
+class Dispatcher(Protocol):
+    """What a connection hands its requests to."""
+
+    def dispatch(self, frame: memoryview, answer: Answer) -> None:
+        """Start working on a request (a frame without its length); `answer.send` is called once, now or later. May raise
+        ProtocolViolationError.
+        """
+        ...
+
+    def connected(self, connection: "Connection") -> bool:
+        """A client connected; False refuses it."""
+        ...
+
+    def disconnected(self, connection: "Connection") -> None:
+        """The connection is gone; answers to it go nowhere."""
+        ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """Protocol of one accepted socket. `client_host` is for logs and group descriptions, `refused_sequences` for Produce."""
 
-    def __init__(self, dispatcher: "Dispatcher", account: Account, inbox: Inbox) -> None:
+    def __init__(self, dispatcher: Dispatcher, account: Account, inbox: Inbox) -> None:
         self._dispatcher = dispatcher
         self._transport: asyncio.Transport | None = None
         self.account = account
@@ -329,10 +344,7 @@ class Connection(asyncio.BufferedProtocol):
             self.account.budget.turns.add(self, self._take_turn, self.client)
 
     def _work(self, arrived: Buffer = b"", left_s: float | None = None) -> None:
-        """Cut frames and dispatch them, as far as the bounds allow; read on, or stop reading.
-
-        For so long, in its turn; else as long as its client's share of this turn of the loop lasts.
-        """
+        """Cut frames and dispatch them, as far as bounds and shares (`left_s`) allow; read on, or stop reading."""
         if self.is_closed:
             return
         turns, client = self.account.budget.turns, self.client
@@ -373,9 +385,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             size = frame_size(data, at)
             if size > STRANGER_BYTES and not self.session.is_open:
-                raise ProtocolViolationError(
-                    f"a frame of {size} bytes before a login; {STRANGER_BYTES} are accepted"
-                )
+                raise ProtocolViolationError(f"a frame of {size} bytes before a login")
             first = at + LENGTH_BYTES
             if end - first < size:
                 if LENGTH_BYTES + size > LARGE_BYTES:

@@ -16,12 +16,8 @@ _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _F64: Final = struct.Struct(">d")
 ELEMENTS_MAX: Final = 50_000  # of all arrays and tagged sections of one request together
-TEXT_BYTES_MAX: Final = (
-    32_767  # as an int16 length has it; Kafka's brokers take no longer ones from varints either
-)
-TOPIC_LETTERS_MAX: Final = (
-    1_000  # of a topic's name that is looked at: Kafka's have 249, longer ones are refused by name
-)
+TEXT_BYTES_MAX: Final = 32_767  # as of an int16; Kafka's brokers take no longer one from a varint either
+TOPIC_LETTERS_MAX: Final = 1_000  # of a topic's name that is looked at; from 250 on it is refused by name
 VARINT_BYTES_MAX: Final = 5  # an unsigned varint of 32 bits
 ZERO_UUID: Final = bytes(16)
 
