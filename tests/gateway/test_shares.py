@@ -9,14 +9,15 @@ import pytest
 
 from antiphon import system
 from antiphon.gateway.budget import Budget
+from antiphon.gateway.turns import SHARE_S
 from antiphon.http.connection import HttpConnection
 from antiphon.http.gate import Gate
 from antiphon.http.listener import HttpListener
-from antiphon.kafka.connection import LOOK_EVERY, REQUEST_S, TURN_S, Answer, Connection
+from antiphon.kafka.connection import LOOK_EVERY, MEASURED_BYTES, REQUEST_S, Answer, Connection
 from antiphon.kafka.inbox import Inbox
 
 MIB = 1024 * 1024
-AT_ONCE = int(TURN_S / REQUEST_S) + LOOK_EVERY  # requests of a client in a turn of the loop, at most
+AT_ONCE = int(SHARE_S / REQUEST_S) + LOOK_EVERY  # requests of a client in a turn of the loop, at most
 CROWD, OTHER = "192.0.2.1", "192.0.2.2"
 
 
@@ -83,8 +84,9 @@ class Crowd:
         made.connection_made(cast("Any", Wire(host, [])))
         return made
 
-    def send(self, connection: Connection, count: int, first: int = 0) -> None:
-        data = b"".join(struct.pack(">iq", 8, first + number) for number in range(count))
+    def send(self, connection: Connection, count: int, first: int = 0, more: bytes = b"") -> None:
+        size = 8 + len(more)
+        data = b"".join(struct.pack(">iq", size, first + number) + more for number in range(count))
         connection.get_buffer(-1)[: len(data)] = data
         connection.buffer_updated(len(data))
 
@@ -147,12 +149,12 @@ def test_what_took_long_counts_for_all_connections_of_a_client(monkeypatch: pyte
 
         def slow(frame: memoryview, answer: Answer) -> None:
             nonlocal now_s
-            now_s += TURN_S
+            now_s += SHARE_S
             dispatch(frame, answer)
 
         crowd.heard.dispatch = slow  # type: ignore[method-assign]
         for connection in (first, second, other):
-            crowd.send(connection, 1)
+            crowd.send(connection, 1, more=bytes(MEASURED_BYTES))
         assert crowd.heard.taken() == {CROWD: 1, OTHER: 1}
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -20,6 +20,7 @@ READ_BYTES: Final = 1024 * 1024  # that are read for answers in one turn
 COUNTED_BYTES: Final = 16 * 1024  # smaller answers are not counted
 WORK_MAX: Final = 256  # units of small pieces of work in one turn
 UNIT_S: Final = 5e-6
+SHARE_S: Final = 0.005
 LONG_S: Final = 0.008  # a turn that takes longer is followed by a rest, unless it had small pieces only
 REST_MAX_S: Final = 0.1
 
@@ -33,12 +34,15 @@ class Turns:
     Attributes:
         operations: of a table's write, or rows, that a piece is about.
         work_max: units of small pieces that a turn has.
+        share_s: of a turn, for what one client's connections have received.
+        had_s: how much of the turn that runs now clients had for what was done as soon as it came.
         begun: pieces that had their turn, since the start.
     """
 
     def __init__(self) -> None:
         self.operations = OPERATIONS
         self.work_max = WORK_MAX
+        self.share_s = SHARE_S
         self.begun = 0
         self._waiting: dict[object, dict[object, deque[Callable[[], None]]]] = {}  # by group and owner
         self._running = False
@@ -46,7 +50,7 @@ class Turns:
         self._read_bytes = 0
         self._work = 0
         self._is_counting = False
-        self._had_s: dict[object, float] = {}  # of this turn of the loop, by client
+        self.had_s: dict[object, float] = {}
 
     @property
     def is_spent(self) -> bool:
@@ -69,14 +73,11 @@ class Turns:
         """Connections, and others, that wait for their turn."""
         return sum(map(len, self._waiting.values()))
 
-    def had_s(self, client: object) -> float:
-        """How much of this turn of the loop a client has had for what was done as soon as it came."""
-        return self._had_s.get(client, 0.0)
-
     def took(self, client: object, seconds: float) -> None:
         """So much of this turn was taken for a client, whichever of its connections it was for."""
-        self._count()
-        self._had_s[client] = self._had_s.get(client, 0.0) + seconds
+        if not self._is_counting:
+            self._count()
+        self.had_s[client] = self.had_s.get(client, 0.0) + seconds
 
     def did(self, units: int) -> None:
         """Small pieces of work were done in this turn, of about 5 us for each unit."""
@@ -91,7 +92,7 @@ class Turns:
     def _next_turn(self) -> None:
         self._is_counting = False
         self._read_bytes = self._work = 0
-        self._had_s.clear()
+        self.had_s.clear()
 
     def add(self, owner: object, work: Callable[[], None], group: object = None) -> None:
         """Run `work` in a coming turn of the loop. It must not raise."""

@@ -38,9 +38,9 @@ RECEIVE_FULL_BYTES: Final = 4 * 1024  # at a time, without room in the account
 LARGE_BYTES: Final = RECEIVE_BYTES // 4  # a frame that is larger, and not here whole, gets its own buffer
 REQUESTS_MAX: Final = 128
 REQUEST_COSTS_BYTES: Final = 2048  # what a request keeps beside its bytes, about
-TURN_S: Final = 0.005  # of a turn of the loop, for what all connections of one client received
-PIECE_S: Final = 0.001  # beyond that, when it is a connection's turn and others wait for theirs
+PIECE_S: Final = 0.001  # beyond its client's share, when it is a connection's turn and others wait for theirs
 REQUEST_S: Final = 1e-4  # counted for a request beside what it took to begin it: its task, its answer
+MEASURED_BYTES: Final = 2048  # that came at once: of less it is not measured how long it took
 STRANGER_BYTES: Final = 64 * 1024  # of a frame, until who is connected has logged in, where that is asked for
 LOOK_EVERY: Final = 8  # requests, between two looks at the clock
 _ZEROS: Final = memoryview(bytes(1024 * 1024))
@@ -333,9 +333,9 @@ class Connection(asyncio.BufferedProtocol):
     def _take_turn(self) -> None:
         self._waits_for_turn = False
         turns = self.account.budget.turns
-        before_s = turns.had_s(self.client)
-        self._work(left_s=PIECE_S if turns.waiting else TURN_S)
-        turns.did(int((turns.had_s(self.client) - before_s) / UNIT_S) + 1)
+        before_s = turns.had_s.get(self.client, 0.0)
+        self._work(left_s=PIECE_S if turns.waiting else turns.share_s)
+        turns.did(int((turns.had_s.get(self.client, 0.0) - before_s) / UNIT_S) + 1)
 
     def _wait_for_turn(self) -> None:
         """Go on when it is this connection's turn among its client's, and its client's among others."""
@@ -347,10 +347,11 @@ class Connection(asyncio.BufferedProtocol):
         """Cut frames and dispatch them, as far as bounds and shares (`left_s`) allow; read on, or stop reading."""
         if self.is_closed:
             return
-        turns, client = self.account.budget.turns, self.client
-        began_s, before = system.monotonic_s(), self.requests
+        turns, client, before = self.account.budget.turns, self.client, self.requests
+        is_small = len(arrived) + len(self._rest) < MEASURED_BYTES and not self._large
+        began_s = 0.0 if is_small else system.monotonic_s()
         if left_s is None:
-            left_s = 0.0 if self._waits_for_turn else TURN_S - turns.had_s(client)
+            left_s = 0.0 if self._waits_for_turn else turns.share_s - turns.had_s.get(client, 0.0)
         if self._want_room:
             for woken in self._want_room:
                 if not woken.done():
@@ -373,11 +374,12 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error.message)
             return
         if self.requests > before:
-            turns.took(client, system.monotonic_s() - began_s + (self.requests - before) * REQUEST_S)
+            took_s = 0.0 if is_small else system.monotonic_s() - began_s
+            turns.took(client, took_s + (self.requests - before) * REQUEST_S)
         self._set_reading(self._may_read())
 
     def _cut(self, data: memoryview, began_s: float, left_s: float) -> None:
-        """Dispatch the frames in `data`, until so long after `began_s`; keep what is left."""
+        """Dispatch the frames in `data`, until so long after `began_s` (0: not measured); keep what is left."""
         at, end, count = 0, len(data), 0
         while end - at >= LENGTH_BYTES and self._has_room():
             if left_s <= 0:
@@ -397,9 +399,8 @@ class Connection(asyncio.BufferedProtocol):
             count += 1
             if count % LOOK_EVERY == 0:
                 left_s -= LOOK_EVERY * REQUEST_S
-                if system.monotonic_s() - began_s > left_s:
-                    self._wait_for_turn()  # others first
-                    break
+                if began_s and system.monotonic_s() - began_s > left_s:
+                    left_s = 0.0  # others first
         if at < end:
             self._rest = bytes(data[at:end])
             self.account.add(end - at)
