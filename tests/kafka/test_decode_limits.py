@@ -21,7 +21,7 @@ from antiphon.kafka.primitives import (
     Reader,
     put_compact_nullable_string,
 )
-from antiphon.kafka.schema import codec, encode
+from antiphon.kafka.schema import Message, codec, encode
 from tests.kafka.raw import batch, listening, produce
 from tests.kafka.test_access import as_user, secured
 from tests.node.in_process import in_virtual_time
@@ -85,7 +85,8 @@ def test_names_of_topics_are_looked_at_up_to_a_length(message: Any, version: int
     for letters, is_taken in ((TOPIC_LETTERS_MAX, True), (TOPIC_LETTERS_MAX + 1, False)):
         made = message("x" * letters)
         data = memoryview(encode(made, version, flexible=True))
-        read = codec(type(made), version, True).read
+        kind: type[Message] = type(made)
+        read = codec(kind, version, True).read
         if is_taken:
             assert read(Reader(data)) == made
         else:
