@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import jwt
 import pytest
@@ -16,15 +16,17 @@ from structlog.testing import capture_logs
 from antiphon import system
 from antiphon.client import aio
 from antiphon.errors import UnauthenticatedError
+from antiphon.gateway import changes
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import quotas, security
 from antiphon.model.access import AccessBook, AccessDelta, Acl, Operation, Resource, User
 from antiphon.model.quotas import Quota
-from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
+from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser, DrainNode
 from antiphon.oxia import messages as oxia
 from antiphon.security import passwords
 from antiphon.security.authenticator import Authenticator
 from antiphon.security.authorization import log_in
+from antiphon.security.authorizer import EVERYTHING
 from antiphon.security.bounded_lines import TEXT_MAX, TOLD_PER_S, shown
 from antiphon.security.session import Session
 from antiphon.security.settings import OAuth, Security
@@ -74,10 +76,14 @@ async def kafka(nodes: Nodes, user: str, password: str) -> tuple[RawClient, int]
     return client, answer.error_code
 
 
-async def over_http(nodes: Nodes, user: str, password: str) -> bytes:
+async def over_http(
+    nodes: Nodes, user: str, password: str, what: str = "GET /status", body: bytes = b""
+) -> bytes:
     reader, writer = await asyncio.open_connection(*place(nodes.nodes[0].meta().http))
     said = base64.b64encode(f"{user}:{password}".encode()).decode()
-    writer.write(f"GET /status HTTP/1.1\r\nAuthorization: Basic {said}\r\nConnection: close\r\n\r\n".encode())
+    head = f"{what} HTTP/1.1\r\nAuthorization: Basic {said}\r\nConnection: close\r\n"
+    sizes = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n" if body else "\r\n"
+    writer.write((head + sizes).encode() + body)
     answer = await reader.read()
     writer.close()
     return answer
@@ -156,6 +162,8 @@ async def test_changes_of_users_lists_and_quotas_are_told_with_who_made_them(tmp
             asked = quotas.AlterClientQuotasRequest(entries=[entry], validate_only=False)
             await client.ask(asked, 49, 1)
             client.writer.close()
+            limits = b'{"user": "eve", "limits": {"consumer_byte_rate": 5000}}'
+            assert b" 200 " in await over_http(nodes, "root", ROOT, "POST /api/quotas", limits)
         told = [line for line in lines if line["event"] == "access_changed"]
         who = [(one["by"], one["host"], one["listener"], one["what"], one["outcome"]) for one in told]
         native = ("User:root", "127.0.0.1", "native")
@@ -165,14 +173,55 @@ async def test_changes_of_users_lists_and_quotas_are_told_with_who_made_them(tmp
             (*native, "quota", "done"),
             (*native, "user", "done"),
             ("User:root", "127.0.0.1", "kafka", "quota", "done"),
+            ("User:root", "127.0.0.1", "http", "quota", "done"),
         ]
-        made, acl, quota, removed, less = told
+        made, acl, quota, removed, less, more = told
         assert (made["user"], made["set"]) == ("eve", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
         assert acl["added"] == ["allow User:eve read topic literal t from *"]
         assert (quota["of"], quota["set"]) == ({"user": "eve"}, {"producer_byte_rate": 1000.0})
         assert (removed["user"], removed["removed"]) == ("eve", ["all"])
         assert (less["set"], less["removed"]) == ({}, ["producer_byte_rate"])
+        assert more["set"] == {"consumer_byte_rate": 5000.0}
         no_secret_in(lines)
+
+
+class Waits:
+    """A gateway whose coordinator does not answer."""
+
+    async def administer(self, request: Any, timeout_s: float) -> None:
+        await asyncio.sleep(timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_told"),
+    [(AlterUser("u", remove=True), True), (AlterAcls(), False), (DrainNode(1), False)],
+)
+def test_a_change_whose_client_hangs_up_is_told_all_the_same(request_: Any, is_told: bool) -> None:
+    async def test() -> None:
+        gateway = cast("Any", Waits())
+        asking = changes.administer(gateway, request_, EVERYTHING, "192.0.2.1", "native")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asking, 0.01)
+
+    with capture_logs() as lines:
+        asyncio.run(test())
+    assert [line["outcome"] for line in lines if line["event"] == "access_changed"] == ["not known"] * is_told
+
+
+def test_a_long_change_of_lists_is_told_in_several_lines() -> None:
+    class Does:
+        async def administer(self, request: Any, timeout_s: float) -> None:
+            pass
+
+    entries = tuple(
+        Acl(f"User:u{n}", Resource.TOPIC, "t", Operation.READ) for n in range(changes.ENTRIES + 1)
+    )
+    with capture_logs() as lines:
+        gateway = cast("Any", Does())
+        asyncio.run(changes.administer(gateway, AlterAcls(entries, entries[:1]), EVERYTHING, "", "native"))
+    told = [line for line in lines if line["event"] == "access_changed"]
+    assert [len(line.get("added", ())) for line in told] == [changes.ENTRIES, 1, 0]
+    assert told[2]["removed"] == ["allow User:u0 read topic literal t from *"]
 
 
 def test_one_address_hides_no_other_and_fills_no_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Board:
         return answer
 
     async def _made(self, app: App, request: WebRequest, rights: Rights) -> WebAnswer:
-        state: dict[str, Any] = {"rights": rights}
+        state: dict[str, Any] = {"rights": rights, "host": request.client}
         try:
             found = await run(app, request._replace(state=state), PAGE_S)
             return found._replace(mutated=state.get("mutated", 0))

@@ -213,6 +213,7 @@ class HttpConnection(asyncio.Protocol):
                 tuple((name, value) for name, value in plain.items() if name != b"authorization"),
                 form,
                 is_secure=is_encrypted(self._transport),
+                client=self.host,
             )
             made = self._make_page(request, session, (lines, form), keep=keep)
             self._page_making = asyncio.get_running_loop().create_task(made, name="dashboard page")

@@ -267,8 +267,7 @@ async def _carry_out(call: Call, request: AdminRequest, *, dry_run: bool) -> Out
             case AlterTopic():
                 await call.gateway.alter_topic(request, DECIDED_S)
             case _:
-                rights = call.rights
-                await changes.administer(call.gateway, request, rights, rights.host, "http", DECIDED_S)
+                await changes.administer(call.gateway, request, call.rights, call.host, "http", DECIDED_S)
     except TimedOutError:
         if not isinstance(request, GOES_ON):
             raise
