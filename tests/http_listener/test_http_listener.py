@@ -16,6 +16,7 @@ from antiphon.http.connection import REQUEST_BYTES_MAX
 from antiphon.http.listener import HttpListener
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
+from antiphon.node.disk_care import JOINS_IN_S
 from antiphon.node.metrics import NodeMetrics
 from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, in_virtual_time, run
 
@@ -56,6 +57,24 @@ async def test_health_follows_the_replicas() -> None:
         nodes.processes[0].call(host.driver.fail, OSError("a disk that is broken"))
         status, body = await get("/healthz")
         assert (status, json.loads(body)["failed_shards"]) == (503, [shard_id])
+
+
+@in_virtual_time
+async def test_a_node_that_the_cluster_does_not_count_on_is_unhealthy_though_it_knows_the_metadata() -> None:
+    async with served(3) as nodes:
+        await nodes.nodes[0].gateway.create_topic(CreateTopic("flights", replicas=3))
+        await until_ready()
+        # As one that was started again, hears of the metadata, and is refused by the coordinator.
+        with patch.object(nodes.nodes[0].care, "_joined", lambda: False):
+            await asyncio.sleep(JOINS_IN_S + 3)
+            status, body = await get("/healthz")
+        told = json.loads(body)
+        assert (told["metadata_version"] >= 0, told["failed_shards"]) == (True, [])
+        assert [(one["kind"], one["level"]) for one in told["findings"]] == [("not_joined", "unhealthy")]
+        assert (status, told["healthy"], told["state"]) == (503, False, "unhealthy")
+        await asyncio.sleep(3)
+        status, body = await get("/healthz")
+        assert (status, json.loads(body)["state"]) == (200, "ok")
 
 
 @in_virtual_time

@@ -8,8 +8,9 @@ from unittest.mock import Mock
 import pytest
 
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, Budget
-from antiphon.kafka.connection import RECEIVE_BYTES, Connection, Inbox
+from antiphon.kafka.connection import Connection
 from antiphon.kafka.framing import FRAME_BYTES_MAX
+from antiphon.kafka.inbox import RECEIVE_BYTES, Inbox
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.raw import RawClient, batch, fetch_body, listening, produce, produce_body
 from tests.memory import allocated_at_most

@@ -33,7 +33,7 @@ from antiphon.model.requests import (
 )
 from antiphon.tools.local_cluster import LocalCluster, RunningNode
 from antiphon.wire.frames import encode_message
-from tests.kafka.raw import RawClient, fetch_body
+from tests.kafka.raw import RawClient, fetch_body, produce_body
 from tests.security.oxia_attacks import OxiaAttackers
 
 if TYPE_CHECKING:
@@ -201,6 +201,16 @@ class Attackers(OxiaAttackers):
         for _ in range(10):
             (await self.native()).write(waiting + newest)
 
+    async def tiny(self) -> None:
+        """Small Fetch and Produce requests, of nothing and of a topic that is not there, on many connections."""
+        empty = fetch_body("log", 1 << 40)
+        unknown = produce_body("nobody-knows-it", b"", acks=1)
+        for _ in range(300):
+            client = await self.kafka()
+            for _ in range(60):
+                client.send(1, 12, empty)
+                client.send(0, 9, unknown)
+
     async def metadata(self) -> None:
         """Metadata of all topics, which nobody reads."""
         body = encode(cluster.MetadataRequest(topics=None), 9, flexible=True)
@@ -213,6 +223,7 @@ class Attackers(OxiaAttackers):
         attacks: tuple[Callable[[], Awaitable[None]], ...] = (
             self.announced, self.begun, self.kafka_fetches, self.native_fetches, self.gets, self.pages, self.costly,
             self.members, self.writes, self.silent, self.topics, self.placements, self.news, self.metadata,
+            self.tiny,
             *self.oxia_attacks(),
         )  # fmt: skip
         only = os.environ.get("ATTACK", "").split()

@@ -15,7 +15,8 @@ from antiphon.model.access import (
     Resource,
 )
 from antiphon.model.cluster import MetadataView
-from antiphon.security.authorizer import EVERYTHING, PRINCIPALS_PER_S, TOLD_PER_S, Authorizer, Rights
+from antiphon.security.authorizer import EVERYTHING, Authorizer, Rights
+from antiphon.security.bounded_lines import TOLD_PER_S, WHOS_PER_S
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 
 ALICE = Principal("User", "alice")
@@ -169,10 +170,10 @@ def test_many_principals_fill_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "monotonic_s", lambda: 100.0)
     decider = Authorizer(AccessBook(), (), Counters())
     with capture_logs() as lines:
-        for number in range(PRINCIPALS_PER_S * 4):
+        for number in range(WHOS_PER_S * 4):
             assert not Rights(decider, Principal("User", f"u{number}"), "h").may(Op.READ, R.TOPIC, "t")
-        assert len(lines) == PRINCIPALS_PER_S
+        assert len(lines) == WHOS_PER_S
         decider.tell_left_out()
-    left_out = lines[PRINCIPALS_PER_S:]
-    assert len(left_out) == PRINCIPALS_PER_S + 1
-    assert sum(line["requests"] for line in left_out) == PRINCIPALS_PER_S * 3
+    left_out = lines[WHOS_PER_S:]
+    assert len(left_out) == WHOS_PER_S + 1
+    assert sum(line["requests"] for line in left_out) == WHOS_PER_S * 3

@@ -287,10 +287,14 @@ def test_lines_of_failures_come_at_a_bounded_rate(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("antiphon.security.tls.system.monotonic_s", lambda: clock[0])
     with structlog.testing.capture_logs() as told:
         for _ in range(5):
-            made.failed("peer", ConnectionResetError())
+            made.failed("192.0.2.1:1", ConnectionResetError())
+        made.failed("192.0.2.2:1", ConnectionResetError())
         clock[0] += tls_module.TELL_EVERY_S
-        made.failed("peer", ConnectionResetError())
-    assert [line["failed"] for line in told] == [1, 6]
+        made.failed("192.0.2.1:2", ConnectionResetError())
+    lines = [(line["address"], line["failed"]) for line in told if line["event"] == "tls_handshake_failed"]
+    assert lines == [("192.0.2.1", 1), ("192.0.2.2", 6), ("192.0.2.1", 7)], "none hides another"
+    (left_out,) = (line for line in told if line["event"] == "tls_handshake_failed_left_out")
+    assert (left_out["address"], left_out["handshakes"]) == ("192.0.2.1", 4)
 
 
 def shake_hands(

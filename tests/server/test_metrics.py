@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import promql_parser
 import pytest
 import yaml
@@ -121,7 +122,9 @@ def families() -> dict[str, tuple[str, str, str]]:
     found: dict[str, tuple[str, str, str]] = {}
 
     async def test() -> None:
-        async with cluster_of(1, ports=ALL_LISTENERS) as nodes:
+        ports = msgspec.structs.replace(ALL_LISTENERS, oxia=6648)
+        secrets = {0: b"what only the nodes of this test know"}
+        async with cluster_of(1, ports=ports, secrets=secrets) as nodes:
             async with connected(f"node-0:{NATIVE_PORT}") as client:
                 topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", replicas=1))
                 await client.request(ListOffset(topic.shards[0].shard_id, -1))

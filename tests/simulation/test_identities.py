@@ -109,7 +109,7 @@ def test_both_ends_of_a_connection_know_how_it_is_protected(shield: Shield | Non
     assert (None if found is None else found.name) == (BY_CERTIFICATE if shield == Shield(SUBJECT) else None)
     assert principal_of(mine) is None, "nodes show their certificates to nobody here"
     settings = Security(authentication=True, sasl_mechanisms=list(SASL_MECHANISMS))
-    session = session_of(authenticator(settings), theirs)
+    session = session_of(authenticator(settings), theirs, "test")
     assert ("PLAIN" in session.mechanisms) == (shield is not None)
 
 

@@ -3,6 +3,9 @@
 Small pieces of work say what they cost. Of them a turn has as many as come to `WORK_MAX` together, whoever does them: also
 what connections do at once, as soon as bytes arrive, is counted, and who comes when the turn has had that much waits.
 
+Where small requests are begun as soon as they come, each client has a share of the turn, over all of its connections: what
+comes beyond that waits as well, and nobody else's does.
+
 Where a turn of the loop took long, the loop is left alone for as long. The machine has too much to do then, and what is
 quick is to get half of the time at least.
 """
@@ -15,7 +18,9 @@ from typing import Final
 OPERATIONS: Final = 1_000
 READ_BYTES: Final = 1024 * 1024  # that are read for answers in one turn
 COUNTED_BYTES: Final = 16 * 1024  # smaller answers are not counted
-WORK_MAX: Final = 256  # units of about 5 us, of small pieces of work in one turn
+WORK_MAX: Final = 256  # units of small pieces of work in one turn
+UNIT_S: Final = 5e-6
+SHARE_S: Final = 0.005
 LONG_S: Final = 0.008  # a turn that takes longer is followed by a rest, unless it had small pieces only
 REST_MAX_S: Final = 0.1
 
@@ -29,12 +34,15 @@ class Turns:
     Attributes:
         operations: of a table's write, or rows, that a piece is about.
         work_max: units of small pieces that a turn has.
+        share_s: of a turn, for what one client's connections have received.
+        had_s: how much of the turn that runs now clients had for what was done as soon as it came.
         begun: pieces that had their turn, since the start.
     """
 
     def __init__(self) -> None:
         self.operations = OPERATIONS
         self.work_max = WORK_MAX
+        self.share_s = SHARE_S
         self.begun = 0
         self._waiting: dict[object, dict[object, deque[Callable[[], None]]]] = {}  # by group and owner
         self._running = False
@@ -42,6 +50,7 @@ class Turns:
         self._read_bytes = 0
         self._work = 0
         self._is_counting = False
+        self.had_s: dict[object, float] = {}
 
     @property
     def is_spent(self) -> bool:
@@ -64,6 +73,12 @@ class Turns:
         """Connections, and others, that wait for their turn."""
         return sum(map(len, self._waiting.values()))
 
+    def took(self, client: object, seconds: float) -> None:
+        """So much of this turn was taken for a client, whichever of its connections it was for."""
+        if not self._is_counting:
+            self._count()
+        self.had_s[client] = self.had_s.get(client, 0.0) + seconds
+
     def did(self, units: int) -> None:
         """Small pieces of work were done in this turn, of about 5 us for each unit."""
         self._count()
@@ -77,6 +92,7 @@ class Turns:
     def _next_turn(self) -> None:
         self._is_counting = False
         self._read_bytes = self._work = 0
+        self.had_s.clear()
 
     def add(self, owner: object, work: Callable[[], None], group: object = None) -> None:
         """Run `work` in a coming turn of the loop. It must not raise."""

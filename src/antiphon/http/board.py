@@ -14,6 +14,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.gateway.turns import Turns
 from antiphon.http.api.problems import as_problem
 from antiphon.http.bridge import App, WebAnswer, WebRequest, run
+from antiphon.http.gate import Gate
 from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
 
@@ -41,8 +42,8 @@ class Board:
         self._gateway = gateway
         self._plain = plain
         self._turns = turns
-        self._free = asyncio.Semaphore(AT_ONCE)
-        self._acting = asyncio.Semaphore(ACTIONS_AT_ONCE)
+        self._free = Gate(AT_ONCE)
+        self._acting = Gate(ACTIONS_AT_ONCE)
         self._loading: asyncio.Future[App] | None = None
         self._api: App | None = None
         self._log = structlog.get_logger()
@@ -52,24 +53,28 @@ class Board:
         """Is this a page of the dashboard, or of the API?"""
         return path in {"/", API_PAGE} or path.startswith((PREFIX, API))
 
-    async def answer(self, request: WebRequest, rights: Rights) -> WebAnswer:
-        """The page, or why there is none. Never raises."""
+    async def answer(self, request: WebRequest, rights: Rights, client: object) -> WebAnswer:
+        """The page, or why there is none. Never raises. `client`: who shares turns with his other connections."""
         is_api = request.path.startswith(API) and request.path != API
         try:
             app = await self._app_of(is_api=is_api)
         except ImportError:
             return self._without(request, rights)
         # An action waits for the coordinator: it must not keep those from their pages who only look.
-        async with self._acting if request.method == "POST" else self._free:
-            await self._turns.next(self)
+        gate = self._acting if request.method == "POST" else self._free
+        await gate.enter(client)
+        try:
+            await self._turns.next(object(), client)
             answer = await self._made(app, request, rights)
+        finally:
+            gate.leave()
         if is_api and dict(answer.headers).get("Content-Type") == _TEXT[0][1]:
             status, kind, content = as_problem(answer.status, answer.body)
             return WebAnswer(status, (("Content-Type", kind), ("X-Content-Type-Options", "nosniff")), content)
         return answer
 
     async def _made(self, app: App, request: WebRequest, rights: Rights) -> WebAnswer:
-        state: dict[str, Any] = {"rights": rights}
+        state: dict[str, Any] = {"rights": rights, "host": request.client}
         try:
             found = await run(app, request._replace(state=state), PAGE_S)
             return found._replace(mutated=state.get("mutated", 0))

@@ -36,7 +36,9 @@ def _is_ipv6(text: str) -> bool:
 
 
 class WebRequest(NamedTuple):
-    """A request as the listener read it. `target` is path and query, `headers` have lower-case names."""
+    """A request as the listener read it. `target` is path and query, `headers` have lower-case names, `client` is where it
+    comes from.
+    """
 
     method: str
     target: str
@@ -44,6 +46,7 @@ class WebRequest(NamedTuple):
     body: bytes = b""
     is_secure: bool = False
     state: MutableMapping[str, Any] | None = None
+    client: str = ""
 
     @property
     def path(self) -> str:

@@ -84,6 +84,7 @@ class HttpConnection(asyncio.Protocol):
         self._received = bytearray()
         self._came = 0  # the moment at which the last of it did
         self.host = ""
+        self._client: object = ""  # who shares its turns with other connections
         self._timer: asyncio.TimerHandle | None = None
         self._writable = True
         self._is_queued = False
@@ -105,6 +106,7 @@ class HttpConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._time_is_up)
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
+        self._client = f"address {self.host}"  # until a request says who it is
         if not self._listener.opened(self):
             self._reply((503, TEXT, b"too many connections\n"), keep=False, body=True)
         elif not self._listener.quotas.admits(self.host):
@@ -144,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
         is_busy = self._is_queued or self._page_making is not None or self._put_off is not None
         if not is_busy and self._writable and self._received:
             self._is_queued = True
-            self._listener.pool.budget.turns.add(self, self._take_turn)
+            self._listener.pool.budget.turns.add(self, self._take_turn, self._client)
 
     def _take_turn(self) -> None:
         self._is_queued = False
@@ -184,8 +186,9 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, lines: list[bytes], form: bytes) -> None:
         plain = {name.strip().lower(): value.strip() for name, _, value in map(halves, lines[1:])}
         headers = {name: value.lower() for name, value in plain.items()}
-        session = session_of(self._listener.authenticator, self._transport)
+        session = session_of(self._listener.authenticator, self._transport, "http")
         refusal = refused(session, path_of(lines[0]), plain.get(b"authorization", b""))
+        self._client = session.client(self.host)
         is_api = path_of(lines[0]).startswith(API)
         if refusal is not None and is_api:
             refusal = as_problem(refusal[0], refusal[2])
@@ -210,6 +213,7 @@ class HttpConnection(asyncio.Protocol):
                 tuple((name, value) for name, value in plain.items() if name != b"authorization"),
                 form,
                 is_secure=is_encrypted(self._transport),
+                client=self.host,
             )
             made = self._make_page(request, session, (lines, form), keep=keep)
             self._page_making = asyncio.get_running_loop().create_task(made, name="dashboard page")
@@ -251,7 +255,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is None or self._put_off is None:
             return
         if self._may_have(self._put_off[2]):
-            self._listener.pool.budget.turns.add(self, self._answer_late)
+            self._listener.pool.budget.turns.add(self, self._answer_late, self._client)
         else:
             self._account.wait(self._look_again)
 
@@ -275,7 +279,7 @@ class HttpConnection(asyncio.Protocol):
             reply = as_problem(reply[0], reply[2]) if request.path.startswith(API) else reply
             answer = WebAnswer(reply[0], (("Content-Type", reply[1]),), reply[2])
         else:
-            answer = await listener.board.answer(request, session.rights)
+            answer = await listener.board.answer(request, session.rights, self._client)
             if self._lacks_room(*received, len(answer.body)):
                 self._page_making = None
                 return

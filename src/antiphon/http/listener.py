@@ -30,6 +30,7 @@ from antiphon.http.connection import TEXT, HttpConnection
 from antiphon.http.page import render
 from antiphon.http.readiness import liveness, readiness
 from antiphon.http.topics_page import topics_told
+from antiphon.model.findings import UNHEALTHY
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authorizer import EVERYTHING, Rights
 from antiphon.security.listening import HANDSHAKES_MAX, Listening, serve
@@ -167,7 +168,9 @@ class HttpListener:
         return render(gateway.node_id, gateway.metadata, gateway.replica_statuses(), self._pages, note)
 
     def _health(self) -> Reply:
-        """200 when this node is part of the cluster and all of its replicas take part; `state` also tells of less."""
+        """200 when this node is part of the cluster, all of its replicas take part, and nothing that was found says
+        otherwise; `state` also tells of less.
+        """
         cluster, told = self._gateway.metadata, self._gateway.status()
         bad = [one.shard_id for one in told.replicas if one.state in BAD_STATES]
         # Everybody may ask for this page, so it names no files: `antiphon status` does.
@@ -179,7 +182,8 @@ class HttpListener:
         offline = sum(
             shard.status is not ShardStatus.ONLINE for topic in cluster.topics for shard in topic.shards
         )
-        healthy = cluster.version >= 0 and not bad
+        unwell = any(one["level"] == UNHEALTHY for one in findings)
+        healthy = cluster.version >= 0 and not bad and not unwell
         return _json(
             200 if healthy else 503,
             {

@@ -3,7 +3,7 @@
 The table of the APIs that are served, with their handlers, is in `apis`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +22,16 @@ GET_TELEMETRY_SUBSCRIPTIONS: Final = 71
 PUSH_TELEMETRY: Final = 72
 SHARE_FETCH: Final = 78
 NEVER_FLEXIBLE: Final = 1 << 15
+FEW: Final = 100
+ELEMENTS_OF: Final[Mapping[int, int]] = {
+    **dict.fromkeys((API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE), FEW),
+    **dict.fromkeys((12, 22, 25, 26, 55, 60, GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY), FEW),
+    **dict.fromkeys((16, 29, 74), FEW),  # lists of states and types of groups, a filter, types of resources
+    **dict.fromkeys((11, 48, 57), 1_000),  # JoinGroup: a member's protocols; a filter's parts; features
+    **dict.fromkeys((13, 14, 66), 10_000),  # LeaveGroup, SyncGroup: a group's members; ListTransactions
+    **dict.fromkeys((68, 76), 25_000),  # heartbeats: topics, and the partitions that a member has
+}
+"""Elements of arrays and tagged fields of a request, by its API; of others `primitives.ELEMENTS_MAX`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import structlog
-
 from antiphon import system
 from antiphon.errors import ProtocolViolationError
 from antiphon.gateway.budget import Account, Patience
 from antiphon.gateway.quotas import FREE, Mute, Place
+from antiphon.gateway.turns import UNIT_S
 from antiphon.kafka.api import Software
 from antiphon.kafka.framing import LENGTH_BYTES, frame_size
+from antiphon.kafka.inbox import RECEIVE_BYTES, Inbox
 from antiphon.kafka.refused_sequences import RefusedSequences
 from antiphon.records.batch import Buffer
 from antiphon.security.authenticator import Authenticator
@@ -32,24 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from antiphon.gateway.request_times import Histogram
+    from antiphon.security.authorizer import Rights
 
-RECEIVE_BYTES: Final = 64 * 1024
 RECEIVE_FULL_BYTES: Final = 4 * 1024  # at a time, without room in the account
-LARGE_BYTES: Final = (
-    RECEIVE_BYTES // 4
-)  # a frame that has not arrived whole and is larger gets its own buffer
+LARGE_BYTES: Final = RECEIVE_BYTES // 4  # a frame that is larger, and not here whole, gets its own buffer
 REQUESTS_MAX: Final = 128
 REQUEST_COSTS_BYTES: Final = 2048  # what a request keeps beside its bytes, about
-TURN_S: Final = 0.005  # how long one connection may go on with what it has received
+PIECE_S: Final = 0.001  # beyond its client's share, when it is a connection's turn and others wait for theirs
+REQUEST_S: Final = 1e-4  # counted for a request beside what it took to begin it: its task, its answer
+MEASURED_BYTES: Final = 2048  # that came at once: of less it is not measured how long it took
+STRANGER_BYTES: Final = 64 * 1024  # of a frame, until who is connected has logged in, where that is asked for
 LOOK_EVERY: Final = 8  # requests, between two looks at the clock
 _ZEROS: Final = memoryview(bytes(1024 * 1024))
-
-
-class Inbox:
-    """Where the connections of one listener read. `get_buffer` and `buffer_updated` follow each other without a break."""
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(2 * RECEIVE_BYTES))
 
 
 class Answer:
@@ -99,9 +93,7 @@ class Answer:
     async def next_turn(self) -> None:
         """Let others go on: return when it is this connection's turn among those whose requests take long."""
         connection = self.connection
-        await connection.account.budget.turns.next(
-            connection, connection.session.client(connection.client_host)
-        )
+        await connection.account.budget.turns.next(connection, connection.client)
 
     @property
     def room_bytes(self) -> int:
@@ -164,6 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_port = 0
         self.software = Software()
         self.session = OPEN
+        self._client: tuple[Rights | None, object] = None, None  # who shares its turns, by its rights
+        self._waits_for_turn = False
         self.quotas = FREE
         self._mute: Mute | None = None
         self._place: Place | None = None  # among the connections of the client's user
@@ -245,6 +239,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is None or self._transport.is_closing()
 
     @property
+    def client(self) -> object:
+        """Who shares its turns with other connections."""
+        rights = self.session.rights
+        if rights is not self._client[0]:
+            self._client = rights, self.session.client(self.client_host)
+        return self._client[1]
+
+    @property
     def is_idle(self) -> bool:
         """No request is under way, and every answer is read."""
         return not self._answers and not self.account.outgoing_bytes
@@ -286,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def session_with(self, authenticator: Authenticator | None) -> Session:
         """Who the client is, before it has said so."""
-        return session_of(authenticator, self._transport)
+        return session_of(authenticator, self._transport, "kafka")
 
     def has_place(self) -> bool:
         """Count it as its user's, where it is known by now whose it is; False: it has to go, as that user has too many."""
@@ -319,9 +321,7 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, reason: str, **facts: Any) -> None:
         """Close because of what the client sent, with a line in the log."""
         if not self.is_closed:
-            structlog.get_logger().warning(
-                "kafka connection closed", reason=reason, client=self.client_host, **facts
-            )
+            self._inbox.tell_closed(self.client_host, reason, **facts)
         self.abort()
 
     def start_task(self, work: Any, name: str) -> None:
@@ -330,17 +330,35 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _work(self, arrived: Buffer = b"") -> None:
-        """Cut frames and dispatch them, as far as the bounds allow; read on, or stop reading."""
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        turns = self.account.budget.turns
+        before_s = turns.had_s.get(self.client, 0.0)
+        self._work(left_s=PIECE_S if turns.waiting else turns.share_s)
+        turns.did(int((turns.had_s.get(self.client, 0.0) - before_s) / UNIT_S) + 1)
+
+    def _wait_for_turn(self) -> None:
+        """Go on when it is this connection's turn among its client's, and its client's among others."""
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self.account.budget.turns.add(self, self._take_turn, self.client)
+
+    def _work(self, arrived: Buffer = b"", left_s: float | None = None) -> None:
+        """Cut frames and dispatch them, as far as bounds and shares (`left_s`) allow; read on, or stop reading."""
         if self.is_closed:
             return
+        turns, client, before = self.account.budget.turns, self.client, self.requests
+        is_small = len(arrived) + len(self._rest) < MEASURED_BYTES and not self._large
+        began_s = 0.0 if is_small else system.monotonic_s()
+        if left_s is None:
+            left_s = 0.0 if self._waits_for_turn else turns.share_s - turns.had_s.get(client, 0.0)
         if self._want_room:
             for woken in self._want_room:
                 if not woken.done():
                     woken.set_result(None)
             self._want_room.clear()
         try:
-            if self._large and self._large_filled == self._large_size and self._may_start():
+            if left_s > 0 and self._large and self._large_filled == self._large_size and self._may_start():
                 frame, self._large = memoryview(self._large), bytearray()
                 self.account.half = False
                 self.account.add(-len(frame))
@@ -349,18 +367,27 @@ class Connection(asyncio.BufferedProtocol):
                 arrived, self._rest = self._rest, b""
                 self.account.add(-len(arrived))
             if arrived:
-                self._cut(memoryview(arrived))
+                self._cut(memoryview(arrived), began_s, left_s)
+            elif left_s <= 0 and self._large and self._large_filled == self._large_size:
+                self._wait_for_turn()
         except ProtocolViolationError as error:
             self.fail(error.message)
             return
+        if self.requests > before:
+            took_s = 0.0 if is_small else system.monotonic_s() - began_s
+            turns.took(client, took_s + (self.requests - before) * REQUEST_S)
         self._set_reading(self._may_read())
 
-    def _cut(self, data: memoryview) -> None:
-        """Dispatch the frames in `data`; keep what is left."""
-        at, end = 0, len(data)
-        began_s, count = system.monotonic_s(), 0
+    def _cut(self, data: memoryview, began_s: float, left_s: float) -> None:
+        """Dispatch the frames in `data`, until so long after `began_s` (0: not measured); keep what is left."""
+        at, end, count = 0, len(data), 0
         while end - at >= LENGTH_BYTES and self._has_room():
+            if left_s <= 0:
+                self._wait_for_turn()
+                break
             size = frame_size(data, at)
+            if size > STRANGER_BYTES and not self.session.is_open:
+                raise ProtocolViolationError(f"a frame of {size} bytes before a login")
             first = at + LENGTH_BYTES
             if end - first < size:
                 if LENGTH_BYTES + size > LARGE_BYTES:
@@ -370,9 +397,10 @@ class Connection(asyncio.BufferedProtocol):
             at = first + size
             self._handle(memoryview(bytes(data[first:at])))
             count += 1
-            if count % LOOK_EVERY == 0 and system.monotonic_s() - began_s > TURN_S:
-                asyncio.get_running_loop().call_soon(self._work)  # others first
-                break
+            if count % LOOK_EVERY == 0:
+                left_s -= LOOK_EVERY * REQUEST_S
+                if began_s and system.monotonic_s() - began_s > left_s:
+                    left_s = 0.0  # others first
         if at < end:
             self._rest = bytes(data[at:end])
             self.account.add(end - at)
@@ -423,7 +451,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._large:
             whole = self._large_filled == self._large_size
             return not whole and not self.is_closed and (self._account_has_room() or self.account.finishes)
-        return len(self._rest) < LARGE_BYTES and self._has_room()
+        return not self._waits_for_turn and len(self._rest) < LARGE_BYTES and self._has_room()
 
     def _set_reading(self, reading: bool) -> None:
         if self._transport is None or reading == self._reading or self._transport.is_closing():

@@ -17,6 +17,7 @@ LENGTH_BYTES: Final = 4
 TLS_START: Final = 0x1603  # how a TLS handshake begins
 FRAME_BYTES_MAX: Final = 100 * 1024 * 1024  # as Kafka's socket.request.max.bytes
 HEADER_BYTES_MIN: Final = 8
+TAGS_MAX: Final = 100  # fields of a header that nobody knows yet
 
 _LENGTH: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhi")
@@ -69,7 +70,7 @@ def read_header(body: memoryview, apis: Mapping[int, Api]) -> tuple[RequestHeade
         return RequestHeader(api, version, correlation_id, "", supported=False), reader
     client_id = reader.nullable_string() or ""
     if api.is_flexible(version):
-        reader.skip_tags()
+        reader.skip_tags(TAGS_MAX)
     return RequestHeader(api, version, correlation_id, client_id, supported=True), reader
 
 

@@ -16,12 +16,19 @@ from antiphon.gateway.quotas import Payer, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes, Key
-from antiphon.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Handler, RequestContext
+from antiphon.kafka.api import (
+    API_VERSIONS,
+    ELEMENTS_OF,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Handler,
+    RequestContext,
+)
 from antiphon.kafka.apis import APIS, HotHandler, ServedApi
 from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.composition import handlers_of
-from antiphon.kafka.connection import Answer, Connection, Inbox
+from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.offset_expiry import OffsetExpiry
@@ -30,6 +37,7 @@ from antiphon.kafka.groups.told import HostedGroups
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.logins import HANGS_UP, bare_login
 from antiphon.kafka.handlers.metadata import served_versions
+from antiphon.kafka.inbox import Inbox
 from antiphon.kafka.listener_config import KafkaListenerConfig
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
 from antiphon.kafka.one_thread import OneThread
@@ -300,6 +308,7 @@ class KafkaListener:
 
         A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
         """
+        reader.limit_elements(ELEMENTS_OF.get(header.api.key, ELEMENTS_MAX))
         api, key = header.api, (header.api.key, header.version, reader.next_bytes(BODY_BYTES_MAX + 1))
         reads = api.name in BULKY or api.name.startswith(("Describe", "List"))
         async with answer.connection.first:
@@ -345,7 +354,7 @@ class KafkaListener:
             if known is not None:
                 return known
             await answer.next_turn()
-            again = reader.from_here(ELEMENTS_MAX)
+            again = reader.from_here(ELEMENTS_OF.get(header.api.key, ELEMENTS_MAX))
             response = await _carried_out(handler, header, again, answer, _payer(header, answer), None)
             size_bytes = len(encoded(header, response, answer.throttle_ms))
             self._sizes.note(key, size_bytes)

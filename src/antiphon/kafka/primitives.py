@@ -16,6 +16,8 @@ _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _F64: Final = struct.Struct(">d")
 ELEMENTS_MAX: Final = 50_000  # of all arrays and tagged sections of one request together
+TEXT_BYTES_MAX: Final = 32_767  # as of an int16; Kafka's brokers take no longer one from a varint either
+TOPIC_LETTERS_MAX: Final = 1_000  # of a topic's name that is looked at; from 250 on it is refused by name
 VARINT_BYTES_MAX: Final = 5  # an unsigned varint of 32 bits
 ZERO_UUID: Final = bytes(16)
 
@@ -40,6 +42,10 @@ class Reader:
         reader = Reader(self.buffer, self.position)
         reader._elements_left = elements_max
         return reader
+
+    def limit_elements(self, elements_max: int) -> None:
+        """Read no more than so many elements from here on; raises TooManyElementsError where there are more."""
+        self._elements_left = min(self._elements_left, elements_max)
 
     def next_bytes(self, count: int) -> bytes:
         """A copy of what comes next, at most so many bytes; they stay to be read."""
@@ -131,6 +137,8 @@ class Reader:
     def compact_nullable_string(self) -> str | None:
         """Varint of length + 1; 0 is null."""
         size = self.uvarint()
+        if size > TEXT_BYTES_MAX + 1:
+            raise ProtocolViolationError(f"a text of {size - 1} bytes; {TEXT_BYTES_MAX} are accepted")
         return None if size == 0 else self._text(size - 1)
 
     def nullable_bytes(self) -> memoryview | None:
@@ -157,16 +165,19 @@ class Reader:
         if count > 0:
             self._elements_left -= count
             if self._elements_left < 0:
-                raise TooManyElementsError(f"a request of more than {ELEMENTS_MAX} elements")
+                raise TooManyElementsError("a request of more elements than are accepted for its API")
         return count
 
     def tag_count(self) -> int:
         """Number of tagged fields that follow."""
         return self._checked_count(self.uvarint())
 
-    def skip_tags(self) -> None:
-        """Pass over a tagged-field section."""
-        for _ in range(self.tag_count()):
+    def skip_tags(self, most: int = ELEMENTS_MAX) -> None:
+        """Pass over a tagged-field section, of so many fields at most."""
+        count = self.tag_count()
+        if count > most:
+            raise ProtocolViolationError(f"{count} tagged fields; {most} are accepted here")
+        for _ in range(count):
             self.uvarint()
             self.take(self.uvarint())
 

@@ -32,6 +32,8 @@ F64 = Annotated[float, "f64"]
 Uuid = Annotated[bytes, "uuid"]
 
 _ANY_VERSION = 1 << 15
+TOPIC_FIELDS = ("topic", "topic_name", "topic_names", "subscribed_topic_names")
+NO_TOPICS = ("TopicSetting",)  # messages about topics whose field `name` is none of a topic
 _M = TypeVar("_M", bound="Message")
 _Read = Callable[[p.Reader], Any]
 _Write = Callable[[bytearray, Any], None]
@@ -94,6 +96,8 @@ def codec(cls: type[Message], version: int, flexible: bool) -> Codec:
     absent: list[str] = []
     for name, annotation in cls.__annotations__.items():
         field = _field(name, annotation, version, flexible, defaults.get(name, msgspec.NODEFAULT))
+        if field is not None and _names_topics(cls, name):
+            field = field._replace(read=_bounded(name, field.read))
         if field is None:
             absent.append(name)
         elif field.tag is None:
@@ -104,6 +108,25 @@ def codec(cls: type[Message], version: int, flexible: bool) -> Codec:
         if defaults.get(name, msgspec.NODEFAULT) is msgspec.NODEFAULT:
             raise InternalError(f"{cls.__name__}.{name} is absent in version {version} and has no default")
     return Codec(_struct_reader(cls, plain, tagged, flexible), _struct_writer(plain, tagged, flexible))
+
+
+def _names_topics(cls: type[Message], field: str) -> bool:
+    """Is this a topic's name, or a list of them? By how messages call them."""
+    is_topic = "Topic" in cls.__name__ and cls.__name__ not in NO_TOPICS
+    return field in TOPIC_FIELDS or (field == "name" and is_topic)
+
+
+def _bounded(name: str, read: _Read) -> _Read:
+    """Names of topics are short. Longer ones than Kafka's are read as well: they are refused by name."""
+
+    def read_bounded(reader: p.Reader) -> Any:
+        value = read(reader)
+        names = value if isinstance(value, list) else (value,)
+        if any(one is not None and len(one) > p.TOPIC_LETTERS_MAX for one in names):
+            raise ProtocolViolationError(f"{name}: a topic's name of more than {p.TOPIC_LETTERS_MAX} letters")
+        return value
+
+    return read_bounded
 
 
 def _struct_reader(

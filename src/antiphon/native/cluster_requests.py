@@ -7,6 +7,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
+from antiphon.gateway import changes
 from antiphon.gateway.told_settings import told_settings
 from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions, SubscriptionsReply
 from antiphon.model.events import TOLD_MAX
@@ -209,9 +210,10 @@ def alter_topic(exchange: Exchange, request_id: int, body: AlterTopic, _payload:
 
 def administer(exchange: Exchange, request_id: int, body: AdminRequest, _payload: memoryview) -> None:
     """Have the coordinator carry out what an operator wants."""
+    rights, host = exchange.session.rights, exchange.host
 
     async def run() -> Done:
-        await exchange.gateway.administer(body)
+        await changes.administer(exchange.gateway, body, rights, host, "native")
         return Done()
 
     exchange.later(request_id, run())

@@ -186,7 +186,7 @@ class NativeListener:
         now_s, limits = self._loop.time(), self.limits
         self.quotas.follow()
         if self.authenticator is not None:
-            self.authenticator.authorizer.tell_left_out()
+            self.authenticator.tell_left_out()
         for key, session in list(self.sessions.items()):
             connection = session.connection
             if session.peer_id is not None or connection is None:

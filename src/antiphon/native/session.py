@@ -141,7 +141,7 @@ class NativeSession:
         address = connection.get_extra_info("peername")
         self.host = self.exchange.host = str(address[0]) if address else ""
         self.exchange.opened(connection)
-        self.exchange.session = session_of(self._owner.authenticator, connection)
+        self.exchange.session = session_of(self._owner.authenticator, connection, "native")
         self.exchange.is_guarded = self.exchange.session is not OPEN
         self._owner.opened(self)
 

@@ -112,7 +112,7 @@ class OxiaListener:
         if not self.quotas.admits(connection.host):
             self.told_off(connection, "its address makes more connections than its quota")
             return False
-        connection.session = session_of(self.authenticator, transport)
+        connection.session = session_of(self.authenticator, transport, "oxia")
         return True
 
     def closed(self, connection: OxiaConnection) -> None:
@@ -127,7 +127,7 @@ class OxiaListener:
             return session
         if authorization == connection.authorization and session.holds:
             return session
-        connection.session = session_of(self.authenticator, connection.transport)
+        connection.session = session_of(self.authenticator, connection.transport, "oxia")
         connection.authorization = authorization
         connection.is_shared = connection.calls_open > 1
         return connection.session

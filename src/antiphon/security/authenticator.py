@@ -13,6 +13,7 @@ from antiphon.model.access import AccessBook, Credential
 from antiphon.security import passwords
 from antiphon.security.account import NOBODY, Account
 from antiphon.security.authorizer import Authorizer, Rights
+from antiphon.security.bounded_lines import BoundedLines, shown
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 from antiphon.security.settings import OAuth, Security
 
@@ -26,6 +27,7 @@ MESSAGE_BYTES_MAX: Final = 32 * 1024
 FAILED_DELAY_S: Final = 1.0  # before a failed login is answered
 LOOK_S: Final = 1.0  # how often listeners look whether identities still hold
 FAILED: Final = "authentication failed"
+MECHANISM_MAX: Final = 40  # characters of one that is not served
 NODE_USER: Final = "__node"  # what the nodes log in as where they are clients of the cluster
 
 
@@ -46,9 +48,10 @@ class LoginCount(Protocol):
 
 
 class Login(Protocol):
-    """One login under way. `identity` is set when it has succeeded."""
+    """One login under way. `identity` is set when it has succeeded, `claimed` when the client has said who it is."""
 
     identity: Identity | None
+    claimed: str
 
     def step(self, data: bytes) -> bytes:
         """The answer to a message of the client; raises UnauthenticatedError, after which the login is over."""
@@ -81,6 +84,7 @@ class Authenticator:
         self._counters = counters
         self._secret = secret
         self._tokens = _token_check(settings.oauth, token_keys)
+        self._failures = BoundedLines("login_failed", "address", "logins", "failed")
         self._own = (
             passwords.credential(passwords.SHA_256, self._own_password(), secret[:16]) if self.on else None
         )
@@ -107,7 +111,7 @@ class Authenticator:
     def begin(self, mechanism: str, *, private: bool) -> Login:
         """Begin a login; raises UnauthenticatedError for a mechanism that is not served."""
         if mechanism not in self.mechanisms(private=private):
-            raise UnauthenticatedError(f"mechanism {mechanism[:40]!r} is not served here")
+            raise UnauthenticatedError(f"mechanism {mechanism[:MECHANISM_MAX]!r} is not served here")
         if mechanism == PLAIN:
             return _Plain(self)
         if mechanism == OAUTHBEARER:
@@ -130,14 +134,27 @@ class Authenticator:
         return self._book.is_known
 
     def failed(self) -> AntiphonError:
-        """Count a failed login; returns what the client is told: an UnauthenticatedError.
+        """What the client of a failed login is told: an UnauthenticatedError.
 
         A node that was just started, and knows no users yet, refuses nobody for good: a NotReadyError, whoever it is.
         """
         if not self.knows_users:
             return NotReadyError("this node was just started and knows no users yet; ask another, or again")
-        self._counters.logins_failed += 1
         return UnauthenticatedError(FAILED)
+
+    def tell_failed(self, listener: str, address: str, mechanism: str, claimed: str) -> None:
+        """Count a failed login, and tell the log of it: at a bounded rate for each address, so that none hides another.
+
+        `claimed` is the name that the client gave, empty where it gave none. What proves a name is never told.
+        """
+        self._counters.logins_failed += 1
+        facts = {"listener": listener, "user": shown(claimed), "mechanism": shown(mechanism, MECHANISM_MAX)}
+        self._failures.tell(address, self._counters.logins_failed, **facts)
+
+    def tell_left_out(self) -> None:
+        """Tell the log how many failed logins and denied requests had no line."""
+        self._failures.tell_left_out()
+        self.authorizer.tell_left_out()
 
     # -- what logins ask ------------------------------------------------------------------------------------------
 
@@ -163,6 +180,10 @@ class Authenticator:
             raise self.failed()
         return Identity(Principal("User", name), PLAIN, found)
 
+    def claimed_by(self, token: str) -> str:
+        """Whom a token says to be about, which nobody has checked; empty where it says nothing."""
+        return "" if self._tokens is None else self._tokens.claimed(token)
+
     def check_token(self, token: str) -> Identity:
         """Whom a bearer token names; raises UnauthenticatedError."""
         if self._tokens is None:
@@ -187,6 +208,7 @@ class _Plain:
 
     def __init__(self, owner: Authenticator) -> None:
         self.identity: Identity | None = None
+        self.claimed = ""
         self._owner = owner
 
     def step(self, data: bytes) -> bytes:
@@ -194,6 +216,7 @@ class _Plain:
             authorized, name, password = data.decode().split("\0")
         except ValueError:
             raise self._owner.failed() from None
+        self.claimed = name
         if authorized not in {"", name} or not name:
             raise self._owner.failed()
         self.identity = self._owner.check_password(name, password)
@@ -205,6 +228,7 @@ class _Bearer:
 
     def __init__(self, owner: Authenticator) -> None:
         self.identity: Identity | None = None
+        self.claimed = ""
         self._owner = owner
 
     def step(self, data: bytes) -> bytes:
@@ -213,7 +237,9 @@ class _Bearer:
         except ValueError:
             raise self._owner.failed() from None
         token = next((part[12:] for part in parts if part.lower().startswith("auth=bearer ")), "")
-        self.identity = self._owner.check_token(token.strip())
+        token = token.strip()
+        self.claimed = self._owner.claimed_by(token)
+        self.identity = self._owner.check_token(token)
         return b""
 
 
@@ -222,9 +248,9 @@ class _Scram:
 
     def __init__(self, owner: Authenticator, mechanism: str) -> None:
         self.identity: Identity | None = None
+        self.claimed = ""
         self._owner = owner
         self._mechanism = mechanism
-        self._name = ""
         self._found: Credential | None = None
         self._known = False
         self._server = passwords.mechanism_of(mechanism).make_server(
@@ -233,7 +259,7 @@ class _Scram:
         self._steps = 0
 
     def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        self._name = name
+        self.claimed = name
         self._found, self._known = found, _ = self._owner.credential(self._mechanism, name)
         return found.salt, found.stored_key, found.server_key, found.iterations
 
@@ -255,6 +281,6 @@ class _Scram:
             raise self._owner.failed() from None
         if not self._known:
             raise self._owner.failed()
-        principal = NODE if self._name == NODE_USER else Principal("User", self._name)
+        principal = NODE if self.claimed == NODE_USER else Principal("User", self.claimed)
         self.identity = Identity(principal, self._mechanism, self._found)
         return answer

@@ -4,7 +4,7 @@ import base64
 import binascii
 
 from antiphon.errors import UnauthenticatedError
-from antiphon.security.authenticator import OAUTHBEARER, PLAIN
+from antiphon.security.authenticator import FAILED, OAUTHBEARER, PLAIN
 from antiphon.security.session import Session
 
 
@@ -18,11 +18,13 @@ def log_in(session: Session, authorization: bytes) -> None:
         try:
             user, _, password = base64.b64decode(rest, validate=True).partition(b":")
         except binascii.Error:
-            raise UnauthenticatedError("authentication failed") from None
+            session.tell_failed(PLAIN)
+            raise UnauthenticatedError(FAILED) from None
         session.begin(PLAIN)
         session.step(b"\0" + user + b"\0" + password)
     elif scheme.lower() == b"bearer":
         session.begin(OAUTHBEARER)
         session.step(b"n,,\x01auth=Bearer " + rest + b"\x01\x01")
     else:
+        session.tell_failed("")  # not the scheme: it may be a password that somebody has put there
         raise UnauthenticatedError("Basic and Bearer are taken")

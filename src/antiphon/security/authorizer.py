@@ -8,9 +8,6 @@ change.
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-import structlog
-
-from antiphon import system
 from antiphon.errors import AccessDeniedError, NotReadyError
 from antiphon.model.access import (
     ANY,
@@ -22,12 +19,11 @@ from antiphon.model.access import (
     Permission,
     Resource,
 )
+from antiphon.security.bounded_lines import BoundedLines, shown
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 
 KEPT_MAX: Final = 20_000  # decisions
-TOLD_PER_S: Final = 10  # lines about denied requests of one principal
-PRINCIPALS_PER_S: Final = 100  # that have lines of their own
-OTHERS: Final = "others"
+NAME_MAX: Final = 300  # characters of a resource's name in the log
 EVERYBODY: Final = "User:*"
 
 _IMPLIES_DESCRIBE: Final = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
@@ -89,10 +85,7 @@ class Authorizer:
         self._version = -1
         self._indexes: dict[Resource, _Index] = {}
         self._kept: dict[_Question, bool] = {}
-        self._told_from_s = 0.0
-        self._told: dict[str, int] = {}  # lines of this second, those left out included, by principal
-        self._left_out: dict[str, int] = {}  # denied requests without a line, by principal
-        self._log = structlog.get_logger()
+        self._lines = BoundedLines("denied", "principal", "requests", "denied")
 
     def is_super(self, principal: Principal) -> bool:
         """May the principal do everything?"""
@@ -135,35 +128,19 @@ class Authorizer:
         A line after a second says how many were left out.
         """
         self._counters.denied += 1
-        now_s = system.monotonic_s()
-        if now_s - self._told_from_s >= 1.0:
-            self._told_from_s = now_s
-            self._told.clear()
-            self.tell_left_out()
         principal, host, operation, resource, name = question
-        who = str(principal)
-        told = self._told.get(who, 0)
-        is_new = told == 0 and len(self._told) >= PRINCIPALS_PER_S
-        if told >= TOLD_PER_S or is_new:
-            who = who if who in self._left_out or len(self._left_out) < PRINCIPALS_PER_S else OTHERS
-            self._left_out[who] = self._left_out.get(who, 0) + 1
-            return
-        self._told[who] = told + 1
-        self._log.warning(
-            "denied",
-            principal=who,
+        self._lines.tell(
+            str(principal),
+            self._counters.denied,
             host=host,
             operation=str(operation),
             resource=str(resource),
-            name=name,
-            denied=self._counters.denied,
+            name=shown(name, NAME_MAX),
         )
 
     def tell_left_out(self) -> None:
         """Tell the log how many denied requests had no line, by principal."""
-        for who, count in self._left_out.items():
-            self._log.warning("denied_left_out", principal=who, requests=count, denied=self._counters.denied)
-        self._left_out.clear()
+        self._lines.tell_left_out()
 
     def _follow(self) -> None:
         self._version = self._book.version

@@ -18,6 +18,7 @@ class Session:
         host: the client's address, for access control lists.
         private: nobody else can read what the client sends.
         principal: whom its certificate names, where it showed one that counts.
+        listener: where it came, for the log.
     """
 
     def __init__(
@@ -27,10 +28,13 @@ class Session:
         *,
         private: bool = True,
         principal: Principal | None = None,
+        listener: str = "",
     ) -> None:
         on = authenticator is not None and authenticator.on
         self._authenticator = authenticator if on else None
         self._host = host
+        self._listener = listener
+        self._mechanism = ""
         self._private = private
         self._login: Login | None = None
         self.takes_bare_messages = False  # of a login, as frames without Kafka's header (SaslHandshake 0)
@@ -53,8 +57,10 @@ class Session:
         return self.identity is not None and bool(self.identity.mechanism)
 
     def client(self, host: str) -> object:
-        """Who shares turns with all of his other connections: a user, or, where nobody logs in, an address."""
-        return self.rights.principal if self.rights.limited else f"address {host}"
+        """Who shares turns with all of his other connections: a user, or, where nobody has logged in, an address."""
+        return (
+            self.rights.principal if self.identity is not None and self.rights.limited else f"address {host}"
+        )
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -67,7 +73,17 @@ class Session:
         self._login = None
         if self._authenticator is None:
             raise UnauthenticatedError("no login is asked for here")
-        self._login = self._authenticator.begin(mechanism, private=self._private)
+        self._mechanism = mechanism
+        try:
+            self._login = self._authenticator.begin(mechanism, private=self._private)
+        except UnauthenticatedError:
+            self.tell_failed(mechanism)
+            raise
+
+    def tell_failed(self, mechanism: str, claimed: str = "") -> None:
+        """A login has failed: count it, and tell the log."""
+        if self._authenticator is not None:
+            self._authenticator.tell_failed(self._listener, self._host, mechanism, claimed)
 
     @property
     def has_begun(self) -> bool:
@@ -80,8 +96,15 @@ class Session:
         Who has logged in can renew that as the same principal only; who has a certificate can log in as anybody else.
         """
         login, self._login = self._login, None
-        if login is None or len(data) > MESSAGE_BYTES_MAX:
-            raise UnauthenticatedError(FAILED)
+        try:
+            if login is None or len(data) > MESSAGE_BYTES_MAX:
+                raise UnauthenticatedError(FAILED)
+            return self._stepped(login, data)
+        except UnauthenticatedError:
+            self.tell_failed(self._mechanism, "" if login is None else login.claimed)
+            raise
+
+    def _stepped(self, login: Login, data: bytes) -> bytes:
         answer = login.step(data)
         found = login.identity
         if found is None:
@@ -111,14 +134,14 @@ OPEN: Final = Session(None)
 """Of a connection that nobody asks anything."""
 
 
-def session_of(authenticator: Authenticator | None, transport: Any) -> Session:
-    """The session of an accepted connection."""
+def session_of(authenticator: Authenticator | None, transport: Any, listener: str) -> Session:
+    """The session of a connection that `listener` has accepted."""
     if authenticator is None or not authenticator.on:
         return OPEN
     peer = transport.get_extra_info("peername")
     host = str(peer[0]) if peer else ""
     private = is_encrypted(transport) or is_loopback(host)
-    return Session(authenticator, host, private=private, principal=principal_of(transport))
+    return Session(authenticator, host, private=private, principal=principal_of(transport), listener=listener)
 
 
 def is_loopback(host: str) -> bool:

@@ -16,6 +16,7 @@ import structlog
 
 from antiphon import system
 from antiphon.errors import InvalidRequestError
+from antiphon.security.bounded_lines import BoundedLines
 from antiphon.security.principal import Principal
 from antiphon.security.settings import Tls
 
@@ -128,7 +129,9 @@ class ServerTls(_Watched):
     ) -> None:
         super().__init__(tls, directory, name, lambda: server_context(tls, directory, name, protocol))
         self._counters = counters
-        self._told_s = -TELL_EVERY_S
+        self._failures = BoundedLines(
+            "tls_handshake_failed", "address", "handshakes", "failed", told_max=1, every_s=TELL_EVERY_S
+        )
         self._made_s = system.monotonic_s()
 
     def current(self) -> ssl.SSLContext:
@@ -144,18 +147,15 @@ class ServerTls(_Watched):
         self._counters.tls_handshakes += 1
 
     def failed(self, peer: str, error: BaseException) -> None:
-        """Count a handshake that failed; one line in the log for all of five seconds."""
+        """Count a handshake that failed; one line in the log for all of an address in five seconds."""
         self._counters.tls_handshakes_failed += 1
-        now_s = system.monotonic_s()
-        if now_s - self._told_s >= TELL_EVERY_S:
-            self._told_s = now_s
-            self._log.warning(
-                "tls_handshake_failed",
-                peer=peer,
-                setting=f"security.{self._name}",
-                reason=why_failed(error),
-                failed=self._counters.tls_handshakes_failed,
-            )
+        self._failures.tell(
+            peer.rpartition(":")[0],
+            self._counters.tls_handshakes_failed,
+            peer=peer,
+            setting=f"security.{self._name}",
+            reason=why_failed(error),
+        )
 
 
 def why_failed(error: BaseException) -> str:

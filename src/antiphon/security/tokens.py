@@ -91,6 +91,17 @@ class TokenCheck:
             raise UnauthenticatedError("the token is not accepted")
         return Bearer(name, float(claims["exp"]))
 
+    def claimed(self, token: str) -> str:
+        """Whom a token that may not hold says to be about; empty where that cannot be read."""
+        if len(token) > TOKEN_BYTES_MAX:
+            return ""
+        try:
+            claims = json.loads(jwt.utils.base64url_decode(token.split(".")[1]))
+        except (IndexError, ValueError, RecursionError):
+            return ""
+        name = claims.get(self._settings.principal_claim) if isinstance(claims, dict) else None
+        return name if isinstance(name, str) else ""
+
     def _claims(self, token: str, key_id: Any, algorithm: Any) -> dict[str, Any]:
         if algorithm not in ALGORITHMS:
             raise jwt.InvalidAlgorithmError(str(algorithm))

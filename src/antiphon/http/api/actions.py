@@ -4,6 +4,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import InvalidRequestError, TimedOutError
+from antiphon.gateway import changes
 from antiphon.gateway.access import check
 from antiphon.gateway.mutations import partitions_of
 from antiphon.http.api.answers import Outcome
@@ -266,7 +267,7 @@ async def _carry_out(call: Call, request: AdminRequest, *, dry_run: bool) -> Out
             case AlterTopic():
                 await call.gateway.alter_topic(request, DECIDED_S)
             case _:
-                await call.gateway.administer(request, DECIDED_S)
+                await changes.administer(call.gateway, request, call.rights, call.host, "http", DECIDED_S)
     except TimedOutError:
         if not isinstance(request, GOES_ON):
             raise

@@ -82,7 +82,7 @@ async def _answer(
     if route.body is not None:
         _check_sender(gateway.metadata, scope)
         told.append(_body(route.body, scope, (await receive())["body"]))
-    call = Call(gateway, state["rights"], Asker(gateway, state["rights"]), mutates)
+    call = Call(gateway, state["rights"], Asker(gateway, state["rights"]), mutates, state.get("host", ""))
     return msgspec.json.encode(await route.does(call, *told)) + b"\n"
 
 

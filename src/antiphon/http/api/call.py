@@ -13,12 +13,13 @@ U = TypeVar("U")
 
 
 class Call(NamedTuple):
-    """One request: of whom, and whom it can ask. `mutates` takes how many partitions it makes or removes."""
+    """One request: of whom, from where, and whom it can ask. `mutates` takes how many partitions it makes or removes."""
 
     gateway: Gateway
     rights: Rights
     asker: Asker
     mutates: Callable[[int], None]
+    host: str = ""
 
 
 def cut(rows: Sequence[T], start: int, limit: int) -> Sequence[T]:

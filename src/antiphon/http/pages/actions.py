@@ -145,7 +145,7 @@ async def _tried(site: Site, look: Look, form: Form, secrets: Mapping[str, str] 
         body = _body(site, form, secrets)
         facts = Facts(site.gateway.access, str(look.rights.principal), look.rights.limited)
         told = Told() if form.special is None else form.special.plan(facts, asked, body)
-        call = Call(site.gateway, look.rights, look.asker, mutates)
+        call = Call(site.gateway, look.rights, look.asker, mutates, getattr(look.request.state, "host", ""))
         outcome: Outcome = await form.route.does(call, asked, body)
     except AskedWronglyError as error:
         return Tried(error.problem.status, error.problem.detail)

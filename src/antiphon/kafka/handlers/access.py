@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.gateway import changes
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
@@ -91,16 +92,19 @@ class AccessHandler:
         allowed = context.rights.may(Operation.ALTER, Resource.CLUSTER)
         return m.CreateAclsResponse(
             results=[
-                await self._create(creation)
+                await self._create(creation, context)
                 if allowed
                 else m.AclCreationResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
                 async for creation in context.pace.each(request.creations)
             ]
         )
 
-    async def _create(self, creation: m.AclCreation) -> m.AclCreationResult:
+    async def _change(self, request: AlterAcls | AlterUser, context: RequestContext) -> None:
+        await changes.administer(self._gateway, request, context.rights, context.client_host, "kafka")
+
+    async def _create(self, creation: m.AclCreation, context: RequestContext) -> m.AclCreationResult:
         try:
-            await self._gateway.administer(AlterAcls((_acl_of(creation),)))
+            await self._change(AlterAcls((_acl_of(creation),)), context)
         except AntiphonError as error:
             return m.AclCreationResult(error_code=code.code_of(error), error_message=error.message)
         return m.AclCreationResult()
@@ -112,14 +116,14 @@ class AccessHandler:
         if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
             denied = m.DeleteAclsFilterResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
             return m.DeleteAclsResponse(filter_results=[denied for _ in request.filters])
-        results = [await self._delete(one) async for one in context.pace.each(request.filters)]
+        results = [await self._delete(one, context) async for one in context.pace.each(request.filters)]
         return m.DeleteAclsResponse(filter_results=results)
 
-    async def _delete(self, wanted: m.DeleteAclsFilter) -> m.DeleteAclsFilterResult:
+    async def _delete(self, wanted: m.DeleteAclsFilter, context: RequestContext) -> m.DeleteAclsFilterResult:
         found = [acl for acl in self._known() if _matches(wanted, acl)]
         try:
             if found:
-                await self._gateway.administer(AlterAcls(remove=tuple(found)))
+                await self._change(AlterAcls(remove=tuple(found)), context)
         except AntiphonError as error:
             return m.DeleteAclsFilterResult(error_code=code.code_of(error), error_message=error.message)
         return m.DeleteAclsFilterResult(
@@ -173,14 +177,14 @@ class AccessHandler:
         allowed = context.rights.may(Operation.ALTER, Resource.CLUSTER)
         return m.AlterUserScramCredentialsResponse(
             results=[
-                await self._alter_user(name, one)
+                await self._alter_user(name, one, context)
                 if allowed
                 else m.AlteredUser(user=name, error_code=code.CLUSTER_AUTHORIZATION_FAILED)
                 async for name, one in context.pace.each(wanted.items())
             ]
         )
 
-    async def _alter_user(self, name: str, asked: "_Wanted") -> m.AlteredUser:
+    async def _alter_user(self, name: str, asked: "_Wanted", context: RequestContext) -> m.AlteredUser:
         gone, wanted = asked
         mechanisms = [*gone, *(one.mechanism for one in wanted)]
         if len(set(mechanisms)) != len(mechanisms):
@@ -194,7 +198,7 @@ class AccessHandler:
             from_salted(SCRAM[one.mechanism], one.salted_password, one.salt, one.iterations) for one in wanted
         ]
         try:
-            await self._gateway.administer(AlterUser(name, tuple(made), tuple(SCRAM[each] for each in gone)))
+            await self._change(AlterUser(name, tuple(made), tuple(SCRAM[each] for each in gone)), context)
         except InvalidRequestError as error:
             return m.AlteredUser(
                 user=name, error_code=code.UNACCEPTABLE_CREDENTIAL, error_message=error.message

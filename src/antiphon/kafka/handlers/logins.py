@@ -49,6 +49,7 @@ class LoginHandler:
         session = context.session
         mechanisms = list(session.mechanisms)
         if request.mechanism not in mechanisms:
+            session.tell_failed(request.mechanism)
             return m.SaslHandshakeResponse(error_code=code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
         session.begin(request.mechanism)
         session.takes_bare_messages = context.version == 0

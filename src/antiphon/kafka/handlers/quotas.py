@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.gateway import changes
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
@@ -57,7 +58,7 @@ class QuotaHandler:
             result = m.AlteredResult(entity=entry.entity)
             try:
                 if allowed:
-                    await self._alter(entry, validate_only=request.validate_only)
+                    await self._alter(entry, context, validate_only=request.validate_only)
                 else:
                     result.error_code = code.CLUSTER_AUTHORIZATION_FAILED
             except AntiphonError as error:
@@ -65,7 +66,7 @@ class QuotaHandler:
             results.append(result)
         return m.AlterClientQuotasResponse(entries=results)
 
-    async def _alter(self, entry: m.AlteredEntry, *, validate_only: bool) -> None:
+    async def _alter(self, entry: m.AlteredEntry, context: RequestContext, *, validate_only: bool) -> None:
         keys = [op.key for op in entry.ops]
         unknown = sorted(set(keys) - set(LIMITS))
         if unknown:
@@ -77,7 +78,8 @@ class QuotaHandler:
         quota = msgspec.structs.replace(_entity(entry.entity), **limits)
         check_quota(quota, gone)
         if not validate_only:
-            await self._gateway.administer(AlterQuota(quota, gone))
+            wanted = AlterQuota(quota, gone)
+            await changes.administer(self._gateway, wanted, context.rights, context.client_host, "kafka")
 
 
 def _kind(entity_type: str) -> str:

@@ -8,6 +8,7 @@ from antiphon.gateway.turns import Turns
 
 PAUSE_S: Final = 0.003
 WORK_MAX: Final = 8  # units in one turn
+SHARE_S: Final = 2e-4  # of a Kafka client: two small requests
 
 
 class SlowTurns(Turns):
@@ -19,6 +20,7 @@ class SlowTurns(Turns):
         super().__init__()
         self.operations = operations
         self.work_max = WORK_MAX
+        self.share_s = SHARE_S
         self._draw = draw
 
     def _soon(self) -> None:

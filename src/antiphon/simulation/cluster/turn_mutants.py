@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from antiphon.kafka.connection import Connection
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.multi_table import MergedWrites
 from antiphon.partition.single_writer_actions import SingleWriterActions
@@ -43,7 +44,24 @@ _INDEXED: Final[dict[str, Any]] = {
     "delay_us": (5_000, 20_000),  # so that much waits for its commit
 }
 
+_SHARED: Final[dict[str, Any]] = {**CALM, "stalled_readers": 4, "table_piece": 1}
+"""Kafka clients that send more in one go than their share of a turn."""
+
 TURN_MUTANTS: Final = (
+    ClusterMutant(
+        "turn-loses-what-is-beyond-a-share",
+        "what a Kafka client has sent beyond its share of a turn of the loop is let go of",
+        (
+            Edit(
+                Connection,
+                "_cut",
+                "self._wait_for_turn()\n            break\n",
+                "self._wait_for_turn()\n            at = end\n            break\n",
+            ),
+        ),
+        options=_SHARED,
+        quick=True,
+    ),
     ClusterMutant(
         "turn-applies-in-between",
         "what is committed while a large write is applied in turns is applied at once, in between",
