@@ -19,7 +19,7 @@ from antiphon.client.local_folder import (
 )
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
-from antiphon.tools.cluster_files import running_pid
+from antiphon.tools.cluster_files import forget_stopped, note_stopped, running_pid
 from antiphon.tools.secure_folder import use_settings
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
@@ -57,6 +57,7 @@ def down(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> Non
     cluster = find_cluster(directory.absolute())
     dirs = [Path(node.dir) for node in cluster.nodes]
     running = sum(running_pid(node_dir) is not None for node_dir in dirs)
+    note_stopped(directory.absolute())
     with progress(f"stopping {running} nodes"):
         killed = supervisor.stop_nodes(dirs)
     if killed:
@@ -146,6 +147,7 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     if pid is not None:
         raise InvalidRequestError(f"node {node.id} is running already (pid {pid})")
     sockets = supervisor.bind_again(node)
+    forget_stopped(directory.parent)
     node_conf = node_process.prepare(cluster, node)
     pid, alone = node_process.start(node, node_conf, sockets)
     if alone:
@@ -162,7 +164,7 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     sys.stdout.flush()
     if foreground:
         only = LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node])
-        attend(None, only, note_signals())
+        attend(directory.parent, only, note_signals(), whole=False)
 
 
 def server_addresses(servers: str | None, directory: Path) -> str:
