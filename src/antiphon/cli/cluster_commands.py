@@ -1,6 +1,5 @@
 """`antiphon down`, `status`, `doctor`, `node ...`: a cluster and its processes."""
 
-import contextlib
 import re
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.local_nodes import attend, node_json, note_signals
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
+from antiphon.cli.output import note_asked, print_json, print_table, progress, reports_errors, say, usage
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
     LocalClusterFile,
@@ -171,6 +170,7 @@ def server_addresses(servers: str | None, directory: Path) -> str:
     """Addresses to ask: --servers, else the local cluster in `directory`; if that is secure, its clients know how."""
     directory = directory.absolute()
     found, cluster = local_servers(servers or "", directory)
+    note_asked(found)
     if cluster is not None:
         use_settings(directory, cluster)
     return found
@@ -190,7 +190,9 @@ def status(
     from antiphon.cli.status_page import render
     from antiphon.tools.cluster_health import collect
 
-    found = collect(server_addresses(servers, directory))
+    addresses = server_addresses(servers, directory)
+    with progress("asking the nodes"):
+        found = collect(addresses)
     if as_json:
         print_json(found)
     else:
@@ -206,7 +208,9 @@ def node_list(
     """The nodes of a cluster."""
     from antiphon.tools.cluster_health import collect
 
-    found = collect(server_addresses(servers, directory))
+    addresses = server_addresses(servers, directory)
+    with progress("asking the nodes"):
+        found = collect(addresses)
     rows = [
         (
             node["id"],
@@ -232,10 +236,14 @@ def doctor(
     """What is wrong here and what to do: Python, Java, ports, disk, clocks, and the cluster if there is one."""
     from antiphon.tools.doctor import examine
 
-    cluster = None
-    with contextlib.suppress(AntiphonError):
+    cluster, trouble = None, ""
+    try:
         cluster = load_cluster(directory.absolute())
-    findings = examine(server_addresses(servers, directory) if servers or cluster else None, cluster)
+    except AntiphonError as error:
+        trouble = error.message
+    addresses = server_addresses(servers, directory) if servers or cluster else None
+    with progress("looking at this machine and the cluster"):
+        findings = examine(addresses, cluster, trouble)
     if as_json:
         print_json(findings)
     else:

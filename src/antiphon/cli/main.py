@@ -1,5 +1,6 @@
 """`antiphon`: one command line for a cluster, its logs and tables, and the tools that prove them right."""
 
+import os
 from importlib import import_module
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from antiphon.cli import (
     capacity_command,
     client_metrics_commands,
     cluster_commands,
+    completion,
+    consume_command,
     data_commands,
     demo,
     group_commands,
@@ -80,6 +83,7 @@ quota_commands.mount(app)
 client_metrics_commands.mount(app)
 secrets_command.mount(app)
 data_commands.mount(app)
+consume_command.mount(app)
 kv_commands.mount(app)
 demo.mount(app)
 bench.mount(app)
@@ -98,6 +102,8 @@ app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 
 def main() -> None:
     """Entry point of the `antiphon` script."""
+    if completion.VARIABLE in os.environ:
+        completion.prepare(app)
     app()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, UnreachableError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +35,8 @@ _WHAT_TO_DO: Final = {
     errno.ENFILE: "end what holds so many files open",
 }
 
+_asked: list[str] = []
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -57,6 +59,18 @@ def unwritable(error: OSError, where: str) -> str:
     return f"cannot write {place}: {error.strerror}; {_WHAT_TO_DO.get(error.errno or 0, 'see to that')} and start again"
 
 
+def note_asked(servers: str) -> None:
+    """Note which addresses the command asks: of those that do not answer it is said why, where that can be seen."""
+    _asked[:] = [servers]
+
+
+def _why_unreachable() -> str:
+    from antiphon.tools.doctor_servers import why_unreachable
+
+    why = why_unreachable(_asked[0]) if _asked else ""
+    return f"; {why}" if why else ""
+
+
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Turn Antiphon's errors, a missing extra, a closed pipe and ctrl-C into exit codes; a bug keeps its traceback."""
 
@@ -65,7 +79,8 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except AntiphonError as error:
-            fail(" ".join(error.message.split()))
+            hint = _why_unreachable() if isinstance(error, UnreachableError) else ""
+            fail(" ".join(f"{error.message}{hint}".split()))
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
             if name in _PARTS:

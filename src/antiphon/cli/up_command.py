@@ -228,8 +228,8 @@ def _announce(
             "oxia": first.oxia or None,
             "native": first.native,
             "http": first.http,
-            "servers": servers,
             "nodes": [node_json(node, pids.get(node.id)) for node in cluster.nodes],
+            "servers": servers,
         }
         if cluster.secure:
             found["secure"] = as_plain(directory)
