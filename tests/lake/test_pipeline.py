@@ -107,7 +107,7 @@ def test_a_wrong_file_is_told_by_its_key(tmp_path: Path, text: str, message: str
 
 
 ASKED = """
-servers = "SERVERS"
+servers = "127.0.0.1:7400"
 [[job]]
 name = "one"
 [job.source]

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.local_nodes import attend, node_json, note_signals
-from antiphon.cli.output import note_asked, print_json, print_table, progress, reports_errors, say, usage
+from antiphon.cli.output import (
+    A_MOMENT_S,
+    note_asked,
+    print_json,
+    print_table,
+    progress,
+    reports_errors,
+    say,
+    usage,
+)
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
     LocalClusterFile,
@@ -191,7 +200,7 @@ def status(
     from antiphon.tools.cluster_health import collect
 
     addresses = server_addresses(servers, directory)
-    with progress("asking the nodes"):
+    with progress("asking the nodes", after_s=A_MOMENT_S):
         found = collect(addresses)
     if as_json:
         print_json(found)
@@ -209,7 +218,7 @@ def node_list(
     from antiphon.tools.cluster_health import collect
 
     addresses = server_addresses(servers, directory)
-    with progress("asking the nodes"):
+    with progress("asking the nodes", after_s=A_MOMENT_S):
         found = collect(addresses)
     rows = [
         (
@@ -242,7 +251,7 @@ def doctor(
     except AntiphonError as error:
         trouble = error.message
     addresses = server_addresses(servers, directory) if servers or cluster else None
-    with progress("looking at this machine and the cluster"):
+    with progress("looking at this machine and the cluster", after_s=A_MOMENT_S):
         findings = examine(addresses, cluster, trouble)
     if as_json:
         print_json(findings)

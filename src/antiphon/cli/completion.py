@@ -15,6 +15,7 @@ from typer.models import ParameterInfo
 
 import antiphon
 from antiphon.cli.cluster_commands import server_addresses
+from antiphon.client.finding import SERVERS
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind
@@ -97,7 +98,8 @@ def _offering(names: Callable[[antiphon.Client], list[str]]) -> Complete:
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
             directory = ctx.params.get("directory") or DEFAULT_DIR
-            servers = server_addresses(ctx.params.get("servers"), Path(directory))
+            asked = ctx.params.get("servers") or os.environ.get(SERVERS)  # a group has no option for it
+            servers = server_addresses(asked, Path(directory))
             with antiphon.connect(servers, timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S) as db:
                 return sorted(name for name in names(db) if name.startswith(incomplete))
         except Exception:  # noqa: BLE001 - whatever it is, a half typed line is no place to tell of it

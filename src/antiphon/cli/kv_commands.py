@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, reports_errors, say, usage
 from antiphon.cli.record_lines import as_text
 from antiphon.cli.times import SinceOption, since_ms
 from antiphon.client.local_folder import DEFAULT_DIR
@@ -220,7 +220,8 @@ def list_keys(
 ) -> None:
     """Print the keys in order."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
-        keys = db.table(context.obj).list(start, end)
+        with progress("reading the keys", after_s=A_MOMENT_S):
+            keys = db.table(context.obj).list(start, end)
         if as_json:
             print_json([as_text(key) for key in keys])
         else:
@@ -245,10 +246,11 @@ def scan(
             for row in rows:
                 print_json(_row_json(row))
         else:
-            shown = [
-                (_shown(row.key), row.version.id, row.version.modifications, _shown(row.value))
-                for row in rows
-            ]
+            with progress("reading the rows", after_s=A_MOMENT_S):
+                shown = [
+                    (_shown(row.key), row.version.id, row.version.modifications, _shown(row.value))
+                    for row in rows
+                ]
             print_table(("KEY", "VERSION", "MODIFICATIONS", "VALUE"), shown, as_json=False)
 
 

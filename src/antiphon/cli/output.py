@@ -3,14 +3,18 @@
 import errno
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
 from antiphon.errors import AntiphonError, UnreachableError
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +40,8 @@ _WHAT_TO_DO: Final = {
 }
 
 _asked: list[str] = []
+
+A_MOMENT_S: Final = 0.5  # what takes longer shows that it is at work
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -151,12 +157,35 @@ def _jsonable(value: object) -> Any:
 
 
 @contextmanager
-def progress(message: str) -> Iterator[None]:
-    """Show that something takes a moment: a spinner on stderr when that is a terminal, nothing otherwise."""
+def progress(message: str, *, after_s: float = 0.0) -> Iterator[None]:
+    """Show that something takes a moment: a spinner on stderr when that is a terminal, nothing otherwise.
+
+    `after_s`: only once it has taken so long, for what is mostly done at once.
+    """
     if not sys.stderr.isatty():
         yield
         return
+    if after_s <= 0:
+        with _spinner(message):
+            yield
+        return
+    done = threading.Event()
+
+    def show() -> None:
+        if not done.wait(after_s):
+            with _spinner(message):
+                done.wait()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _spinner(message: str) -> "Status":
     from rich.console import Console
 
-    with Console(stderr=True).status(message):
-        yield
+    return Console(stderr=True).status(message)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.output import (
+    A_MOMENT_S,
+    EXIT_FAILED,
+    print_json,
+    print_table,
+    progress,
+    reports_errors,
+    usage,
+)
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.values.formats import FORMATS
@@ -47,7 +55,7 @@ def check(
     jobs = _read(file)
     problems = []
     if not offline:
-        with progress("asking the cluster"):
+        with progress("asking the cluster", after_s=A_MOMENT_S):
             problems = ask(jobs)
     rows = [(job.name, job.kind, job.source, _where(job), job.every) for job in jobs]
     if json:

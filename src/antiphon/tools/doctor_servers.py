@@ -113,6 +113,13 @@ def examine_servers(servers: str) -> list[Finding]:
     for found, _ in looked:
         if found is not None:
             found["level"] = "note"  # another address leads to the cluster
+    try:
+        default_account()
+    except InvalidRequestError as error:
+        return [
+            *findings,
+            finding("wrong", error.message, "put the file there, or correct ANTIPHON_PASSWORD_FILE"),
+        ]
     return [*findings, *_cluster(servers)]
 
 
@@ -190,10 +197,7 @@ def _cluster(servers: str) -> list[Finding]:
 
 def _login_hint() -> str:
     """What to set, by what is set."""
-    try:
-        given = default_account()
-    except InvalidRequestError as error:
-        return error.message
+    given = default_account()
     if given.is_empty:
         return "set ANTIPHON_USER and ANTIPHON_PASSWORD_FILE, or ANTIPHON_TOKEN; or name the --dir of a secure cluster"
     who = f"of {given.user} " if given.user else ""
