@@ -135,7 +135,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.mark.cluster
 def test_a_secure_cluster_without_and_with_what_it_asks_for(
-    secure: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    secure: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def says(address: str) -> tuple[str, str]:
         found = examine_servers(address)
@@ -161,10 +161,13 @@ def test_a_secure_cluster_without_and_with_what_it_asks_for(
     monkeypatch.setenv("ANTIPHON_USER", "admin")
     monkeypatch.setenv("ANTIPHON_PASSWORD_FILE", str(secure.dir / "nowhere"))
     assert "cannot read" in "".join(says(secure.native))
-    monkeypatch.setenv("ANTIPHON_PASSWORD_FILE", str(secure.dir / "authority.pem"))
-    what, do = says(secure.native)
-    assert what.startswith("the login is not taken")
-    assert "password or token of admin" in do
+    for text in ("wrong", (secure.dir / "authority.pem").read_text()):
+        (tmp_path / "password").write_text(text)
+        monkeypatch.setenv("ANTIPHON_PASSWORD_FILE", str(tmp_path / "password"))
+        what, do = says(secure.native)
+        assert what.startswith("the login is not taken")
+        assert "password or token of admin" in do
+        assert ("characters that none may have" in what) == (text != "wrong")
     monkeypatch.setenv("ANTIPHON_PASSWORD_FILE", str(secure.dir / "admin.password"))
     assert says(secure.native) == ("", "")
 

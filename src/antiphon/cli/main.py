@@ -100,11 +100,11 @@ spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 
 
-def main() -> None:
-    """Entry point of the `antiphon` script."""
+def main(name: str | None = None) -> None:
+    """Entry point of the `antiphon` script; `name`: what it is called, where that is not its own name."""
     if completion.VARIABLE in os.environ:
         completion.prepare(app)
-    app()
+    app(prog_name=name)
 
 
 if __name__ == "__main__":
