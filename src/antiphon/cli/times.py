@@ -8,7 +8,6 @@ import typer
 
 from antiphon.cli.output import usage
 from antiphon.errors import InvalidRequestError
-from antiphon.spark.jobs.replay_cut import parse_time
 
 SinceOption = Annotated[
     str | None,
@@ -31,6 +30,8 @@ def duration_ms(text: str, option: str) -> int:
 
 def since_ms(text: str) -> int:
     """A moment in ms since 1970: ISO 8601 (UTC where no zone is named), or how long ago it is."""
+    from antiphon.spark.jobs.replay_cut import parse_time
+
     ago_ms = _duration(text)
     if ago_ms is not None:
         return max(0, int(time.time() * 1000) - ago_ms)
