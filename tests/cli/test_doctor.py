@@ -1,6 +1,7 @@
 """What the doctor says about an installation, a machine and a folder: each trouble of docs/operations.md is made."""
 
 import json
+import os
 import re
 import resource
 import shutil
@@ -179,7 +180,7 @@ def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pa
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(doctor.os, "open", refuse)
+        refusing.setattr(os, "open", refuse)
         said = doctor._sync_speed(tmp_path)
     assert (said["level"], said["what"]) == ("wrong", f"cannot write to {tmp_path}: Permission denied")
 
@@ -187,8 +188,8 @@ def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pa
 # -- a folder -----------------------------------------------------------------------------------------------------
 
 
-def _cluster(directory: Path, **addresses: str) -> LocalClusterFile:
-    node = LocalNode(0, str(directory / "node-0"), **addresses)
+def _cluster(directory: Path, kafka: str = "") -> LocalClusterFile:
+    node = LocalNode(0, str(directory / "node-0"), kafka=kafka)
     Path(node.dir).mkdir(mode=0o700)
     return LocalClusterFile(1, "c", "127.0.0.1", "oxia", [node])
 

@@ -16,7 +16,7 @@ from antiphon.tools.cluster_files import is_stopped
 
 LOOK_S: Final = 0.1
 # How long no node may run before there is nothing left to look after: who restarts the only one needs a moment.
-GONE_S: Final = 10.0
+GONE_S = 10.0
 
 
 def node_json(node: LocalNode, pid: int | None) -> dict[str, Any]:
