@@ -4,12 +4,16 @@ import errno
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
 
-from antiphon.cli.output import reports_errors
+from antiphon.cli import output
+from antiphon.cli.output import progress, reports_errors
 from antiphon.node import config
 from antiphon.node.config import replace_text
 
@@ -75,3 +79,29 @@ def test_the_package_runs_as_the_command() -> None:
         [sys.executable, "-m", "antiphon", "--help"], capture_output=True, text=True, timeout=60, check=True
     )
     assert told.stdout.startswith("Usage: antiphon [OPTIONS]")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "after_s", "shown"),
+    [(True, 0.05, ["work", "end"]), (True, 60, []), (False, 0.05, []), (False, 0, [])],
+)
+def test_what_takes_long_shows_it_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, after_s: float, shown: list[str]
+) -> None:
+    seen = []
+
+    @contextmanager
+    def spinner(message: str) -> Iterator[None]:
+        seen.append(message)
+        yield
+        seen.append("end")
+
+    monkeypatch.setattr(output, "_spinner", spinner)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    began = time.monotonic()
+    with progress("work", after_s=after_s):
+        while shown and not seen:
+            assert time.monotonic() < began + 20
+            time.sleep(0.01)
+    assert seen == shown
+    assert time.monotonic() - began < 30

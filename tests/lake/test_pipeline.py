@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,14 +11,17 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from antiphon.cli import pipeline_commands
 from antiphon.cli.main import app
 from antiphon.errors import InvalidRequestError
 from antiphon.lake import pipeline as lake_pipeline
+from antiphon.lake import pipeline_check
 from antiphon.lake.mirror import MirrorProgress
 from antiphon.lake.pipeline import Outcome, read_pipeline, run_pipeline
 from antiphon.lake.targets.target import Compacted, open_target
 from antiphon.lake.upkeep import parse_age
 from antiphon.lake.values.ddl import parse_columns
+from antiphon.model.metadata import ClusterMeta, Kind, TopicMeta
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("lake_*.toml"))
 
@@ -101,13 +106,93 @@ def test_a_wrong_file_is_told_by_its_key(tmp_path: Path, text: str, message: str
         read_pipeline(file(tmp_path, text))
 
 
+ASKED = """
+servers = "127.0.0.1:7400"
+[[job]]
+name = "one"
+[job.source]
+topic = "there"
+[job.target]
+kind = "delta"
+path = "lake-1"
+[job.dead_letters]
+topic = "letters"
+[[job]]
+name = "two"
+[job.source]
+table = "there"
+[job.target]
+kind = "delta"
+path = "lake-2"
+[[job]]
+kind = "compact"
+[job.target]
+kind = "delta"
+path = "lake-1"
+"""
+
+
+def test_what_a_file_names_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kinds = {"there": Kind.TOPIC}
+
+    def metadata(_servers: str) -> ClusterMeta:
+        topics = [TopicMeta(name, bytes(16), kind, 1, "oxia", ()) for name, kind in kinds.items()]
+        return ClusterMeta("c", 1, 0, (), tuple(topics))
+
+    monkeypatch.setattr(pipeline_check, "_metadata", metadata)
+    path = str(file(tmp_path, ASKED))
+    runner = CliRunner()
+    done = runner.invoke(app, ["pipeline", "check", path])
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        "antiphon: one: the topic letters for dead letters does not exist: antiphon topic create letters",
+        "antiphon: two: there is a topic, not a table",
+    ]
+    shown = json.loads(runner.invoke(app, ["pipeline", "check", path, "--json"]).stdout)
+    assert [len(one["problems"]) for one in shown] == [1, 1, 0]
+    kinds["letters"] = Kind.TOPIC
+    Path(path).write_text(ASKED.replace("table =", "topic ="))
+    assert runner.invoke(app, ["pipeline", "check", path]).exit_code == 0
+    kinds.clear()
+    assert "the topic there does not exist: antiphon topic create there" in (
+        runner.invoke(app, ["pipeline", "check", path]).stderr
+    )
+
+
+def test_a_run_says_what_it_does_where_nobody_looks_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @contextmanager
+    def no_spark(*_: object) -> Iterator[None]:
+        yield None
+
+    def run(_spark: object, jobs: list[Any], *, once: bool, told: Any) -> list[Outcome]:
+        told(Outcome(jobs[0].name, "mirror", rows=1_200, epochs=3, dead_letters=2))
+        return []
+
+    monkeypatch.setattr(pipeline_commands, "spark_job", no_spark)
+    monkeypatch.setattr(lake_pipeline, "run_pipeline", run)
+    done = CliRunner().invoke(app, ["pipeline", "run", str(file(tmp_path, GOOD)), "--json"])
+    assert done.stderr.splitlines() == [
+        "flights: starting Spark; ctrl-C ends it",
+        "flights: 1,200 rows in 3 epochs, 2 dead letters",
+    ]
+    assert done.stdout == "[]\n"
+
+
 def test_commands(tmp_path: Path) -> None:
     runner = CliRunner()
     good, bad = file(tmp_path, GOOD), tmp_path / "bad.toml"
     bad.write_text(GOOD.replace("topic", "topc"))
-    found = runner.invoke(app, ["pipeline", "check", str(good), "--json"])
+    found = runner.invoke(app, ["pipeline", "check", str(good), "--offline", "--json"])
     assert found.exit_code == 0
     assert json.loads(found.stdout)[0]["target"] == f"delta:{tmp_path}/lake"
+    nobody = file(tmp_path, GOOD.replace("7400", "1"))
+    asked = runner.invoke(app, ["pipeline", "check", str(nobody)])
+    assert asked.exit_code == 1
+    assert asked.stdout.startswith("JOB"), "what the file says is shown all the same"
+    assert "antiphon: flights: no node answered at 127.0.0.1:1" in asked.stderr  # after 5 s
+    file(tmp_path, GOOD)
     assert runner.invoke(app, ["pipeline", "check", str(bad)]).exit_code == 1
     assert "did you mean topic" in runner.invoke(app, ["pipeline", "run", str(bad)]).stderr
     for words in (["check", "nowhere.toml"], ["run", str(good), "--job", "other"], ["run"]):

@@ -10,6 +10,7 @@ PAGES: Final = (
     "docs/install.md",
     "docs/protocols.md",
     "docs/five-minutes.md",
+    "docs/command-line.md",
     "docs/operations.md",
     *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs" / "tasks").glob("*.md"))),
 )

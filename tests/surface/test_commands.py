@@ -31,9 +31,10 @@ OPTIONS = {
     "topic create": "--shards --replicas --profile --commit --election --writers --config --json",
     "topic alter": "--replicas --config --shards",
     "produce": "--key --header --expect --json",
-    "consume": "--from --to --isolation --keys --json",
+    "consume": "--from --to --since --key --key-prefix --follow --timeout --isolation --keys --json",
     "kv put": "--if-version --if-absent --ephemeral",
     "kv delete": "--if-version",
+    "kv watch": "--count --prefix --from --since",
     "simulate": "--seeds --seed --profile --plant --plants --script --step",
     "verify": "--seconds --faults",
     "demo": "--quick --keep",
@@ -67,8 +68,9 @@ def test_every_command_is_there_with_an_example_and_json() -> None:
 
 
 def test_what_up_says(up: Up) -> None:
-    assert list(up.said) == ["cluster_id", "dir", "kafka", "oxia", "native", "http", "nodes"]
+    assert list(up.said) == ["cluster_id", "dir", "kafka", "oxia", "native", "http", "nodes", "servers"]
     assert up.said["dir"] == str(up.directory)
+    assert up.said["servers"] == ",".join(node["native"] for node in up.said["nodes"])
     for number, node in enumerate(up.said["nodes"]):
         assert list(node) == ["id", "pid", "dir", "kafka", "oxia", "native", "http"]
         assert node["id"] == number

@@ -11,13 +11,13 @@ from typer.core import TyperGroup
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
+from antiphon.cli.times import duration_ms
 from antiphon.client.local_folder import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from antiphon.archive.format import ArchivedFile
     from antiphon.archive.job.run import ArchiveReport, ArchiveRun
 
-UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 TIMEOUT_MS: Final = 60_000
 EARLIEST: Final = -2
 RUN: Final = "run"
@@ -90,7 +90,9 @@ def run(
     from antiphon.archive.job.plan import Limits
     from antiphon.archive.job.run import ArchiveRun, addresses, with_spark
 
-    limits = Limits(None if older_than is None else duration_ms(older_than), keep_bytes, _up_to(up_to))
+    limits = Limits(
+        None if older_than is None else duration_ms(older_than, "--older-than"), keep_bytes, _up_to(up_to)
+    )
     found = addresses(server_addresses(servers, directory))
     job = ArchiveRun(found, topic, to, limits, options=storage_options(storage), timeout_ms=TIMEOUT_MS)
     if dry_run:
@@ -263,14 +265,6 @@ def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
 
 
 # -- words ----------------------------------------------------------------------------------------------------------
-
-
-def duration_ms(text: str) -> int:
-    """What `--older-than` says."""
-    match = re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip())
-    if match is None or match.group(2) not in UNITS_MS:
-        usage(f"--older-than is a number with one of {', '.join(UNITS_MS)}, such as 7d, not {text!r}")
-    return int(match.group(1)) * UNITS_MS[match.group(2)]
 
 
 def _up_to(texts: list[str] | None) -> int | dict[int, int] | None:

@@ -9,9 +9,10 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
-from antiphon.cli.archive_commands import StorageOption, duration_ms, storage_options
+from antiphon.cli.archive_commands import StorageOption, storage_options
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, reports_errors, usage
+from antiphon.cli.times import duration_ms
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
     FIRST_USER,
@@ -315,7 +316,7 @@ def prune(
     from antiphon.backup.prune import prune as prune_backups
 
     where = _place(place, storage)
-    before_ms = None if older_than is None else system.wall_ms() - duration_ms(older_than)
+    before_ms = None if older_than is None else system.wall_ms() - duration_ms(older_than, "--older-than")
     going = old_ones(where, keep, before_ms)
     if plan:
         names = [backup.name for backup in going]

@@ -1,6 +1,5 @@
 """`antiphon down`, `status`, `doctor`, `node ...`: a cluster and its processes."""
 
-import contextlib
 import re
 import sys
 from pathlib import Path
@@ -9,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.local_nodes import attend, node_json, note_signals
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
+from antiphon.cli.output import (
+    A_MOMENT_S,
+    note_asked,
+    print_json,
+    print_table,
+    progress,
+    reports_errors,
+    say,
+    usage,
+)
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
     LocalClusterFile,
@@ -19,7 +27,7 @@ from antiphon.client.local_folder import (
 )
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
-from antiphon.tools.cluster_files import running_pid
+from antiphon.tools.cluster_files import forget_stopped, note_stopped, running_pid
 from antiphon.tools.secure_folder import use_settings
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
@@ -57,6 +65,7 @@ def down(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> Non
     cluster = find_cluster(directory.absolute())
     dirs = [Path(node.dir) for node in cluster.nodes]
     running = sum(running_pid(node_dir) is not None for node_dir in dirs)
+    note_stopped(directory.absolute())
     with progress(f"stopping {running} nodes"):
         killed = supervisor.stop_nodes(dirs)
     if killed:
@@ -146,6 +155,7 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     if pid is not None:
         raise InvalidRequestError(f"node {node.id} is running already (pid {pid})")
     sockets = supervisor.bind_again(node)
+    forget_stopped(directory.parent)
     node_conf = node_process.prepare(cluster, node)
     pid, alone = node_process.start(node, node_conf, sockets)
     if alone:
@@ -162,13 +172,14 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     sys.stdout.flush()
     if foreground:
         only = LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node])
-        attend(None, only, note_signals())
+        attend(directory.parent, only, note_signals(), whole=False)
 
 
 def server_addresses(servers: str | None, directory: Path) -> str:
     """Addresses to ask: --servers, else the local cluster in `directory`; if that is secure, its clients know how."""
     directory = directory.absolute()
     found, cluster = local_servers(servers or "", directory)
+    note_asked(found)
     if cluster is not None:
         use_settings(directory, cluster)
     return found
@@ -188,7 +199,9 @@ def status(
     from antiphon.cli.status_page import render
     from antiphon.tools.cluster_health import collect
 
-    found = collect(server_addresses(servers, directory))
+    addresses = server_addresses(servers, directory)
+    with progress("asking the nodes", after_s=A_MOMENT_S):
+        found = collect(addresses)
     if as_json:
         print_json(found)
     else:
@@ -204,7 +217,9 @@ def node_list(
     """The nodes of a cluster."""
     from antiphon.tools.cluster_health import collect
 
-    found = collect(server_addresses(servers, directory))
+    addresses = server_addresses(servers, directory)
+    with progress("asking the nodes", after_s=A_MOMENT_S):
+        found = collect(addresses)
     rows = [
         (
             node["id"],
@@ -230,10 +245,14 @@ def doctor(
     """What is wrong here and what to do: Python, Java, ports, disk, clocks, and the cluster if there is one."""
     from antiphon.tools.doctor import examine
 
-    cluster = None
-    with contextlib.suppress(AntiphonError):
+    cluster, trouble = None, ""
+    try:
         cluster = load_cluster(directory.absolute())
-    findings = examine(server_addresses(servers, directory) if servers or cluster else None, cluster)
+    except AntiphonError as error:
+        trouble = error.message
+    addresses = server_addresses(servers, directory) if servers or cluster else None
+    with progress("looking at this machine and the cluster", after_s=A_MOMENT_S):
+        findings = examine(addresses, cluster, trouble)
     if as_json:
         print_json(findings)
     else:

@@ -1,6 +1,5 @@
-"""`antiphon produce` and `antiphon consume`: lines of stdin to records, records to lines of stdout."""
+"""`antiphon produce`: lines of stdin to records."""
 
-import base64
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,13 +9,10 @@ from typing import Annotated, Any
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.cluster_commands import DirOption, ServersOption, server_addresses
 from antiphon.cli.output import reports_errors, usage
 from antiphon.client.local_folder import DEFAULT_DIR
-from antiphon.client.log_reader import ISOLATIONS
 from antiphon.errors import InvalidRequestError, UnknownTopicError
-from antiphon.records.decode import Record
-from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP
 
 BATCH_RECORDS = 1000
 
@@ -24,9 +20,8 @@ Message = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]
 
 
 def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
+    """Add this module's command to the command line."""
     app.command(epilog="Example: printf 'a\\nb\\n' | antiphon produce greetings")(produce)
-    app.command(epilog="Example: antiphon consume greetings --from 0 --json")(consume)
 
 
 @reports_errors
@@ -138,127 +133,3 @@ def _bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
-
-
-@reports_errors
-def consume(
-    topic: Annotated[str, typer.Argument(help="Topic or table to read.")],
-    shard: Annotated[
-        int | None, typer.Option(help="Only this shard (default: all, one after the other).")
-    ] = None,
-    start: Annotated[
-        int, typer.Option("--from", help="First offset in each shard; -1: only what comes from now on.")
-    ] = 0,
-    end: Annotated[
-        int | None, typer.Option("--to", help="Stop before this offset (default: the end as it is now).")
-    ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", help="Stop after so many records.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new records; needs one shard.")
-    ] = False,
-    isolation: Annotated[
-        str,
-        typer.Option(help="committed, read_uncommitted or uncommitted; by default what the topic says."),
-    ] = "",
-    keys: Annotated[bool, typer.Option("--keys", "-k", help="Print KEY<tab>VALUE.")] = False,
-    on_corrupt: Annotated[
-        str, typer.Option("--on-corrupt", help="A batch that cannot be read: fail, skip or deadletter.")
-    ] = FAIL,
-    dead_letters: Annotated[
-        str | None, typer.Option("--dead-letters", help="Topic that deadletter appends such batches to.")
-    ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
-) -> None:
-    """Print records, one a line."""
-    if on_corrupt not in {FAIL, SKIP, DEAD_LETTER}:
-        usage(f"--on-corrupt is {FAIL}, {SKIP} or {DEAD_LETTER}, not {on_corrupt!r}")
-    if (on_corrupt == DEAD_LETTER) != (dead_letters is not None):
-        usage(f"--on-corrupt {DEAD_LETTER} and --dead-letters TOPIC go together")
-    if isolation not in {"", *ISOLATIONS}:
-        usage(f"--isolation is {', '.join(ISOLATIONS)}, not {isolation!r}")
-    with antiphon.connect(server_addresses(servers, directory)) as db:
-        log = db.topic(topic, any_kind=True)
-        shards = list(range(log.shards)) if shard is None else [shard]
-        if follow and len(shards) > 1:
-            usage(f"{topic} has {len(shards)} shards: --follow needs --shard N")
-        passed_over = _PassedOver(None if dead_letters is None else db.topic(dead_letters))
-        left = count
-        for index in shards:
-            records = passed_over.taking_along(
-                log.read(
-                    shard=index,
-                    start=start,
-                    end=end,
-                    isolation=isolation,
-                    follow=follow,
-                    on_corrupt=FAIL if on_corrupt == FAIL else passed_over.add,
-                )
-            )
-            for record in islice(records, left):
-                _print(record, topic, index, keys=keys, as_json=as_json)
-                left = None if left is None else left - 1
-            if left == 0:
-                break
-
-
-class _PassedOver:
-    """Batches that cannot be read: each is told of on stderr, and appended to a topic where one is named."""
-
-    def __init__(self, dead_letters: "antiphon.Topic | None") -> None:
-        self._dead_letters = dead_letters
-        self._waiting: list[antiphon.UnreadableBatch] = []
-
-    def add(self, batch: "antiphon.UnreadableBatch") -> None:
-        """Called in the client's thread, where it cannot be asked for anything."""
-        self._waiting.append(batch)
-
-    def taking_along(self, records: Iterator[Record]) -> Iterator[Record]:
-        """The same records; what was passed over on the way to each is dealt with before it."""
-        for record in records:
-            self._deal()
-            yield record
-        self._deal()
-
-    def _deal(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for batch in waiting:
-            if self._dead_letters is not None:
-                self._dead_letters.append(batch.data, headers=batch.headers)
-            typer.echo(
-                f"antiphon: {batch.topic} shard {batch.shard}, offsets {batch.start} to {batch.end}: {batch.reason}; "
-                + ("skipped" if self._dead_letters is None else "appended to the dead letters"),
-                err=True,
-            )
-
-
-def _print(record: Record, topic: str, shard: int, *, keys: bool, as_json: bool) -> None:
-    if as_json:
-        document = {
-            "topic": topic,
-            "shard": shard,
-            "offset": record.offset,
-            "timestamp": record.timestamp_ms,
-            "key": as_text(record.key),
-            "value": as_text(record.value),
-        }
-        if record.headers:
-            document["headers"] = {name: as_text(value) for name, value in record.headers}
-        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-    else:
-        out = sys.stdout.buffer
-        if keys:
-            out.write((record.key or b"") + b"\t")
-        out.write((record.value or b"") + b"\n")
-    sys.stdout.flush()
-
-
-def as_text(value: bytes | None) -> str | dict[str, str] | None:
-    """Text where it is UTF-8, else {"base64": ...}, so that no byte is lost."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

@@ -8,7 +8,7 @@ import typer
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, print_table, reports_errors, usage
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, reports_errors, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError
 from antiphon.model.groups import Assigned, GroupKind, GroupPosition, GroupsReply, GroupState, merged
@@ -41,7 +41,10 @@ def list_groups(
     as_json: JsonOption = False,
 ) -> None:
     """List groups with their kind, state and number of members, and the node that coordinates each."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with (
+        progress("asking the nodes", after_s=A_MOMENT_S),
+        antiphon.connect(server_addresses(servers, directory)) as db,
+    ):
         found, silent = _all(db)
     rows = [
         (one.group, str(one.kind), one.state, one.member_count, node)
@@ -66,7 +69,10 @@ def describe(
 
     Of a share group also how many records its members work on (locked), as the leaders of the shards know it.
     """
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with (
+        progress("asking the nodes", after_s=A_MOMENT_S),
+        antiphon.connect(server_addresses(servers, directory)) as db,
+    ):
         node, found, silent = _one(db, group)
     _warn(silent)
     if as_json:

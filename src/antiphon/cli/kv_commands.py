@@ -1,5 +1,6 @@
 """`antiphon kv TABLE ...`: keys and values of a table."""
 
+import re
 import signal
 import sys
 import threading
@@ -11,8 +12,9 @@ from typer.core import TyperGroup
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.data_commands import as_text
-from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, reports_errors, say, usage
+from antiphon.cli.record_lines import as_text
+from antiphon.cli.times import SinceOption, since_ms
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import SessionNotFoundError
 
@@ -218,7 +220,8 @@ def list_keys(
 ) -> None:
     """Print the keys in order."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
-        keys = db.table(context.obj).list(start, end)
+        with progress("reading the keys", after_s=A_MOMENT_S):
+            keys = db.table(context.obj).list(start, end)
         if as_json:
             print_json([as_text(key) for key in keys])
         else:
@@ -243,10 +246,11 @@ def scan(
             for row in rows:
                 print_json(_row_json(row))
         else:
-            shown = [
-                (_shown(row.key), row.version.id, row.version.modifications, _shown(row.value))
-                for row in rows
-            ]
+            with progress("reading the rows", after_s=A_MOMENT_S):
+                shown = [
+                    (_shown(row.key), row.version.id, row.version.modifications, _shown(row.value))
+                    for row in rows
+                ]
             print_table(("KEY", "VERSION", "MODIFICATIONS", "VALUE"), shown, as_json=False)
 
 
@@ -254,31 +258,80 @@ def scan(
 def watch(
     context: typer.Context,
     count: Annotated[int | None, typer.Option("--count", "-n", help="Stop after so many changes.")] = None,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only changes of keys that begin like this.")] = "",
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="An offset, for each shard; or JSON by shard; -2: all that is in the log (default: from now on).",
+        ),
+    ] = None,
+    since: SinceOption = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Print changes as they are committed, from now on."""
-    with (
-        antiphon.connect(server_addresses(servers, directory)) as db,
-        db.table(context.obj).watch() as changes,
-    ):
-        for number, change in enumerate(changes, 1):
-            if as_json:
-                print_json(
-                    {
-                        "kind": change.kind.value,
-                        "key": as_text(change.key),
-                        "value": as_text(change.value),
-                        "version": change.version.id,
-                        "shard": change.shard,
-                        "offset": change.offset,
-                    }
-                )
-            else:
-                typer.echo(f"{change.kind.value}\t{_shown(change.key)}\t{_shown(change.value)}")
-            if number == count:
-                return
+    """Print changes as they are committed, from now on, from an offset or from a time on."""
+    if start is not None and since is not None:
+        usage("give --from or --since, not both")
+    since_time_ms = None if since is None else since_ms(since)
+    asked = None if start is None else _watch_start(start)
+    with antiphon.connect(server_addresses(servers, directory)) as db:
+        table = db.table(context.obj)
+        begin = _offsets(db, table, asked, since_time_ms)
+        left = count
+        with table.watch(start=begin) as changes:
+            while left is None or left > 0:
+                change = next(changes)
+                if change.key.startswith(prefix.encode()):
+                    _print_change(change, as_json=as_json)
+                    left = None if left is None else left - 1
+
+
+def _watch_start(text: str) -> int | dict[int, int]:
+    if re.fullmatch(r"\d+|-[12]", text, re.ASCII):
+        return int(text)
+    try:
+        return msgspec.json.decode(text, type=dict[int, int], strict=False)
+    except msgspec.DecodeError:
+        usage(f'--from is an offset, -1, -2, or JSON such as {{"0": 17, "1": 4}}, and not {text!r}')
+
+
+def _offsets(
+    db: "antiphon.Client", table: "antiphon.Table", asked: int | dict[int, int] | None, time_ms: int | None
+) -> int | list[int]:
+    """Where a watch begins, by shard; shards that are not named: from now on."""
+    if isinstance(asked, int):
+        return asked
+    if asked is not None:
+        if strange := sorted(set(asked) - set(range(table.shards))):
+            usage(f"{table.name} has shards 0 to {table.shards - 1}, not {strange[0]}")
+        return [asked.get(shard, -1) for shard in range(table.shards)]
+    if time_ms is None:
+        return -1
+
+    async def begin(shard: int) -> int:
+        log_start, _ = await table.aio.offsets(shard)
+        return max(log_start, await table.aio.offset_at(time_ms, shard))
+
+    return [db.run(begin(shard)) for shard in range(table.shards)]
+
+
+def _print_change(change: "antiphon.Change", *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "kind": change.kind.value,
+                "key": as_text(change.key),
+                "value": as_text(change.value),
+                "version": change.version.id,
+                "shard": change.shard,
+                "offset": change.offset,
+            }
+        )
+    else:
+        typer.echo(f"{change.kind.value}\t{_shown(change.key)}\t{_shown(change.value)}")
+    sys.stdout.flush()
 
 
 @reports_errors

@@ -1,16 +1,22 @@
 """The processes of a local cluster, as `antiphon up` and `antiphon node start` look after them."""
 
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from antiphon.client.local_folder import LocalClusterFile, LocalNode, load_cluster
 from antiphon.errors import AntiphonError
 from antiphon.tools import supervisor
+from antiphon.tools.cluster_files import is_stopped
+
+LOOK_S: Final = 0.1
+# How long no node may run before there is nothing left to look after: who restarts the only one needs a moment.
+GONE_S = 10.0
 
 
 def node_json(node: LocalNode, pid: int | None) -> dict[str, Any]:
@@ -34,23 +40,67 @@ def note_signals() -> list[int]:
     return asked
 
 
-def attend(directory: Path | None, cluster: LocalClusterFile, asked: list[int]) -> None:
-    """Wait for a signal, say when a node ends by itself, then stop every node, also ones started or added later."""
+def attend(directory: Path, cluster: LocalClusterFile, asked: list[int], *, whole: bool = True) -> None:
+    """Wait for a signal, say when a node ends by itself, then stop every node, also ones started or added later.
+
+    Also returns once no node is left: at once after `antiphon down`, else when none was started again for a while.
+    `whole`: the nodes are all of the cluster in `directory`, and not one of them.
+    """
+    gone_at: float | None = None
     while not asked:
-        for pid, wait_status in supervisor.reap():
-            code = os.waitstatus_to_exitcode(wait_status)
-            how = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            )
+        _tell_ended(directory)
+        if _runs_any(cluster) or (whole and _runs_any(cluster := _as_it_is_now(directory, cluster))):
+            gone_at = None
+        elif is_stopped(directory):
             typer.echo(
-                f"antiphon: a node (pid {pid}) {how}; `antiphon node start --dir DIR/node-N` brings it back",
-                err=True,
+                f"antiphon: `antiphon down` has stopped the nodes; the data is in {directory}", err=True
             )
-        time.sleep(0.1)
-    if directory is not None:
-        cluster = load_cluster(directory) or cluster
+            return
+        else:
+            now = time.monotonic()
+            gone_at = now if gone_at is None else gone_at
+            if now - gone_at >= GONE_S:
+                what = "no node of the cluster runs any more" if whole else "the node runs no more"
+                typer.echo(
+                    f"antiphon: {what}, and this ends too; the data is in {directory}: "
+                    f"`antiphon up --dir {quoted(directory)}` goes on with it",
+                    err=True,
+                )
+                return
+        time.sleep(LOOK_S)
+    if whole:
+        cluster = _as_it_is_now(directory, cluster)
     killed = supervisor.stop_nodes([Path(node.dir) for node in cluster.nodes])
     if killed:
         raise AntiphonError(
             f"{len(killed)} nodes did not stop in time and were killed; they will recover at the next start"
+        )
+
+
+def quoted(directory: Path) -> str:
+    """A folder as a person types it in a shell."""
+    return shlex.quote(str(directory))
+
+
+def _runs_any(cluster: LocalClusterFile) -> bool:
+    return supervisor.runs_any(Path(node.dir) for node in cluster.nodes)
+
+
+def _as_it_is_now(directory: Path, cluster: LocalClusterFile) -> LocalClusterFile:
+    """With nodes that were added since; a file that cannot be read for the moment changes nothing."""
+    try:
+        return load_cluster(directory) or cluster
+    except (AntiphonError, OSError):
+        return cluster
+
+
+def _tell_ended(directory: Path) -> None:
+    for pid, wait_status, folder in supervisor.reap():
+        if folder is None or is_stopped(directory):
+            continue
+        code = os.waitstatus_to_exitcode(wait_status)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        typer.echo(
+            f"antiphon: {folder.name} (pid {pid}) {how}; `antiphon node start --dir {quoted(folder)}` brings it back",
+            err=True,
         )

@@ -1,5 +1,6 @@
 """`antiphon`: one command line for a cluster, its logs and tables, and the tools that prove them right."""
 
+import os
 from importlib import import_module
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from antiphon.cli import (
     capacity_command,
     client_metrics_commands,
     cluster_commands,
+    completion,
+    consume_command,
     data_commands,
     demo,
     group_commands,
@@ -80,6 +83,7 @@ quota_commands.mount(app)
 client_metrics_commands.mount(app)
 secrets_command.mount(app)
 data_commands.mount(app)
+consume_command.mount(app)
 kv_commands.mount(app)
 demo.mount(app)
 bench.mount(app)
@@ -96,9 +100,11 @@ spark_support.mount(app)
 app.command(epilog="Example: antiphon simulate --seeds 1000")(simulate.simulate)
 
 
-def main() -> None:
-    """Entry point of the `antiphon` script."""
-    app()
+def main(name: str | None = None) -> None:
+    """Entry point of the `antiphon` script; `name`: what it is called, where that is not its own name."""
+    if completion.VARIABLE in os.environ:
+        completion.prepare(app)
+    app(prog_name=name)
 
 
 if __name__ == "__main__":

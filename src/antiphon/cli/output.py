@@ -3,14 +3,18 @@
 import errno
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, UnreachableError
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +39,10 @@ _WHAT_TO_DO: Final = {
     errno.ENFILE: "end what holds so many files open",
 }
 
+_asked: list[str] = []
+
+A_MOMENT_S: Final = 0.5  # what takes longer shows that it is at work
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -57,6 +65,18 @@ def unwritable(error: OSError, where: str) -> str:
     return f"cannot write {place}: {error.strerror}; {_WHAT_TO_DO.get(error.errno or 0, 'see to that')} and start again"
 
 
+def note_asked(servers: str) -> None:
+    """Note which addresses the command asks: of those that do not answer it is said why, where that can be seen."""
+    _asked[:] = [servers]
+
+
+def _why_unreachable() -> str:
+    from antiphon.tools.doctor_servers import why_unreachable
+
+    why = why_unreachable(_asked[0]) if _asked else ""
+    return f"; {why}" if why else ""
+
+
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Turn Antiphon's errors, a missing extra, a closed pipe and ctrl-C into exit codes; a bug keeps its traceback."""
 
@@ -65,7 +85,8 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except AntiphonError as error:
-            fail(" ".join(error.message.split()))
+            hint = _why_unreachable() if isinstance(error, UnreachableError) else ""
+            fail(" ".join(f"{error.message}{hint}".split()))
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
             if name in _PARTS:
@@ -136,12 +157,35 @@ def _jsonable(value: object) -> Any:
 
 
 @contextmanager
-def progress(message: str) -> Iterator[None]:
-    """Show that something takes a moment: a spinner on stderr when that is a terminal, nothing otherwise."""
+def progress(message: str, *, after_s: float = 0.0) -> Iterator[None]:
+    """Show that something takes a moment: a spinner on stderr when that is a terminal, nothing otherwise.
+
+    `after_s`: only once it has taken so long, for what is mostly done at once.
+    """
     if not sys.stderr.isatty():
         yield
         return
+    if after_s <= 0:
+        with _spinner(message):
+            yield
+        return
+    done = threading.Event()
+
+    def show() -> None:
+        if not done.wait(after_s):
+            with _spinner(message):
+                done.wait()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _spinner(message: str) -> "Status":
     from rich.console import Console
 
-    with Console(stderr=True).status(message):
-        yield
+    return Console(stderr=True).status(message)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -11,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli.output import print_json, print_table, reports_errors, usage
+from antiphon.cli.output import (
+    A_MOMENT_S,
+    EXIT_FAILED,
+    print_json,
+    print_table,
+    progress,
+    reports_errors,
+    usage,
+)
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.values.formats import FORMATS
@@ -34,11 +41,38 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document in place o
 
 @pipeline_app.command("check", epilog="Example: antiphon pipeline check pipeline.toml")
 @reports_errors
-def check(file: File, *, json: Json = False) -> None:
-    """Say what a file's jobs would do, or which key is wrong. Starts nothing."""
+def check(
+    file: File,
+    *,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Look at the file only, and ask no cluster.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Say what a file's jobs would do, which key is wrong, and which topic or table is not there. Starts nothing."""
+    from antiphon.lake.pipeline_check import ask
+
     jobs = _read(file)
+    problems = []
+    if not offline:
+        with progress("asking the cluster", after_s=A_MOMENT_S):
+            problems = ask(jobs)
     rows = [(job.name, job.kind, job.source, _where(job), job.every) for job in jobs]
-    print_table(["JOB", "KIND", "SOURCE", "TARGET", "EVERY"], rows, as_json=json)
+    if json:
+        names = ("job", "kind", "source", "target", "every")
+        print_json(
+            [
+                dict(zip(names, row, strict=True))
+                | {"problems": [one.what for one in problems if one.job == row[0]]}
+                for row in rows
+            ]
+        )
+    else:
+        print_table(["JOB", "KIND", "SOURCE", "TARGET", "EVERY"], rows, as_json=False)
+    for one in problems:
+        typer.echo(f"antiphon: {one.job}: {one.what}" + (f": {one.do}" if one.do else ""), err=True)
+    if problems:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @pipeline_app.command("run", epilog="Example: antiphon pipeline run pipeline.toml --once")
@@ -60,8 +94,10 @@ def run(
     from antiphon.lake.pipeline import run_pipeline
 
     jobs = _chosen(_read(file), only)
+    names = ", ".join(job.name for job in jobs)
+    typer.echo(f"{names}: starting Spark" + ("" if once else "; ctrl-C ends it"), err=True)
     with spark_job("antiphon - pipeline", master) as spark, _ended_by_sigterm():
-        found = run_pipeline(spark, jobs, once=once, told=_tell if sys.stderr.isatty() else None)
+        found = run_pipeline(spark, jobs, once=once, told=_tell)
     if json:
         print_json([dataclasses.asdict(one) for one in found])
         return

@@ -7,7 +7,7 @@ import typer
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, reports_errors, say, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta
@@ -48,7 +48,10 @@ def list_transactions(
     as_json: JsonOption = False,
 ) -> None:
     """List transactional ids with the state of their last transaction."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with (
+        progress("asking the nodes", after_s=A_MOMENT_S),
+        antiphon.connect(server_addresses(servers, directory)) as db,
+    ):
         found, silent = _all(db)
     rows = [(node, one) for node, one in found if not only_open or one.began_ms >= 0]
     for node_id, reason in silent:

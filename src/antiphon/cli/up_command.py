@@ -12,12 +12,12 @@ import typer
 from antiphon.cli.cluster_commands import DirOption, InsecureOption, JsonOption
 from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
-from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, load_cluster
+from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, load_cluster, servers_of
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.node.config import CONFIG_FILE, NodeConfig, load_config
 from antiphon.security.exposure import refuse_exposure
 from antiphon.tools import supervisor
-from antiphon.tools.cluster_files import make_key, new_cluster, running_pid, save_cluster
+from antiphon.tools.cluster_files import forget_stopped, make_key, new_cluster, running_pid, save_cluster
 from antiphon.tools.secure_folder import new_security, secure_cluster, wait_for_first_user
 
 PEER_PORTS_FROM_NATIVE = 100
@@ -163,6 +163,7 @@ def _start_all(
     try:
         make_key(directory, cluster)
         save_cluster(directory, cluster)
+        forget_stopped(directory)
         secure_cluster(directory, cluster)
         warm_up()
         for node, sockets in zip(cluster.nodes, bound, strict=True):
@@ -218,7 +219,7 @@ def _announce(
 ) -> None:
     from antiphon.cli.client_examples import as_plain, as_text
 
-    first = cluster.nodes[0]
+    first, servers = cluster.nodes[0], servers_of(cluster)
     if as_json:
         found: dict[str, Any] = {
             "cluster_id": cluster.cluster_id,
@@ -228,6 +229,7 @@ def _announce(
             "native": first.native,
             "http": first.http,
             "nodes": [node_json(node, pids.get(node.id)) for node in cluster.nodes],
+            "servers": servers,
         }
         if cluster.secure:
             found["secure"] = as_plain(directory)
@@ -252,6 +254,6 @@ def _announce(
                 err=True,
             )
     else:
-        typer.echo(f"\nTry:  export ANTIPHON_SERVERS={first.native}")
+        typer.echo(f"\nTry:  export ANTIPHON_SERVERS={servers}")
         typer.echo("      echo hello | antiphon produce greetings && antiphon consume greetings")
     sys.stdout.flush()

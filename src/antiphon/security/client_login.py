@@ -34,7 +34,13 @@ class ClientLogin:
             raise UnauthenticatedError(f"{address} takes no passwords")
         self.mechanism = known[-1]
         nonce = system.new_uuid().hex
-        self._scram = ScramClient([self.mechanism], account.user, account.password, c_nonce=nonce)
+        try:
+            self._scram = ScramClient([self.mechanism], account.user, account.password, c_nonce=nonce)
+        except ScramException:
+            raise UnauthenticatedError(
+                f"the name or the password of user {account.user!r} has characters that none may have, such as line "
+                "breaks: is it the right file?"
+            ) from None
 
     def first(self) -> bytes:
         """The first message."""

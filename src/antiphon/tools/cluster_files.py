@@ -3,6 +3,7 @@
 `client/local_folder.py` says what is in `cluster.json`, and reads it.
 """
 
+import contextlib
 import os
 import secrets
 import uuid
@@ -17,6 +18,7 @@ from antiphon.node.config import replace_text
 from antiphon.security.private_files import private_folder, write_private
 
 PID_FILE: Final = "node.pid"
+STOPPED_FILE: Final = "stopped"  # `antiphon down` was here last, and no node was started since
 KEY_FILE: Final = "peer.key"
 KEY_BYTES: Final = 32
 SETTINGS_FILE: Final = "client.env"  # of a cluster that is made with --secure: the settings of its clients
@@ -67,6 +69,23 @@ def hand_out_key(cluster: LocalClusterFile, node_dir: Path) -> None:
     raise InvalidRequestError(
         f"the key of the cluster's nodes, {node_dir.parent / cluster.peer_key}, is gone: put it back from a backup"
     )
+
+
+def note_stopped(directory: Path) -> None:
+    """Note that all nodes are about to be stopped on purpose: whoever looks after them has nothing left to do then."""
+    with contextlib.suppress(OSError):  # a full disk does not keep a cluster from being stopped
+        (directory / STOPPED_FILE).write_bytes(b"")
+
+
+def forget_stopped(directory: Path) -> None:
+    """A node is about to be started."""
+    with contextlib.suppress(OSError):
+        (directory / STOPPED_FILE).unlink()
+
+
+def is_stopped(directory: Path) -> bool:
+    """Was the cluster stopped by `antiphon down`?"""
+    return (directory / STOPPED_FILE).exists()
 
 
 def write_pid(node_dir: Path, pid: int) -> None:

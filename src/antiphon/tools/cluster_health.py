@@ -60,6 +60,7 @@ def summarise(cluster: ClusterMeta, answers: dict[int, StatusReply | None]) -> d
                 "leads": sum(shard.leader == node.node_id for _, shard in shards),
                 "replicas": sum(node.node_id in shard.ensemble for _, shard in shards),
                 "memory_mb": None if answer is None else round(answer.rss_bytes / 2**20),
+                "version": None if answer is None else answer.version,
                 "uptime_s": None if answer is None else answer.uptime_ms // 1000,
                 "native": node.native,
                 "kafka": node.kafka,

@@ -224,9 +224,16 @@ class LocalCluster:
             self._process.wait()
             raise TimedOutError(f"the cluster in {self.dir} did not stop within 30 s") from None
         finally:
+            self._stop_left()
             _close_pipes(self._process)
             if self._own_dir:
                 shutil.rmtree(self.dir, ignore_errors=True)
+
+    def _stop_left(self) -> None:
+        """Nodes that were started again after `antiphon up` had ended, for all of them had been killed."""
+        if any(self.is_running(node_id) for node_id in self.nodes):
+            words = (*COMMAND, "down", "--dir", str(self.dir))
+            subprocess.run(words, capture_output=True, timeout=30, check=False)
 
     def __enter__(self) -> Self:
         return self

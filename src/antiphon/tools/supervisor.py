@@ -228,16 +228,20 @@ def stop_nodes(node_dirs: Iterable[Path]) -> list[int]:
     return sorted(pids)
 
 
-def reap() -> list[tuple[int, int]]:
-    """Collect children that have ended: (pid, wait status)."""
+def runs_any(node_dirs: Iterable[Path]) -> bool:
+    """Has one of these folders a process, or this process a child whose folder is gone?"""
+    return bool(_forked) or any(running_pid(node_dir) is not None for node_dir in node_dirs)
+
+
+def reap() -> list[tuple[int, int, Path | None]]:
+    """Collect children that have ended: (pid, wait status, the folder of a node that this process has forked)."""
     ended = []
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
-            _forked.pop(pid, None)
-            ended.append((pid, status))
+            ended.append((pid, status, _forked.pop(pid, None)))
     return ended
 
 
