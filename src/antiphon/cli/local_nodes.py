@@ -43,7 +43,8 @@ def note_signals() -> list[int]:
 def attend(directory: Path, cluster: LocalClusterFile, asked: list[int], *, whole: bool = True) -> None:
     """Wait for a signal, say when a node ends by itself, then stop every node, also ones started or added later.
 
-    Also returns once no node is left: at once after `antiphon down`, else when none was started again for a while.
+    Also returns once `antiphon down` has stopped all. Raises AntiphonError where no node is left and none was started
+    again for a while, so that who looks after this process takes that for a failure.
     `whole`: the nodes are all of the cluster in `directory`, and not one of them.
     """
     gone_at: float | None = None
@@ -61,12 +62,9 @@ def attend(directory: Path, cluster: LocalClusterFile, asked: list[int], *, whol
             gone_at = now if gone_at is None else gone_at
             if now - gone_at >= GONE_S:
                 what = "no node of the cluster runs any more" if whole else "the node runs no more"
-                typer.echo(
-                    f"antiphon: {what}, and this ends too; the data is in {directory}: "
-                    f"`antiphon up --dir {quoted(directory)}` goes on with it",
-                    err=True,
+                raise AntiphonError(
+                    f"{what}; the data is in {directory}: `antiphon up --dir {quoted(directory)}` goes on with it"
                 )
-                return
         time.sleep(LOOK_S)
     if whole:
         cluster = _as_it_is_now(directory, cluster)
