@@ -11,12 +11,13 @@ import typer
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.output import reports_errors, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.client.log_reader import ISOLATIONS
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.records.decode import Record
-from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP
+from antiphon.records.unreadable import FAIL, letter_shard
 
 BATCH_RECORDS = 1000
 
@@ -161,21 +162,14 @@ def consume(
         typer.Option(help="committed, read_uncommitted or uncommitted; by default what the topic says."),
     ] = "",
     keys: Annotated[bool, typer.Option("--keys", "-k", help="Print KEY<tab>VALUE.")] = False,
-    on_corrupt: Annotated[
-        str, typer.Option("--on-corrupt", help="A batch that cannot be read: fail, skip or deadletter.")
-    ] = FAIL,
-    dead_letters: Annotated[
-        str | None, typer.Option("--dead-letters", help="Topic that deadletter appends such batches to.")
-    ] = None,
+    on_corrupt: OnCorruptOption = FAIL,
+    dead_letters: DeadLettersOption = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Print records, one a line."""
-    if on_corrupt not in {FAIL, SKIP, DEAD_LETTER}:
-        usage(f"--on-corrupt is {FAIL}, {SKIP} or {DEAD_LETTER}, not {on_corrupt!r}")
-    if (on_corrupt == DEAD_LETTER) != (dead_letters is not None):
-        usage(f"--on-corrupt {DEAD_LETTER} and --dead-letters TOPIC go together")
+    choice = corrupt_choice(on_corrupt, dead_letters, topic)
     if isolation not in {"", *ISOLATIONS}:
         usage(f"--isolation is {', '.join(ISOLATIONS)}, not {isolation!r}")
     with antiphon.connect(server_addresses(servers, directory)) as db:
@@ -193,7 +187,7 @@ def consume(
                     end=end,
                     isolation=isolation,
                     follow=follow,
-                    on_corrupt=FAIL if on_corrupt == FAIL else passed_over.add,
+                    on_corrupt=FAIL if choice == FAIL else passed_over.add,
                 )
             )
             for record in islice(records, left):
@@ -225,7 +219,8 @@ class _PassedOver:
         waiting, self._waiting = self._waiting, []
         for batch in waiting:
             if self._dead_letters is not None:
-                self._dead_letters.append(batch.data, headers=batch.headers)
+                shard = letter_shard(batch, self._dead_letters.shards)
+                self._dead_letters.append(batch.data, headers=batch.headers, shard=shard)
             typer.echo(
                 f"antiphon: {batch.topic} shard {batch.shard}, offsets {batch.start} to {batch.end}: {batch.reason}; "
                 + ("skipped" if self._dead_letters is None else "appended to the dead letters"),
