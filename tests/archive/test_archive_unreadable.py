@@ -16,6 +16,7 @@ from antiphon.archive.job.tasks import run_task
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import CorruptBatchError, InvalidRequestError
 from antiphon.model.requests import AppendBatch
+from antiphon.records.arrow import to_arrow
 from tests.records.test_intake import INSIDE
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 
@@ -107,10 +108,9 @@ def test_both_ways_to_read_leave_out_the_same(
 ) -> None:
     """What the way of the file can read and that of the proof cannot is left out as well: the log would stay for ever."""
     damaged(db, cluster, "odd")
-    whole = tasks.to_arrow
 
     def reads_more(batches: Any, **how: Any) -> Any:
-        return whole([bytes(batch) for batch in batches if bytes(batch)[61:] != GARBAGE[61:]], **how)
+        return to_arrow([bytes(batch) for batch in batches if bytes(batch)[61:] != GARBAGE[61:]], **how)
 
     monkeypatch.setattr(tasks, "to_arrow", reads_more)
     report = archive(live, "odd", tmp_path, on_corrupt="skip")

@@ -130,8 +130,8 @@ def replay(
         if fold is None and is_table:
             done = jobs.replay_table(spark, found, name, **options)
         else:
-            function = function or LAST_PER_KEY
-            done = jobs.fold_topic(spark, found, name, fold=function, by=by, on_corrupt=choice, **options)
+            options |= {"fold": function or LAST_PER_KEY, "by": by, "on_corrupt": choice}
+            done = jobs.fold_topic(spark, found, name, **options)
     _print_replayed(done, as_json=as_json)
 
 
