@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from antiphon.model.rows import Row, Version
     from antiphon.records.changes import ChangeKind
     from antiphon.records.decode import Record
-    from antiphon.records.unreadable import UnreadableBatch
+    from antiphon.records.unreadable import UnreadableBatch, dead_letters
     from antiphon.tools.local_client import local
 
 _LAZY = {
@@ -77,6 +77,7 @@ _LAZY = {
     "Version": "antiphon.model.rows",
     "VersionMismatchError": "antiphon.errors",
     "connect": "antiphon.client.sync",
+    "dead_letters": "antiphon.records.unreadable",
     "local": "antiphon.tools.local_client",
     "show": "antiphon.client.show",
 }
@@ -115,6 +116,7 @@ __all__ = [
     "__version__",
     "aio",
     "connect",
+    "dead_letters",
     "local",
     "show",
 ]

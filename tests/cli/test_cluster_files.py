@@ -70,6 +70,15 @@ def test_absent_cluster_says_how_to_start_one(tmp_path: Path) -> None:
         local_folder.find_cluster(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"[" * 100_000, b'{"format": 1, "cluster_id": "\xed\xa0\x80"}', b"9" * 5000]
+)
+def test_bytes_that_are_no_description_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / local_folder.CLUSTER_FILE).write_bytes(data)
+    with pytest.raises(ForeignDirectoryError, match="is not a cluster description"):
+        local_folder.load_cluster(tmp_path)
+
+
 @pytest.mark.parametrize("count", [0, -1, 65])
 def test_number_of_nodes_is_bounded(tmp_path: Path, count: int) -> None:
     with pytest.raises(InvalidRequestError, match="1 to 64"):

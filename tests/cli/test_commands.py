@@ -138,7 +138,10 @@ def test_consume_goes_past_what_it_cannot_read(shell: Shell, cluster: LocalClust
     assert shell.ok(*words) == "a\nb\n"
     letter = json.loads(shell.ok("consume", "letters", "--json"))
     assert letter["headers"]["antiphon.offset"] == "1"
-    assert shell.run("consume", "broken", "--on-corrupt", "deadletter").returncode == 2
+    for command in (("consume",), ("archive", "--to", "/nowhere"), ("replay", "--to-table", "x")):
+        for wrong in (("deadletter",), ("ignore",), ("deadletter", "--dead-letters", "broken")):
+            said = shell.refused(command[0], "broken", *command[1:], "--on-corrupt", *wrong, code=2)
+            assert "--on-corrupt" in said or "cannot go to broken itself" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.client.aio import AsyncClient
 from antiphon.client.arrow_pieces import RECORDS, ROWS, SLICE_ROWS, ArrowPieces, batches_of
+from antiphon.client.on_unreadable import PassOver
 from antiphon.errors import CorruptBatchError, InvalidRequestError, UnknownShardError, WrongKindError
 from antiphon.model.requests import AppendBatch
 from tests.client.conftest import in_a_cluster
@@ -155,10 +156,12 @@ async def test_a_batch_that_cannot_be_read_is_named(cluster: FailingNodes, db: A
     await topic.append(b"x" * 100)
     bad = bytearray(cluster.batches("t")[0])
     bad[-50] ^= 1
-    pieces = ArrowPieces(cluster.topic("t"), 0, headers=False)
-    with pytest.raises(CorruptBatchError, match="t shard 0: ") as caught:
-        await anext(pieces.decode(memoryview(bad)))
-    assert (caught.value.details["topic"], caught.value.details["shard"]) == ("t", 0)
+    passing = PassOver(topic._cluster, cluster.topic("t"), 0, "fail", lambda: None, 5.0)
+    pieces = ArrowPieces(passing, headers=False)
+    for data, said in ((bad, "t shard 0, the batch at offset 0: "), (bad[:-50], "t shard 0: ")):
+        with pytest.raises(CorruptBatchError, match=said) as caught:
+            await anext(pieces.decode(memoryview(data)))
+        assert (caught.value.details["topic"], caught.value.details["shard"]) == ("t", 0)
 
 
 def test_what_is_taken_for_arrow() -> None:

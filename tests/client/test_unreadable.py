@@ -2,18 +2,28 @@
 
 import asyncio
 import struct
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from antiphon import UnreadableBatch
+from antiphon import UnreadableBatch, dead_letters
 from antiphon.client.aio import AsyncClient
+from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
 from antiphon.client.topic import AsyncTopic
-from antiphon.errors import CorruptBatchError, DecompressedTooLargeError, InvalidRequestError
+from antiphon.errors import (
+    CorruptBatchError,
+    DecompressedTooLargeError,
+    InvalidRequestError,
+    UnknownTopicError,
+    WrongKindError,
+)
+from antiphon.model.requests import AppendBatch
 from antiphon.records.builder import build_batch, recompress
 from tests.client.conftest import Scenario, in_a_cluster
-from tests.client.failing_nodes import FailingNodes
+from tests.client.failing_nodes import DROP_AFTER, FailingNodes
 from tests.records.test_intake import INSIDE, field, with_records
 
 Play = Callable[[Scenario], None]
@@ -116,6 +126,71 @@ async def test_dead_letters_are_in_the_order_of_the_log_and_each_is_sent_once(
 
     with pytest.raises(ValueError, match="no"):
         await values(topic, on_corrupt=fail)
+
+
+@in_a_cluster
+async def test_a_topic_takes_the_dead_letters(cluster: FailingNodes, db: AsyncClient) -> None:
+    """Each once, though the answer to one was lost, and in their order; the read that comes there again sends them again."""
+    topic = await topic_with(cluster, db, GARBAGE, good(b"a"), PACKED, good(b"b"))
+    with pytest.raises(UnknownTopicError, match="dead letters"):
+        await values(topic, on_corrupt=dead_letters("letters"))
+    letters = await db.create_topic("letters", shards=2)
+    cluster.fail(AppendBatch, DROP_AFTER)
+    assert await values(topic, on_corrupt=dead_letters("letters")) == [(3, b"a"), (7, b"b")]
+    sent = [record async for record in letters.read(0)]
+    assert [dict(record.headers)["antiphon.offset"] for record in sent] == [b"0", b"4"]
+    assert [(record.value or b"")[61:] for record in sent] == [bytes(GARBAGE[61:]), bytes(PACKED[61:])]
+    assert topic.unreadable_batches == 2
+    assert (await topic.to_arrow(on_corrupt=dead_letters("letters"))).num_rows == 2
+    assert (await letters.offsets(0))[1] == 4
+    with pytest.raises(InvalidRequestError, match="dead letters of t cannot go to t itself"):
+        await values(topic, on_corrupt=dead_letters("t"))
+    await db.create_table("rows")
+    with pytest.raises(WrongKindError, match="a table"):
+        await values(topic, on_corrupt=dead_letters("rows"))
+
+
+@in_a_cluster
+async def test_arrow_reads_have_the_same_choice(cluster: FailingNodes, db: AsyncClient) -> None:
+    topic = await topic_with(cluster, db, good(b"a", b"b"), GARBAGE, good(b"c"), PACKED)
+    table = await topic.to_arrow(on_corrupt="skip")
+    assert table.column("offset").to_pylist() == [0, 1, 5]
+    assert topic.unreadable_batches == 2
+    seen: list[UnreadableBatch] = []
+    assert len(await topic.to_pandas(on_corrupt=seen.append)) == 3
+    assert [(batch.start, batch.end) for batch in seen] == [(2, 5), (6, 9)]
+    with pytest.MonkeyPatch.context() as patch:
+        polars: Any = ModuleType("polars")
+        polars.from_arrow = lambda table: table.num_rows
+        patch.setitem(sys.modules, "polars", polars)
+        assert await topic.to_polars(on_corrupt="skip") == 3
+    batches = topic.to_arrow_batches()
+    assert (await anext(batches)).column("value").to_pylist() == [b"a", b"b"]
+    with pytest.raises(CorruptBatchError, match=r"t shard 0, the batch at offset 2.*dead_letters"):
+        await anext(batches)
+    with pytest.raises(InvalidRequestError, match="on_corrupt"):
+        await topic.to_arrow(on_corrupt="ignore")
+
+
+def appended(state: tuple[bytes, ...], operation: bytes) -> tuple[bytes, ...]:
+    return (*state, operation)
+
+
+@in_a_cluster
+async def test_a_store_on_a_log_goes_past_what_it_cannot_read(cluster: FailingNodes, db: AsyncClient) -> None:
+    await topic_with(cluster, db, good(b"a"), GARBAGE, good(b"b"))
+    letters = await db.create_topic("letters")
+    how: Any = {"initial": (), "apply": appended}
+    with pytest.raises(CorruptBatchError, match="t shard 0, the batch at offset 1"):
+        await AsyncLogBackedStore(db, "t", **how).start()
+    async with AsyncLogBackedStore(db, "t", **how, on_corrupt=dead_letters("letters")) as store:
+        assert (store.state, store.upcoming_offset) == ((b"a", b"b"), 5)
+        assert await store.submit(b"c") == (5, (b"a", b"b", b"c"))
+    assert (await letters.offsets())[1] == 1
+    async with AsyncLogBackedStore(db, "t", **how, on_corrupt="skip") as store:
+        assert store.state == (b"a", b"b", b"c")
+    with pytest.raises(TypeError, match="on_corupt"):
+        AsyncLogBackedStore(db, "t", **how, on_corupt="skip")  # type: ignore[call-arg]  # mypy knows it, too
 
 
 @in_a_cluster

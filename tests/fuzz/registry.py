@@ -42,6 +42,12 @@ TARGETS: Final = {
     "oxia-large": "oxia:OxiaLarge",
     "oxia-frames": "oxia:OxiaFrames",
     "oxia": "oxia:Oxia",
+    "staged-blobs": "jobs:StagedBlobs",
+    "epoch-rows": "jobs:EpochRows",
+    "job-rows": "jobs:JobRows",
+    "lake-plans": "jobs:LakePlans",
+    "node-toml": "settings:NodeToml",
+    "cluster-json": "settings:ClusterJson",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.short_run import MARKS, finds_nothing, in_modules
 
 pytestmark = MARKS
-NAMES = in_modules("disks", "states")
+NAMES = in_modules("disks", "states", "jobs", "settings")
 
 
 @pytest.mark.parametrize("name", NAMES)

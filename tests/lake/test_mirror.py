@@ -19,7 +19,7 @@ from antiphon.lake.records import RowShape
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.staged import DataFile
-from antiphon.lake.targets.target import Target, open_target
+from antiphon.lake.targets.target import MarkStep, Target, open_target
 from antiphon.lake.upkeep import expire
 from antiphon.lake.values.decoding import ValueSpec
 
@@ -296,6 +296,30 @@ def test_keys_as_text(opener: Opener, letters: Letters) -> None:
     assert [(row["_key"], row["value"]) for row in rows(one)] == [("ä", b"\xff"), (None, None)]
     ((letter,),) = letters.plans.values()
     assert letter["headers"][0]["value"] == b"the key is not UTF-8 text"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"marks": []},
+        {"bad": "1"},
+        {"files": [{"name": "x"}]},
+        {"bad_files": [{"name": "../../other.parquet", "rows": 1, "size_bytes": 1}]},
+    ],
+)
+def test_a_plan_that_says_what_cannot_be_is_refused(opener: Opener, wrong: dict[str, Any]) -> None:
+    """Nothing of it is committed, and no file that it names is removed."""
+    target = target_of(opener())
+    plans = Plans(target, "t")
+    body = {"id": "a", "files": [], "bad_files": [], "marks": {"t": [None, 1]}, "bad": 0, "merge": False}
+    target.meta.create(plans.name, json.dumps(body).encode())
+    assert plans.open() == Plan((), (), {"t": MarkStep(None, 1)}, 0, False, "a")
+    target.meta.delete(plans.name)
+    for data in (json.dumps(body | wrong).encode(), b"\xff", b"[" * 100_000, b"{}"):
+        target.meta.create(plans.name, data)
+        with pytest.raises(InvalidRequestError, match="is damaged"):
+            plans.open()
+        target.meta.delete(plans.name)
 
 
 def test_expiry_leaves_plans_alone(opener: Opener, letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:

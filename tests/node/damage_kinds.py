@@ -8,7 +8,9 @@ from typing import Final
 
 import msgspec
 
-from antiphon.log.compacted_files import CLEAN_NAME, Clean, save_clean
+from antiphon.log.compacted_files import CLEAN_NAME, SWAP_MAGIC, SWAP_NAME, Clean, Swap, save_clean
+from antiphon.log.compacted_files import VERSION as SWAP_VERSION
+from antiphon.log.compaction import _Output
 from antiphon.log.config import LogConfig
 from antiphon.log.disk import replace_file
 from antiphon.log.layout import DAMAGE_NAME
@@ -25,12 +27,22 @@ from antiphon.log.snapshot import (
     encode_snapshot,
     encode_start,
     frame,
+    seal,
 )
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ShardMeta
 from antiphon.node.audit_notes import BOOK_NAME as AUDIT_NAME
 from antiphon.node.known_voters import VOTERS_NAME, Address, Note, write_note
+from antiphon.node.leased import LEASED_NAME, note_leased
 from antiphon.partition.multi_salvage import SALVAGE_FILE, SALVAGE_MAGIC, SALVAGE_VERSION
-from antiphon.partition.table_files import INSTALL_MAGIC, INSTALL_SUFFIX, INSTALL_VERSION, Installation
+from antiphon.partition.table_files import (
+    INSTALL_MAGIC,
+    INSTALL_SUFFIX,
+    INSTALL_VERSION,
+    Installation,
+    note_damage,
+    store_path,
+)
+from antiphon.records.batch import read_header
 from antiphon.records.entry_id import EntryId
 from tests.node.damage_cluster import COUNT, FOLDERS, files_of
 from tests.node.in_process import DIRECTORY, KEY_FILE, NATIVE_PORT, PEER_PORT
@@ -71,6 +83,10 @@ KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("high-watermark", rf"{DIRECTORY}/shards/\d+/high-watermark"),
     ("led-term", rf"{DIRECTORY}/shards/\d+/led-term"),
     ("compacted", rf"{SHARD}/compacted"),
+    ("swap (of segments)", rf"{SHARD}/swap"),
+    ("compacted segment", rf"{SHARD}/\d+\.log\.compacted"),
+    ("compacted index", rf"{SHARD}/\d+\.index\.compacted"),
+    ("leased", rf"{SHARD}/leased"),
     ("placement", rf"{DIRECTORY}/shards/\d+/placement"),
     ("origins", rf"{DIRECTORY}/shards/\d+/origins"),
     ("damaged", rf"{SHARD}/damaged"),
@@ -82,6 +98,7 @@ KINDS: Final[tuple[tuple[str, str], ...]] = (
     ("store: OPTIONS", rf"{STORE}/OPTIONS-\d+"),
     ("store: IDENTITY", rf"{STORE}/IDENTITY"),
     ("store: .install", rf"{STORE}\.install"),
+    ("store: .damaged", rf"{STORE}\.damaged"),
     ("arriving snapshot", rf"{DIRECTORY}/snapshots/receive-\d+/.*"),
 )
 PATTERNS: Final = dict(KINDS)
@@ -170,6 +187,44 @@ def compacted(disk: SimulatedDisk, shards: Shards) -> str:
     return f"{log.path}/{CLEAN_NAME}"
 
 
+def being_swapped(disk: SimulatedDisk, shards: Shards) -> str:
+    """Compaction has committed that a segment takes the place of two, and no name is changed yet."""
+    log = _log_of(disk, shards[RESET_TOPIC])
+    old = log.compacting.closed(log.log_end)[:2]
+    made = _Output(disk, log.path, old[0].base_offset)
+    batches = [bytes(batch) for _, batch in log.reader.batches_from(log.log_start)]
+    made.add([one for one in batches if read_header(one).base_offset < old[-1].next_offset])
+    swap = Swap(made.finish(), tuple(one.base_offset for one in old))
+    path = f"{log.path}/{SWAP_NAME}"
+    replace_file(disk, path, seal(SWAP_MAGIC, SWAP_VERSION, msgspec.msgpack.encode(swap)))
+    return path
+
+
+def _new_segment(suffix: str) -> Callable[[SimulatedDisk, Shards], str]:
+    """The same; the damaged file is one of the new segment."""
+
+    def prepared(disk: SimulatedDisk, shards: Shards) -> str:
+        folder = being_swapped(disk, shards).rsplit("/", 1)[0]
+        names = disk.listdir(folder)
+        return f"{folder}/{next(name for name in names if name.endswith(suffix))}"
+
+    return prepared
+
+
+def leased(disk: SimulatedDisk, shards: Shards) -> str:
+    """The replica may have promised to elect nobody but its leader."""
+    path = f"{DIRECTORY}/shards/{shards['rows']}"
+    note_leased(disk, path)
+    return f"{path}/{LEASED_NAME}"
+
+
+def store_marked(disk: SimulatedDisk, shards: Shards) -> str:
+    """The store of a table was found damaged, and its log does not reach back to the beginning."""
+    path = store_path(f"{DIRECTORY}/tables", shards["trimmed"])
+    note_damage(disk, path)
+    return next(one for one in paths_on(disk) if re.fullmatch(PATTERNS["store: .damaged"], one))
+
+
 PREPARED: Final[dict[str, Callable[[SimulatedDisk, Shards], str]]] = {
     "damaged": marked,
     "behind-damage": kept_behind_damage,
@@ -178,6 +233,11 @@ PREPARED: Final[dict[str, Callable[[SimulatedDisk, Shards], str]]] = {
     "audit": audited,
     "voters": with_voters,
     "compacted": compacted,
+    "swap (of segments)": being_swapped,
+    "compacted segment": _new_segment(".log.compacted"),
+    "compacted index": _new_segment(".index.compacted"),
+    "leased": leased,
+    "store: .damaged": store_marked,
 }
 EVERYWHERE: Final = ("voters",)  # what all nodes have then
 

@@ -48,7 +48,10 @@ SERVE_S: Final = 15.0
 DOC: Final = Path(__file__).parents[2] / "docs" / "damage.md"
 BEGIN, END = "<!-- trials -->", "<!-- end of trials -->"
 
-PER_KIND: Final = {"segment": 4, "index": 4, "store: rows (.sst)": 3, "hard-state": 3, "snapshot (log)": 3}
+PER_KIND: Final = {
+    "segment": 4, "index": 4, "store: rows (.sst)": 3, "hard-state": 3, "snapshot (log)": 3,
+    "store: CURRENT": 3, "store: MANIFEST": 3,
+}  # fmt: skip
 
 
 def all_trials(disks: dict[str, dict[int, Copy]], shards: Shards, per_kind: int = 2) -> Iterator[Trial]:

@@ -51,6 +51,21 @@ def test_a_node_may_keep_its_data_elsewhere(tmp_path: Path) -> None:
         load_config(file)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 5_000,
+        "a = " + "9" * 5_000,
+        'cluster_id="a"\nnode_id=0\nnodes=[]\ndir="\\u0000"',
+        "a = '\xff",
+    ],
+)
+def test_bytes_that_are_no_settings_are_refused_by_the_file_s_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / CONFIG_FILE).write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidRequestError, match=f"{CONFIG_FILE}.*(not TOML|no path)"):
+        load_config(tmp_path)
+
+
 def test_settings_of_one_node_go_before_those_of_a_file_that_several_share(tmp_path: Path) -> None:
     file = tmp_path / CONFIG_FILE
     file.write_text('cluster_id="a"\nadvertised_host="x"\nnodes=[{id=0, native="x:1"}]')

@@ -1,10 +1,22 @@
 """Some of the trials of damage, of each kind of file; `make damage` runs all of them."""
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
 import pytest
 
 from tests.node.damage_kinds import HARMS, KINDS, OF_POSITIONS, neighbour
 from tests.node.damage_outcomes import RUNNING, Trial
 from tests.node.damage_trials import merged, run_trials
+
+FORMATS: Final = Path(__file__).parents[2] / "docs" / "formats.md"
+UNTRIED: Final = {
+    "node.out", "node.out.1", "node.log", "node.log.1",  # tests/node/damage_settings.py has the log
+    "shards/<shard id>/", "tables/<shard id>/", "tables/<shard id>.new/", "snapshots/send-<shard id>-<node>/",
+    "*.tmp",  # removed unread
+}  # fmt: skip
 
 
 def some(trials: list[Trial]) -> list[Trial]:
@@ -29,6 +41,27 @@ def test_a_damaged_file_keeps_nobody_from_serving_and_loses_nothing() -> None:
     assert len(outcomes) > 20
     assert not [one for one in outcomes if not one.is_good]
     assert {"refused", "mended", "as before"} <= {one.word for one in outcomes}
+
+
+def _described() -> Iterator[str]:
+    """Paths of the files that docs/formats.md has in the directories of a node and of a replica."""
+    text = FORMATS.read_text()
+    for title, folder in (("A node's directory", "/data/"), ("A replica's directory", "/data/shards/1/")):
+        table = text.partition(f"## {title}\n")[2].partition("|---|---|\n")[2].partition("\n\n")[0]
+        for line in table.splitlines():
+            for name in re.findall(r"`([^`]+)`", line.split(" | ")[0]):
+                if name in UNTRIED:
+                    continue
+                whole = f"<offset>{name}" if name.startswith(".") else name
+                path = (folder + whole).replace("<shard id>/", "1/x").replace("<shard id>", "1")
+                yield re.sub(r"<(first )?offset>", f"{0:020d}", path)
+
+
+def test_each_file_that_the_formats_describe_is_damaged_somewhere() -> None:
+    found = list(_described())
+    assert len(found) > 25
+    patterns = [pattern for _, pattern in KINDS]
+    assert not [one for one in found if not any(re.fullmatch(pattern, one) for pattern in patterns)]
 
 
 def test_rows_of_some_kinds_take_the_places_of_their_old_ones() -> None:

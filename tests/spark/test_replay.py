@@ -17,12 +17,16 @@ from typer.testing import CliRunner
 import antiphon
 from antiphon.cli import replay_commands
 from antiphon.cli.main import app
+from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import InvalidRequestError, VerificationError
+from antiphon.model.requests import AppendBatch
 from antiphon.spark import jobs
 from antiphon.spark.jobs import bulk_load_job, replay_compare, replay_output
 from antiphon.spark.jobs.bulk_load_writer import LoadSpec, write_partition
 from antiphon.spark.jobs.replay_frames import FoldRecord, state_frame
+from antiphon.spark.option_values import parse_servers
 from antiphon.tools.local_cluster import LocalCluster
+from tests.records.test_intake import INSIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,6 +216,35 @@ def test_folds_of_topics_and_of_changes(
     assert {row["key"].decode(): int(row["value"]) for row in frame.collect()} == accounts
     with pytest.raises(InvalidRequestError, match="'last-per-key' or a function"):
         jobs.fold_topic(spark, cluster.native, "events", fold="first-per-key")
+
+
+def test_a_fold_goes_past_what_it_cannot_read(
+    spark: "SparkSession", cluster: LocalCluster, db: antiphon.Client, history: History
+) -> None:
+    topic = db.create_topic("broken", shards=1, config={"record.validation": "shallow"})
+    db.create_topic("broken-letters", shards=1)
+    topic.append("a", key="k1")
+    with Cluster(parse_servers(cluster.native), 20_000) as asked:
+        shard_id = asked.topic("broken", table=False).shards[0].shard_id
+        asked.call(ShardCall(shard_id, AppendBatch(shard_id), [bytes(INSIDE[0][1])]))
+    topic.append("b", key="k2")
+    with pytest.raises(Exception, match=r"broken shard 0, the batch at offset 1.*onCorrupt"):
+        jobs.fold_topic(spark, cluster.native, "broken").collect()
+    frame = jobs.fold_topic(spark, cluster.native, "broken", on_corrupt="skip")
+    assert {bytes(row["key"]): bytes(row["value"]) for row in frame.collect()} == {b"k1": b"a", b"k2": b"b"}
+    letters = antiphon.dead_letters("broken-letters")
+    frame = jobs.fold_topic(spark, cluster.native, "broken", fold=longest, on_corrupt=letters)
+    assert {bytes(row["key"]) for row in frame.collect()} == {b"k1", b"k2"}
+    found = list(db.topic("broken-letters").read())
+    assert {dict(letter.headers)["antiphon.offset"] for letter in found} == {b"1"}
+    with pytest.raises(InvalidRequestError, match="past is a table"):
+        jobs.fold_topic(spark, cluster.native, "past", on_corrupt="skip")
+    with pytest.raises(InvalidRequestError, match="cannot go to broken itself"):
+        jobs.fold_topic(spark, cluster.native, "broken", on_corrupt=antiphon.dead_letters("broken"))
+    done = CliRunner().invoke(
+        app, ["replay", "past", "--to-table", "x", "--on-corrupt", "skip", "--servers", cluster.native]
+    )
+    assert (done.exit_code, "past is a table" in done.output) == (2, True)
 
 
 def test_a_table_is_compared_with_its_log(

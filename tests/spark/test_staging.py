@@ -25,6 +25,7 @@ from antiphon.errors import (
     UnknownTopicError,
 )
 from antiphon.model.metadata import Kind
+from antiphon.model.rows import Row, Version
 from antiphon.records.batch import validate_batch
 from antiphon.records.decode import decode_records
 from antiphon.spark.job import Job
@@ -41,11 +42,13 @@ from antiphon.spark.staging.blobs import (
     ensure_internal,
     read_blobs,
 )
-from antiphon.spark.staging.epochs import Epoch, Epochs, Stored
+from antiphon.spark.staging.epochs import Epoch, Epochs, Opened, Part, Stored, opened_of, stored_of
 from antiphon.spark.staging.housekeeper import Housekeeper
 from antiphon.spark.write.options import WriteOptions, parse_write
 from antiphon.spark.write.task import Task, TaskResult, commit_results, write_rows
 from tests.spark.native_server import MemoryShard, NativeServer
+
+VERSION = Version(1, 0, 0, 0)
 
 
 def options_for(server: NativeServer, **more: str) -> WriteOptions:
@@ -118,10 +121,35 @@ def test_what_is_no_blob_is_refused() -> None:
         build_batch([(msgspec.msgpack.encode(BlobHead(b"", 0, ((0, 9),))), b"value", (), 0)]),
         build_batch([(msgspec.msgpack.encode(BlobHead(b"", 0, ((0, 5),))), b"value", (), 0)] * 2),
         build_batch([(None, None, (), 0)]),
+        build_batch([(msgspec.msgpack.encode(BlobHead(b"", 0, ((0, -4), (1, 9)))), b"value", (), 0)]),
+        build_batch([(b"\xa3\xff\xff\xff", b"value", (), 0)]),  # a text that is not UTF-8
     ]
     for batch in wrong:
         with pytest.raises(CorruptBatchError):
             decode_blob(memoryview(batch))
+
+
+def test_a_row_of_epochs_that_says_what_cannot_be_is_refused() -> None:
+    """Whoever looks after the cluster's epochs passes such rows over; any other error would end its look at all of them."""
+    part = Part(0, b"a" * 16, 3, 7, ((10, 200),))
+    epoch = Epoch("ü", 4, "t", b"t" * 16, False, b"", 3, 1000, 0, {7: 10}, (part,))
+    good = msgspec.msgpack.encode(epoch)
+    assert stored_of(Row(b"head/k", good, VERSION)).epoch == epoch
+    for wrong in (
+        good.replace("ü".encode(), b"\xff\xff"),
+        msgspec.msgpack.encode(
+            msgspec.structs.replace(epoch, parts=(part, msgspec.structs.replace(part, blobs=((10, -1),))))
+        ),
+        msgspec.msgpack.encode(msgspec.structs.replace(epoch, oldest={7: -1})),
+        msgspec.msgpack.encode(msgspec.structs.replace(epoch, spilled=(7, -3, 8))),
+    ):
+        with pytest.raises(CorruptBatchError, match="no epoch"):
+            stored_of(Row(b"head/k", wrong, VERSION))
+    for wrong in (b"\xff", msgspec.msgpack.encode(Opened(1, 2, {7: -1}))):
+        with pytest.raises(CorruptBatchError, match="no open epoch"):
+            opened_of(Row(b"open/k", wrong, VERSION))
+    with pytest.raises(CorruptBatchError, match="cannot be read"):
+        staging_commit.decode_blobs(memoryview(msgspec.msgpack.encode(((1, 0),))))
 
 
 def test_an_epoch_is_staged_and_then_there(server: NativeServer) -> None:

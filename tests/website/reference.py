@@ -40,6 +40,7 @@ PYTHON_PAGES: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
             "antiphon.connect", "antiphon.local", "antiphon.Client", "antiphon.Topic", "antiphon.Table",
             "antiphon.LogBackedStore", "antiphon.Applied", "antiphon.Changes", "antiphon.Change", "antiphon.ChangeKind",
             "antiphon.Record", "antiphon.Row", "antiphon.Version", "antiphon.Position", "antiphon.UnreadableBatch",
+            "antiphon.dead_letters",
             "antiphon.Codec", "antiphon.JsonCodec", "antiphon.MsgpackCodec", "antiphon.TextCodec", "antiphon.show",
         ),
     ),

@@ -14,7 +14,7 @@ from xxhash import xxh3_128
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import TIMESTAMP_MS_MAX, BatchHeader, Buffer, iter_batches
-from antiphon.records.decode import raw_records
+from antiphon.records.decode import BadBatch, raw_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,10 +48,15 @@ class RecordDigest:
 
     # -- from a log ---------------------------------------------------------------------------------------------
 
-    def add_batches(self, batches: Iterable[Buffer], start: int, end: int) -> int:
+    def add_batches(
+        self, batches: Iterable[Buffer], start: int, end: int, passed: dict[int, BadBatch] | None = None
+    ) -> int:
         """Add the records of whole batches with start <= offset < end.
 
-        Returns how many of these offsets are control batches'. Raises CorruptBatchError.
+        Returns how many of these offsets are control batches', or of batches that are passed over: those whose first offset
+        is in `passed`, and those that cannot be read, which are entered there.
+
+        Raises CorruptBatchError where a batch cannot be read and there is no `passed`.
         """
         controls = 0
         for buffer in batches:
@@ -60,7 +65,10 @@ class RecordDigest:
                 if header.is_control:
                     controls += max(0, last - first)
                 elif first < last:
-                    records = raw_records(batch)
+                    records = _records(header, batch, passed)
+                    if records is None:
+                        controls += last - first
+                        continue
                     if first > header.base_offset or last < header.next_offset:
                         records = [record for record in records if start <= record.offset < end]
                     self._add_records(header, records)
@@ -123,10 +131,25 @@ class RecordDigest:
         self._pieces(name, lengths, memoryview(data)[bounds[0] : bounds[-1]])
 
 
-def digest_of_batches(batches: Iterable[Buffer], start: int, end: int) -> tuple[str, int, int]:
-    """(digest, records, offsets of control batches) of a range of a log."""
+def _records(header: BatchHeader, batch: Buffer, passed: dict[int, BadBatch] | None) -> list[Any] | None:
+    """The records of a batch; None: it is passed over."""
+    if passed is None:
+        return raw_records(batch)
+    if header.base_offset in passed:
+        return None
+    try:
+        return raw_records(batch)
+    except CorruptBatchError as error:
+        passed[header.base_offset] = BadBatch(header.base_offset, header.next_offset, bytes(batch), error)
+        return None
+
+
+def digest_of_batches(
+    batches: Iterable[Buffer], start: int, end: int, passed: dict[int, BadBatch] | None = None
+) -> tuple[str, int, int]:
+    """(digest, records, other offsets) of a range of a log; see `RecordDigest.add_batches`."""
     made = RecordDigest()
-    controls = made.add_batches(batches, start, end)
+    controls = made.add_batches(batches, start, end, passed)
     return made.hexdigest(), made.rows, controls
 
 

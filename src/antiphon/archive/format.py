@@ -36,7 +36,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
         start: first offset.
         end: offset after the last one.
         rows: records in the file; the other offsets are those of control batches.
-        controls: offsets that control batches take up; rows + controls = end - start.
+        controls: offsets that control batches take up, and batches that could not be read; rows + controls = end - start.
         uri: where the file is, with the scheme of an fsspec file system.
         size_bytes: of the file.
         checksum: of the file's bytes, XXH3 with 128 bits in hexadecimal digits.
@@ -45,6 +45,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
         archived_ms: when it was written, ms since 1970.
         footer_bytes, footer_checksum: of the end of the file, which says where everything is: pages have checksums of their
             own, this has not.
+        unreadable: batches that could not be read and begin here; they were passed over by choice (`on_corrupt`).
     """
 
     format: int
@@ -64,6 +65,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     archived_ms: int
     footer_bytes: int = 0
     footer_checksum: str = ""
+    unreadable: int = 0
 
     @property
     def key(self) -> bytes:

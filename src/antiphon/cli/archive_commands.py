@@ -9,10 +9,12 @@ import typer
 from typer.core import TyperGroup
 
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.times import duration_ms
 from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.records.unreadable import FAIL
 
 if TYPE_CHECKING:
     from antiphon.archive.format import ArchivedFile
@@ -77,6 +79,8 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
+    on_corrupt: OnCorruptOption = FAIL,
+    dead_letters: DeadLettersOption = None,
     storage: StorageOption = None,
     master: Master = None,
     servers: ServersOption = None,
@@ -90,6 +94,7 @@ def run(
     from antiphon.archive.job.plan import Limits
     from antiphon.archive.job.run import ArchiveRun, addresses, with_spark
 
+    choice = corrupt_choice(on_corrupt, dead_letters, topic)
     limits = Limits(
         None if older_than is None else duration_ms(older_than, "--older-than"), keep_bytes, _up_to(up_to)
     )
@@ -104,8 +109,8 @@ def run(
         report = job.run(lambda _: [], trim=trim)
     else:
         with spark_job("antiphon archive", master) as spark:
-            report = job.run(lambda tasks: with_spark(spark, tasks), trim=trim)
-    _print_report(report, as_json=as_json)
+            report = job.run(lambda tasks: with_spark(spark, tasks), trim=trim, on_corrupt=choice)
+    _print_report(report, dead_letters, as_json=as_json)
 
 
 def _print_plan(job: "ArchiveRun", *, as_json: bool) -> None:
@@ -116,7 +121,7 @@ def _print_plan(job: "ArchiveRun", *, as_json: bool) -> None:
     print_table(("SHARD", "LOG START", "FROM", "TO", "END", "FILES"), rows, as_json=as_json)
 
 
-def _print_report(report: "ArchiveReport", *, as_json: bool) -> None:
+def _print_report(report: "ArchiveReport", letters: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dict())
     else:
@@ -141,6 +146,12 @@ def _print_report(report: "ArchiveReport", *, as_json: bool) -> None:
         if one.lost:
             typer.echo(
                 f"antiphon: {one.lost} offsets of shard {one.shard} were removed by retention before they were archived",
+                err=True,
+            )
+        if one.unreadable:
+            what = "left out" if letters is None else f"appended to {letters}"
+            typer.echo(
+                f"antiphon: {one.unreadable} batches of shard {one.shard} could not be read; they were {what}",
                 err=True,
             )
     for uri in report.orphans:

@@ -10,6 +10,7 @@ import typer
 
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.merged_reads import Pieces, merged
 from antiphon.cli.output import fail, reports_errors, usage
 from antiphon.cli.record_lines import RecordLines
@@ -17,7 +18,7 @@ from antiphon.cli.times import SinceOption, since_ms
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.client.log_reader import EARLIEST, ISOLATIONS, LATEST
 from antiphon.records.decode import Record
-from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP
+from antiphon.records.unreadable import FAIL, letter_shard
 
 WAIT_S = 30.0
 Records = Generator[tuple[int, Record], None, None]
@@ -67,12 +68,6 @@ PrettyOption = Annotated[
         show_default=False,
     ),
 ]
-OnCorruptOption = Annotated[
-    str, typer.Option("--on-corrupt", help="A batch that cannot be read: fail, skip or deadletter.")
-]
-DeadLettersOption = Annotated[
-    str | None, typer.Option("--dead-letters", help="Topic that deadletter appends such batches to.")
-]
 
 
 def mount(app: typer.Typer) -> None:
@@ -102,14 +97,15 @@ def consume(
     as_json: JsonOption = False,
 ) -> None:
     """Print records, one a line."""
-    _check(start, since, isolation, on_corrupt, dead_letters)
+    _check(start, since, isolation)
+    choice = corrupt_choice(on_corrupt, dead_letters, topic)
     span = _Span(start, None if since is None else since_ms(since), end, follow, isolation, timeout)
     wanted = _wanted(key, key_prefix)
     with antiphon.connect(server_addresses(servers, directory)) as db:
         log = db.topic(topic, any_kind=True)
         shards = list(range(log.shards)) if shard is None else [shard]
         passed_over = _PassedOver(None if dead_letters is None else db.topic(dead_letters))
-        source = _Source(db, log, span, FAIL if on_corrupt == FAIL else passed_over.add)
+        source = _Source(db, log, span, FAIL if choice == FAIL else passed_over.add)
         lines = RecordLines(
             topic,
             keys=keys,
@@ -122,14 +118,8 @@ def consume(
                 lines.write(*found)
 
 
-def _check(
-    start: int | None, since: str | None, isolation: str, on_corrupt: str, dead_letters: str | None
-) -> None:
+def _check(start: int | None, since: str | None, isolation: str) -> None:
     """Refuse words that do not go together."""
-    if on_corrupt not in {FAIL, SKIP, DEAD_LETTER}:
-        usage(f"--on-corrupt is {FAIL}, {SKIP} or {DEAD_LETTER}, not {on_corrupt!r}")
-    if (on_corrupt == DEAD_LETTER) != (dead_letters is not None):
-        usage(f"--on-corrupt {DEAD_LETTER} and --dead-letters TOPIC go together")
     if isolation not in {"", *ISOLATIONS}:
         usage(f"--isolation is {', '.join(ISOLATIONS)}, not {isolation!r}")
     if start is not None and since is not None:
@@ -266,7 +256,8 @@ class _PassedOver:
         waiting, self._waiting = self._waiting, []
         for batch in waiting:
             if self._dead_letters is not None:
-                self._dead_letters.append(batch.data, headers=batch.headers)
+                shard = letter_shard(batch, self._dead_letters.shards)
+                self._dead_letters.append(batch.data, headers=batch.headers, shard=shard)
             typer.echo(
                 f"antiphon: {batch.topic} shard {batch.shard}, offsets {batch.start} to {batch.end}: {batch.reason}; "
                 + ("skipped" if self._dead_letters is None else "appended to the dead letters"),

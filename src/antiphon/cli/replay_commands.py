@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.lake_options import FLAGS, takes_lake_targets
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
 from antiphon.cli.spark_support import Master, spark_job
@@ -16,6 +17,7 @@ from antiphon.cli.topic_commands import parse_config
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.kinds import KINDS
+from antiphon.records.unreadable import FAIL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +89,8 @@ def replay(
     replicas: Annotated[int | None, typer.Option(help="Of the new table. [as the source]", min=1)] = None,
     config: Annotated[list[str] | None, typer.Option("--config", help="k=v for the new table.")] = None,
     rate: RateOption = None,
+    on_corrupt: OnCorruptOption = FAIL,
+    dead_letters: DeadLettersOption = None,
     master: Master = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
@@ -98,10 +102,13 @@ def replay(
     compared with what was written.
     """
     _check_replay(name, compare=compare, fold=fold, by=by, targets=len(to_lakes) + (to_table is not None))
+    choice = corrupt_choice(on_corrupt, dead_letters, name)
     function = None if fold in {None, LAST_PER_KEY} else load_fold(str(fold))
     found = server_addresses(servers, directory)
     with progress(f"looking at {name}"):
         time_ms, is_table = _check_there(found, name, as_of_offset, as_of_time)
+    if is_table and choice != FAIL:
+        usage(f"--on-corrupt is for topics; {name} is a table, whose batches are the nodes' own")
     if compare:
         _compare(found, name, master, as_json=as_json)
         return
@@ -123,7 +130,8 @@ def replay(
         if fold is None and is_table:
             done = jobs.replay_table(spark, found, name, **options)
         else:
-            done = jobs.fold_topic(spark, found, name, fold=function or LAST_PER_KEY, by=by, **options)
+            options |= {"fold": function or LAST_PER_KEY, "by": by, "on_corrupt": choice}
+            done = jobs.fold_topic(spark, found, name, **options)
     _print_replayed(done, as_json=as_json)
 
 

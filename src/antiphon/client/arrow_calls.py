@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes
 from antiphon.client.log_reader import EARLIEST
+from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.table_core import TableCore
 from antiphon.client.table_scan import SCAN_ROWS
 from antiphon.client.topic_reads import Span, TopicReads
 from antiphon.client.topic_writer import BYTES_PER_BATCH, now_ms
 from antiphon.errors import InvalidRequestError, WrongKindError
 from antiphon.model.body import reply_as
-from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.metadata import Kind
 from antiphon.model.requests import AppendBatch, Appended, Put, TableScan
+from antiphon.records.unreadable import FAIL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -72,14 +74,15 @@ class TopicArrow(TopicReads):
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> "AsyncGenerator[pa.RecordBatch, None]":
         """Records as record batches, in the order of their offsets: of one shard, or of all, one shard after the other.
 
         Columns: key and value (binary), shard (int32), offset (int64), timestamp (microseconds, UTC), and with `headers`
         headers (list of struct of key and value). What is fetched ahead is one request, so memory is bounded by about 2 MiB
-        and what a compressed batch unpacks to. See `read` for the arguments; offsets belong to a shard, so `start` and
-        `end` need one.
+        and what a compressed batch unpacks to. See `read` for the arguments and `on_corrupt`; offsets belong to a shard, so
+        `start` and `end` need one.
 
         Raises what `read` raises, and InvalidRequestError without the libraries of `antiphon[arrow]`.
         """
@@ -87,11 +90,8 @@ class TopicArrow(TopicReads):
         if shard is None and (start != EARLIEST or end is not None):
             raise InvalidRequestError("start and end need shard: offsets belong to a shard")
         for one in range(len(meta.shards)) if shard is None else (shard,):
-
-            def of_shard(meta: TopicMeta, shard: int = one) -> Any:
-                return library.ArrowPieces(meta, shard, headers=headers)
-
-            found = self._pieces(of_shard, Span(one, start, end, isolation), timeout_s)
+            of_shard = partial(library.ArrowPieces, headers=headers)
+            found = self._pieces(of_shard, Span(one, start, end, isolation), on_corrupt, timeout_s)
             async with aclosing(found):
                 async for batch in found:
                     yield batch
@@ -104,12 +104,19 @@ class TopicArrow(TopicReads):
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> "pa.Table":
         """All of `to_arrow_batches` as one Table, in memory."""
         schema = pieces().RECORDS_WITH_HEADERS if headers else pieces().RECORDS
         found = self.to_arrow_batches(
-            shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+            shard,
+            start,
+            end,
+            headers=headers,
+            isolation=isolation,
+            on_corrupt=on_corrupt,
+            timeout_s=timeout_s,
         )
         return pieces().table_of([batch async for batch in found], schema)
 
@@ -121,11 +128,19 @@ class TopicArrow(TopicReads):
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
         read = partial(
-            self.to_arrow, shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+            self.to_arrow,
+            shard,
+            start,
+            end,
+            headers=headers,
+            isolation=isolation,
+            on_corrupt=on_corrupt,
+            timeout_s=timeout_s,
         )
         return await _frame("pandas", read)
 
@@ -137,11 +152,19 @@ class TopicArrow(TopicReads):
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
         read = partial(
-            self.to_arrow, shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+            self.to_arrow,
+            shard,
+            start,
+            end,
+            headers=headers,
+            isolation=isolation,
+            on_corrupt=on_corrupt,
+            timeout_s=timeout_s,
         )
         return await _frame("polars", read)
 

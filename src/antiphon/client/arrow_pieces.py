@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from antiphon.client.on_unreadable import PassOver
 from antiphon.errors import CorruptBatchError, InvalidRequestError
-from antiphon.model.metadata import TopicMeta
 from antiphon.model.rows import Row
 from antiphon.records.arrow import array_of, binaries, decode, int64_view, version_columns
 from antiphon.records.arrow_encode import BatchEncoder, shards_by_key
-from antiphon.records.unreadable import plain_limit
+from antiphon.records.batch import Buffer
+from antiphon.records.decode import BadBatch
+from antiphon.records.unreadable import each_batch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,25 +46,43 @@ OFFSET_MAX: Final = 2**63 - 1
 
 
 class ArrowPieces:
-    """What is read of one shard, as record batches. A batch of the log that cannot be read ends the read."""
+    """What is read of one shard, as record batches."""
 
-    def __init__(self, topic: TopicMeta, shard: int, *, headers: bool) -> None:
-        self._topic = topic.name
-        self._shard = shard
+    def __init__(self, passing: PassOver, *, headers: bool) -> None:
+        self._passing = passing
+        self._shard = passing.shard
         self._schema = RECORDS_WITH_HEADERS if headers else RECORDS
-        self._limit_bytes = plain_limit(topic.config)
 
     async def decode(self, chunk: memoryview) -> "AsyncGenerator[pa.RecordBatch, None]":
-        """The records of a chunk. Raises CorruptBatchError."""
+        """The records of a chunk at once, or batch by batch where one of them cannot be read.
+
+        Raises CorruptBatchError with topic, shard and offset.
+        """
         try:
-            found = decode(
-                [chunk], start=0, end=OFFSET_MAX, columns=self._schema.names, limit_bytes=self._limit_bytes
-            )
+            whole = self._rows(chunk)
+        except CorruptBatchError:
+            pass
+        else:
+            yield whole
+            return
+        try:
+            for found in each_batch(chunk, self._rows):
+                if isinstance(found, BadBatch):
+                    await self._passing.deal(found)
+                else:
+                    yield found
         except CorruptBatchError as error:
-            message = f"{self._topic} shard {self._shard}: {error.message}"
-            details = {**error.details, "topic": self._topic, "shard": self._shard}
+            if "topic" in error.details:
+                raise
+            message = f"{self._passing.topic} shard {self._shard}: {error.message}"
+            details = {**error.details, "topic": self._passing.topic, "shard": self._shard}
             raise type(error)(message, **details) from error
-        yield self._batch(found.columns, found.rows)
+
+    def _rows(self, batches: Buffer) -> "pa.RecordBatch":
+        limit_bytes = self._passing.limit_bytes
+        names = self._schema.names
+        found = decode([batches], start=0, end=OFFSET_MAX, columns=names, limit_bytes=limit_bytes)
+        return self._batch(found.columns, found.rows)
 
     def within(self, batch: "pa.RecordBatch", start: int, end: int | None) -> "pa.RecordBatch | None":
         """Those with start <= offset < end; None without any."""

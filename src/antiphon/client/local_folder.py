@@ -12,7 +12,13 @@ from typing import Final
 
 import msgspec
 
-from antiphon.errors import AntiphonError, ForeignDirectoryError, InvalidRequestError, NewerFormatError
+from antiphon.errors import (
+    UNDECODABLE,
+    AntiphonError,
+    ForeignDirectoryError,
+    InvalidRequestError,
+    NewerFormatError,
+)
 
 DEFAULT_DIR: Final = Path("antiphon-data")
 """Where `antiphon up` makes a cluster, and where clients and commands look for one: in the working directory."""
@@ -96,7 +102,7 @@ def load_cluster(directory: Path) -> LocalClusterFile | None:
                 f"{path} has format {format_}, this version reads up to {FORMAT}: use the newer antiphon that wrote it"
             )
         cluster = msgspec.json.decode(raw, type=LocalClusterFile)
-    except (msgspec.DecodeError, json.JSONDecodeError, AttributeError) as error:
+    except (*UNDECODABLE, AttributeError) as error:
         raise ForeignDirectoryError(
             f"{path} is not a cluster description ({error}); use another --dir"
         ) from None

@@ -1,10 +1,10 @@
 """A state machine on a shard of a topic, for programs that block: see `antiphon.client.log_backed_store_aio`."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from antiphon.client.closing import Closes
-from antiphon.client.log_backed_store_aio import Applied, AsyncLogBackedStore
+from antiphon.client.log_backed_store_aio import Applied, AsyncLogBackedStore, Reads
 
 if TYPE_CHECKING:
     from antiphon.client.sync import Client
@@ -32,6 +32,7 @@ class LogBackedStore(Closes, Generic[StateT]):
         shard: int = 0,
         start_offset: int = 0,
         timeout_s: float = 30.0,
+        **reads: Unpack[Reads],
     ) -> None:
         """Returns when the log is read to its end. `apply` and `validate` are called in the client's own thread, and must
         not use the client. See `AsyncLogBackedStore` for the arguments and errors.
@@ -47,6 +48,7 @@ class LogBackedStore(Closes, Generic[StateT]):
                 shard=shard,
                 start_offset=start_offset,
                 timeout_s=timeout_s,
+                **reads,
             )
             await store.start()
             return store

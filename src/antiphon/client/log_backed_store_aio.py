@@ -19,11 +19,12 @@ without ever having to undo.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 from antiphon import system
 from antiphon.client.closing import StartsAndCloses
 from antiphon.client.connection import ClientClosedError
+from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.topic import AsyncTopic, Message
 from antiphon.errors import (
     AntiphonError,
@@ -36,6 +37,7 @@ from antiphon.errors import (
 )
 from antiphon.invariants import invariant
 from antiphon.records.decode import Record
+from antiphon.records.unreadable import FAIL
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
@@ -55,6 +57,16 @@ class Applied(NamedTuple, Generic[StateT]):
 
     offset: int
     state: StateT
+
+
+class Reads(TypedDict, total=False):
+    """How a store reads its log."""
+
+    on_corrupt: OnCorrupt
+
+
+def _on_corrupt(*, on_corrupt: OnCorrupt = FAIL) -> OnCorrupt:
+    return on_corrupt
 
 
 class _Call(Generic[StateT]):
@@ -136,6 +148,7 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
         shard: int = 0,
         start_offset: int = 0,
         timeout_s: float = 30.0,
+        **reads: Unpack[Reads],
     ) -> None:
         """A store on one shard of a topic whose records are all kept (`retention.ms=-1`, the default).
 
@@ -150,10 +163,14 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
             shard: index of the shard.
             start_offset: where to begin to read; with `initial` the way to start from a state that was kept elsewhere.
             timeout_s: how long calls may take when they do not say otherwise.
+            reads: `on_corrupt`, as for `AsyncTopic.read`: what becomes of a batch that cannot be read. By default the store
+                fails there. The operations of one that is passed over are not applied, so all stores on a shard must choose
+                alike. A store that reads from there again tells of the batch again.
         """
         if start_offset < 0:
             raise InvalidRequestError(f"start_offset is an offset, not {start_offset}")
         self._topic: AsyncTopic = client.topic(topic)
+        self._on_corrupt = _on_corrupt(**reads)
         self._shard = shard
         self._apply = apply
         self._validate = validate
@@ -442,7 +459,7 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
         if self._end <= self._upcoming:
             return False
         async for records in self._topic.read_chunks(
-            self._shard, self._upcoming, self._end, timeout_s=self._timeout_s
+            self._shard, self._upcoming, self._end, on_corrupt=self._on_corrupt, timeout_s=self._timeout_s
         ):
             self._take_in(records, batch)
         self._upcoming = self._end  # what has no records there is a leader's term start

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.client.log_reader import EARLIEST
 from antiphon.client.loop_thread import LoopThread, Stream
+from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.table import AsyncTable, Key
 from antiphon.client.topic import AsyncTopic
+from antiphon.records.unreadable import FAIL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -34,11 +36,18 @@ class TopicArrowCalls:
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> "Stream[pa.RecordBatch]":
         """Records as record batches. See `AsyncTopic.to_arrow_batches`."""
         batches = self._topic.to_arrow_batches(
-            shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+            shard,
+            start,
+            end,
+            headers=headers,
+            isolation=isolation,
+            on_corrupt=on_corrupt,
+            timeout_s=timeout_s,
         )
         return self._thread.iterate(_one_by_one(batches))
 
@@ -50,11 +59,20 @@ class TopicArrowCalls:
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> "pa.Table":
         """All of `to_arrow_batches` as one Table, in memory."""
         return self._thread.call(
-            self._topic.to_arrow(shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s)
+            self._topic.to_arrow(
+                shard,
+                start,
+                end,
+                headers=headers,
+                isolation=isolation,
+                on_corrupt=on_corrupt,
+                timeout_s=timeout_s,
+            )
         )
 
     def to_pandas(
@@ -65,12 +83,19 @@ class TopicArrowCalls:
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
         return self._thread.call(
             self._topic.to_pandas(
-                shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+                shard,
+                start,
+                end,
+                headers=headers,
+                isolation=isolation,
+                on_corrupt=on_corrupt,
+                timeout_s=timeout_s,
             )
         )
 
@@ -82,12 +107,19 @@ class TopicArrowCalls:
         *,
         headers: bool = False,
         isolation: str = "",
+        on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
         return self._thread.call(
             self._topic.to_polars(
-                shard, start, end, headers=headers, isolation=isolation, timeout_s=timeout_s
+                shard,
+                start,
+                end,
+                headers=headers,
+                isolation=isolation,
+                on_corrupt=on_corrupt,
+                timeout_s=timeout_s,
             )
         )
 

@@ -149,7 +149,8 @@ class Topic(TopicArrowCalls, Generic[ValueT]):
         With `follow` it waits for more until it is left, closed (also from another thread) or interrupted. It is a context
         manager too: `with topic.read(follow=True) as records`.
 
-        A function for `on_corrupt` is called in the client's own thread, and must not call the client.
+        A function for `on_corrupt` is called in the client's own thread, and must not call the client;
+        `antiphon.dead_letters(topic)` needs none.
         """
         chunks = self._topic.read_chunks(
             shard, start, end, isolation=isolation, follow=follow, on_corrupt=on_corrupt, timeout_s=timeout_s

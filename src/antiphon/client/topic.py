@@ -77,7 +77,6 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         self.values = values
         self._writers = writers
         self._next_shard = 0
-        self.unreadable_batches = 0
 
     def _writer(self, meta: TopicMeta, index: int) -> TopicWriter:
         shard_id = self._shard_id(meta, index)
@@ -291,9 +290,10 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         `antiphon[archive]`, and access to the files (fsspec's options: ANTIPHON_ARCHIVE_OPTIONS, a JSON object).
 
         A batch that cannot be read (`on_corrupt`): `fail` raises CorruptBatchError that names topic, shard and offset;
-        `skip` goes on behind the batch; a function is called with the batch (`antiphon.UnreadableBatch`), awaited if it
-        returns something to await, and then the read goes on: what it raises ends the read before the batch. A read calls
-        it once a batch. `unreadable_batches` counts those that were passed over.
+        `skip` goes on behind the batch; `antiphon.dead_letters("bad")` appends it to the topic `bad` first; a function is
+        called with the batch (`antiphon.UnreadableBatch`), awaited if it returns something to await, and then the read goes
+        on: what it raises ends the read before the batch. A read calls it once a batch. `unreadable_batches` counts those
+        that were passed over.
 
         Raises OffsetOutOfRangeError when `start` is neither in the log nor in the archive (any more), ArchiveError for a
         file that is missing or damaged, UnknownTopicError, UnknownShardError.
@@ -318,11 +318,8 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Sequence[Record[ValueT]], None]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
-
-        def pieces(meta: TopicMeta) -> RecordPieces:
-            return RecordPieces(meta, shard, on_corrupt, self._passed_over)
-
-        chunks = self._pieces(pieces, Span(shard, start, end, isolation, follow), timeout_s)
+        span = Span(shard, start, end, isolation, follow)
+        chunks = self._pieces(RecordPieces, span, on_corrupt, timeout_s)
         values = self.values
         async with aclosing(chunks):
             async for records in chunks:
@@ -335,9 +332,6 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
                     yield found
                 if bad is not None:
                     raise bad
-
-    def _passed_over(self) -> None:
-        self.unreadable_batches += 1
 
 
 def _check_expected(expected_offset: int, shard: int | None) -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 from antiphon.archive.reading import Pieces, archived_start, read_through
 from antiphon.client.handles import Handle
 from antiphon.client.log_reader import EARLIEST, LATEST, committed_end, fetch, list_offset, read_batches
+from antiphon.client.on_unreadable import OnCorrupt, PassOver
 from antiphon.errors import OffsetOutOfRangeError
-from antiphon.model.metadata import TopicMeta
 
 P = TypeVar("P")
 
@@ -25,13 +25,20 @@ class Span(NamedTuple):
 
 
 class TopicReads(Handle):
-    """A topic, as readers see it."""
+    """A topic, as readers see it. `unreadable_batches` counts those that reads have passed over (`on_corrupt`)."""
+
+    unreadable_batches = 0
 
     async def _pieces(
-        self, pieces: Callable[[TopicMeta], Pieces[P]], span: Span, timeout_s: float | None
+        self,
+        pieces: Callable[[PassOver], Pieces[P]],
+        span: Span,
+        on_corrupt: OnCorrupt,
+        timeout_s: float | None,
     ) -> AsyncGenerator[P, None]:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         meta = await self._resolved()
+        passing = PassOver(self._cluster, meta, span.shard, on_corrupt, self._passed_over, timeout_s)
         shard, end, isolation = span.shard, span.end, span.isolation
         shard_id = self._shard_id(meta, shard)
         start = await self._start_of(shard_id, span.start)
@@ -41,11 +48,14 @@ class TopicReads(Handle):
             start = await archived_start(self._cluster, meta, shard, start, timeout_s)
         log = partial(read_batches, self._cluster, shard_id, isolation=isolation, timeout_s=timeout_s)
         found = read_through(
-            self._cluster, log, meta, shard, start, end, pieces=pieces(meta), timeout_s=timeout_s
+            self._cluster, log, meta, shard, start, end, pieces=pieces(passing), timeout_s=timeout_s
         )
         async with aclosing(found):
             async for piece in found:
                 yield piece
+
+    def _passed_over(self) -> None:
+        self.unreadable_batches += 1
 
     async def _end_of(self, shard_id: int, isolation: str, start: int, timeout_s: float) -> int:
         if isolation != "uncommitted":

@@ -7,13 +7,14 @@ which the sink writes them once.
 """
 
 import hashlib
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.errors import InvalidRequestError, TargetConflictError
+import msgspec
+
+from antiphon.errors import UNDECODABLE, InvalidRequestError, TargetConflictError
 from antiphon.lake.records import OFFSET, PARTITION
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.staged import DataFile
@@ -38,12 +39,23 @@ class Plan:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
+class _Stored(msgspec.Struct):
+    """A plan as it is written: nothing of it may be missing."""
+
+    id: str
+    files: tuple[DataFile, ...]
+    bad_files: tuple[DataFile, ...]
+    marks: dict[str, MarkStep]
+    bad: int
+    merge: bool
+
+
 class Plans:
     """The plan of one mirror: there is at most one."""
 
     def __init__(self, target: Target, source: str) -> None:
         self._target = target
-        self._name = f"plans/{hashlib.sha256(source.encode()).hexdigest()[:16]}.json"
+        self.name = f"plans/{hashlib.sha256(source.encode()).hexdigest()[:16]}.json"
 
     @property
     def _meta(self) -> Folder:
@@ -56,40 +68,32 @@ class Plans:
 
     def open(self) -> Plan | None:
         """The plan that was not completed."""
-        data = self._meta.read(self._name)
+        data = self._meta.read(self.name)
         if data is None:
             return None
         try:
-            found: dict[str, Any] = json.loads(data)
-            return Plan(
-                tuple(DataFile.from_json(one) for one in found["files"]),
-                tuple(DataFile.from_json(one) for one in found["bad_files"]),
-                {name: MarkStep(*step) for name, step in found["marks"].items()},
-                found["bad"],
-                found["merge"],
-                found["id"],
+            found = msgspec.json.decode(data, type=_Stored)
+        except UNDECODABLE as error:
+            raise InvalidRequestError(f"{self._meta.url_of(self.name)} is damaged: {error}") from error
+        if elsewhere := [
+            file.name for file in found.bad_files if "/" in file.name
+        ]:  # they are removed in the end
+            raise InvalidRequestError(
+                f"{self._meta.url_of(self.name)} is damaged: {elsewhere[0]!r} is no file of bad records"
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidRequestError(f"{self._meta.url_of(self._name)} is damaged: {error}") from error
+        return Plan(found.files, found.bad_files, found.marks, found.bad, found.merge, found.id)
 
     def write(self, plan: Plan) -> None:
         """Raises TargetConflictError where there is a plan."""
-        body = {
-            "id": plan.id,
-            "files": [file.to_json() for file in plan.files],
-            "bad_files": [file.to_json() for file in plan.bad_files],
-            "marks": plan.marks,
-            "bad": plan.bad,
-            "merge": plan.merge,
-        }
-        if not self._meta.create(self._name, json.dumps(body).encode()):
+        stored = _Stored(plan.id, plan.files, plan.bad_files, plan.marks, plan.bad, plan.merge)
+        if not self._meta.create(self.name, msgspec.json.encode(stored)):
             raise TargetConflictError(
-                f"{self._meta.url_of(self._name)}: another mirror of the same source is at work on this table"
+                f"{self._meta.url_of(self.name)}: another mirror of the same source is at work on this table"
             )
 
     def remove(self, plan: Plan) -> None:
         """It is done."""
-        self._meta.delete(self._name)
+        self._meta.delete(self.name)
         for file in plan.bad_files:
             self.bad_folder.delete(file.name)
 

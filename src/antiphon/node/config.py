@@ -17,7 +17,7 @@ from msgspec import Meta
 from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.checkpoints import CheckpointRule
 from antiphon.coordination.profiles import PROFILES
-from antiphon.errors import InvalidRequestError, NewerFormatError
+from antiphon.errors import UNDECODABLE, InvalidRequestError, NewerFormatError
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
 from antiphon.records.intake import VALIDATIONS
@@ -343,7 +343,7 @@ def load_config(path: Path, own: Mapping[str, Any] | None = None) -> NodeConfig:
         plain = tomllib.loads(file.read_text())
     except OSError as error:
         raise InvalidRequestError(f"cannot read {file}: {error.strerror}; {_AGAIN}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise InvalidRequestError(f"{file} is not TOML: {error}; {_AGAIN}") from None
     format_ = plain.get("format", CONFIG_FORMAT)
     if isinstance(format_, int) and format_ > CONFIG_FORMAT:
@@ -355,7 +355,10 @@ def load_config(path: Path, own: Mapping[str, Any] | None = None) -> NodeConfig:
         config = msgspec.convert(plain, NodeConfig, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"{file}: {error}; {_AGAIN}") from None
-    config.dir = (file.parent / config.dir).resolve()
+    try:
+        config.dir = (file.parent / config.dir).resolve()
+    except (ValueError, OSError) as error:
+        raise InvalidRequestError(f"{file}: dir is no path: {error}; {_AGAIN}") from None
     return check_config(config)
 
 

@@ -28,9 +28,10 @@ from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Address
 from antiphon.client.cluster import parse_servers
 from antiphon.client.connection import parse_address
-from antiphon.errors import AntiphonError, ArchiveError
-from antiphon.model.metadata import ShardMeta, TopicMeta
+from antiphon.errors import AntiphonError, ArchiveError, InvalidRequestError
+from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import Trimmed, TrimShard
+from antiphon.records.unreadable import FAIL, Choice, checked
 from antiphon.spark.servers import access_in, access_options
 from antiphon.spark.spark_errors import our_error
 
@@ -51,7 +52,7 @@ class ShardReport(msgspec.Struct, kw_only=True):
     """What came of one shard. `archived` is the range that reaches its log now; `log_starts` are by node id.
 
     `behind`: nodes whose replica could not be trimmed, with the reason. `lost`: offsets that retention had removed before
-    anybody archived them.
+    anybody archived them. `unreadable`: batches that could not be read, and were passed over by choice.
     """
 
     shard: int
@@ -62,6 +63,7 @@ class ShardReport(msgspec.Struct, kw_only=True):
     log_starts: dict[int, int] = {}
     behind: dict[int, str] = {}
     lost: int = 0
+    unreadable: int = 0
 
 
 class ArchiveReport(msgspec.Struct, kw_only=True):
@@ -107,6 +109,7 @@ def archive(
     storage_options: Mapping[str, Any] | None = None,
     file_bytes: int = FILE_BYTES,
     orphan_age_ms: int = ORPHAN_AGE_MS,
+    on_corrupt: Choice = FAIL,
     timeout_ms: int = 60_000,
 ) -> ArchiveReport:
     """Move records of a topic, or the log of a table, to Parquet under `uri`, and trim the replicas' logs.
@@ -128,6 +131,9 @@ def archive(
         file_bytes: about so many bytes of a log go into a file.
         orphan_age_ms: files that no catalog row names are removed when they are older; a run must be done with a file in
             half of that.
+        on_corrupt: of a topic, what becomes of a batch that cannot be read: "fail" archives nothing of its file's range;
+            "skip" leaves it out, and it is gone with the trim; `antiphon.dead_letters(TOPIC)` appends it there, as it stands
+            in the log, before its file counts. A run that repeats the file appends it again.
         timeout_ms: how long a request to the cluster may take, fail-overs included.
 
     Raises UnknownTopicError, InvalidRequestError, ArchiveError, TimedOutError; the shards' errors name shard and file.
@@ -143,7 +149,7 @@ def archive(
         orphan_age_ms=orphan_age_ms,
         timeout_ms=timeout_ms,
     )
-    return run.run(lambda tasks: with_spark(spark, tasks), trim=trim)
+    return run.run(lambda tasks: with_spark(spark, tasks), trim=trim, on_corrupt=on_corrupt)
 
 
 def with_spark(spark: "SparkSession", tasks: Sequence[ArchiveTask]) -> Iterator[ArchivedFile | None]:
@@ -193,6 +199,7 @@ class ArchiveRun:
         self._file_bytes = file_bytes
         self._orphan_age_ms = orphan_age_ms
         self._timeout_ms = timeout_ms
+        self._on_corrupt: Choice = FAIL
         self._reports: dict[int, ShardReport] = {}
 
     def plan(self) -> list[ShardPlan]:
@@ -201,11 +208,16 @@ class ArchiveRun:
             meta = topic_named(cluster, self._topic, refresh=True)
             return plan(cluster, meta, self._limits, self._file_bytes, _now_ms())
 
-    def run(self, runner: Runner, *, trim: bool = True) -> ArchiveReport:
+    def run(self, runner: Runner, *, trim: bool = True, on_corrupt: Choice = FAIL) -> ArchiveReport:
         """All of it; see `archive`."""
         self._reports = {}
+        self._on_corrupt = checked(on_corrupt, self._topic)
         with Cluster(self._servers, self._timeout_ms) as cluster:
             meta = topic_named(cluster, self._topic, refresh=True)
+            if meta.kind is Kind.TABLE and on_corrupt != FAIL:
+                raise InvalidRequestError(
+                    f"on_corrupt is for topics; {meta.name} is a table, whose batches are the nodes' own"
+                )
             place = Place(self._uri, meta, self._options)
             catalog = Catalog(cluster)
             plans = self._write_all(cluster, meta, place, runner)
@@ -258,6 +270,7 @@ class ArchiveRun:
                     one.shard.shard_id,
                     place.new_file(one.shard.index, start, end, now_ms),
                     self._options,
+                    self._on_corrupt,
                 )
                 for one, (start, end) in wave
                 if one.shard.index not in disturbed
@@ -288,6 +301,7 @@ class ArchiveRun:
         report.files += 1
         report.rows += file.rows
         report.size_bytes += file.size_bytes
+        report.unreadable += file.unreadable
         return True
 
     # -- afterwards ---------------------------------------------------------------------------------------------

@@ -14,7 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.errors import CorruptBatchError, InvalidRequestError, TopicExistsError, UnknownTopicError
+from antiphon.errors import (
+    UNDECODABLE,
+    CorruptBatchError,
+    InvalidRequestError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from antiphon.model import internal
 from antiphon.model.metadata import KeyRanges, Kind
 from antiphon.model.requests import CreateTopic, OpStatus, Put, TableGet, TableWrite, TableWritten
@@ -83,11 +89,7 @@ class JobState:
         (row,) = self._cluster.call(ShardCall(shard_id, TableGet(shard_id, (key,)))).body.rows
         if row is None:
             return None
-        try:
-            found: dict[str, Any] = msgspec.json.decode(row.value, type=dict[str, Any])
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise CorruptBatchError(f"row {key!r} of {JOBS_TABLE} is not a job's: {error}") from error
-        return found
+        return decode_job_row(key, row.value or b"")
 
     def _put_once(self, what: str, value: Mapping[str, Any]) -> dict[str, Any]:
         key = self._key(what)
@@ -115,6 +117,15 @@ class JobState:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
+
+
+def decode_job_row(key: bytes, value: bytes) -> dict[str, Any]:
+    """What a row of `__jobs` says; raises CorruptBatchError."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(value, type=dict[str, Any])
+    except UNDECODABLE as error:
+        raise CorruptBatchError(f"row {key!r} of {JOBS_TABLE} is not a job's: {error}") from error
+    return found
 
 
 def same_or_refuse(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.records.unreadable import DEAD_LETTER, FAIL, Choice, letters_of
 from antiphon.spark.servers import options_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ def source_frame(
     )
 
 
+def options_on_corrupt(choice: Choice) -> dict[str, str]:
+    """The source's options for what becomes of batches that cannot be read."""
+    letters = letters_of(choice)
+    if letters is not None:
+        return {"onCorrupt": DEAD_LETTER, "deadLetters": letters}
+    return {} if choice == FAIL else {"onCorrupt": str(choice)}
+
+
 def state_frame(spark: "SparkSession", servers: str, cut: "Cut", timeout_ms: int) -> "DataFrame":
     """A table's rows at the cut."""
     if not any(cut.ends.values()):
@@ -68,9 +77,15 @@ def state_frame(spark: "SparkSession", servers: str, cut: "Cut", timeout_ms: int
     return source_frame(spark, servers, cut, timeout_ms, **options).select(*STATE_COLUMNS)
 
 
-def log_frame(spark: "SparkSession", servers: str, cut: "Cut", timeout_ms: int) -> "DataFrame":
+def log_frame(
+    spark: "SparkSession", servers: str, cut: "Cut", timeout_ms: int, on_corrupt: Choice = FAIL
+) -> "DataFrame":
     """The records, or a table's changes, from the cut's starts to its ends."""
-    options = {"startingOffsets": cut.starts_json(), "endingOffsets": cut.offsets_json()}
+    options = {
+        "startingOffsets": cut.starts_json(),
+        "endingOffsets": cut.offsets_json(),
+        **options_on_corrupt(on_corrupt),
+    }
     if cut.is_table:
         options["mode"] = "changes"
     return source_frame(spark, servers, cut, timeout_ms, **options)

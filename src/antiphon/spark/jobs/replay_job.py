@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.client.blocking import Cluster
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.model.metadata import Kind
+from antiphon.records.unreadable import FAIL, Choice, checked
 from antiphon.spark.jobs.replay_cut import AsOfOffset, Cut, find_cut, parse_offsets
 from antiphon.spark.jobs.replay_frames import (
     LAST_PER_KEY,
@@ -30,6 +31,7 @@ from antiphon.spark.jobs.replay_frames import (
     last_per_key,
     log_frame,
     name_of,
+    options_on_corrupt,
     state_frame,
 )
 from antiphon.spark.jobs.replay_output import LakeTable, Output, Replayed, deliver
@@ -115,6 +117,7 @@ def fold_topic(
     replicas: int | None = None,
     config: Mapping[str, str] | None = None,
     rate: int | None = None,
+    on_corrupt: Choice = FAIL,
     timeout_ms: int = TIMEOUT_MS,
 ) -> "Replayed | DataFrame":
     """A fold of a topic's records, or of a table's changes, up to an offset or a time, by default up to now.
@@ -137,6 +140,8 @@ def fold_topic(
         replicas: of the new table.
         config: of the new table; default: none where the source is a topic.
         rate: bytes a second.
+        on_corrupt: of a topic, what becomes of a batch that cannot be read: "fail", "skip" or
+            `antiphon.dead_letters(TOPIC)`. Spark may read a part twice, which appends its dead letters twice.
         timeout_ms: for requests.
 
     Returns:
@@ -151,11 +156,19 @@ def fold_topic(
         raise InvalidRequestError(f"fold is {LAST_PER_KEY!r} or a function, not {fold!r}")
     if by not in {"key", "shard"}:
         raise InvalidRequestError(f"a fold goes by key or by shard, not by {by!r}")
+    checked(on_corrupt, topic)
     with Cluster(parse_servers(servers), timeout_ms) as cluster:
         source = any_topic(cluster, topic)
+        if source.kind is Kind.TABLE and on_corrupt != FAIL:
+            raise InvalidRequestError(
+                f"on_corrupt is for topics; {topic} is a table, whose batches are the nodes' own"
+            )
 
         def frame(cut: Cut) -> "DataFrame":
-            return _fold_frame(spark, servers, cut, fold, by, timeout_ms)
+            if fold == LAST_PER_KEY and cut.is_table:
+                return state_frame(spark, servers, cut, timeout_ms)
+            records = log_frame(spark, servers, cut, timeout_ms, on_corrupt)
+            return last_per_key(records) if isinstance(fold, str) else folded(records, fold, by, _shards(cut))
 
         def cut() -> Cut:
             return find_cut(cluster, source, as_of_offset, as_of_timestamp_ms)
@@ -167,19 +180,14 @@ def fold_topic(
             "as_of": _as_of(source, as_of_offset, as_of_timestamp_ms),
             "fold": name_of(fold),
             "by": by,
+            **options_on_corrupt(on_corrupt),
         }
         output = Output(servers, to_table, to_lake, name, resume, shards, replicas, config, rate, timeout_ms)
         return deliver(spark, cluster, source, wanted, cut, frame, output)
 
 
-def _fold_frame(
-    spark: "SparkSession", servers: str, cut: Cut, fold: Fold | str, by: str, timeout_ms: int
-) -> "DataFrame":
-    if isinstance(fold, str):
-        if cut.is_table:
-            return state_frame(spark, servers, cut, timeout_ms)
-        return last_per_key(log_frame(spark, servers, cut, timeout_ms))
-    return folded(log_frame(spark, servers, cut, timeout_ms), fold, by, max(cut.ends, default=0) + 1)
+def _shards(cut: Cut) -> int:
+    return max(cut.ends, default=0) + 1
 
 
 def any_topic(cluster: Cluster, name: str) -> "TopicMeta":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.errors import InvalidRequestError
-from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP
+from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP, Choice, checked, chosen
 from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec, parse_as_of, parse_range_end
 from antiphon.spark.option_values import COMMON, READ, WRITE, Options, Target, refuse
 
@@ -66,8 +66,7 @@ class ReadOptions:
     read_from: str
     retries: int | None
     fetch_bytes: int
-    on_corrupt: str
-    dead_letters: str | None
+    on_corrupt: Choice
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ def parse_read(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise InvalidRequestError(
             "isolation=uncommitted is known to the leader only: leave readFrom=follower out"
         )
-    on_corrupt, dead_letters = _on_corrupt(options, target)
     return ReadOptions(
         target=target,
         mode=mode,
@@ -128,22 +126,16 @@ def parse_read(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         read_from=read_from,
         retries=options.number("retries", None, low=0),
         fetch_bytes=options.number("fetchBytes", FETCH_BYTES_DEFAULT, low=1024, high=32 * 1024 * 1024) or 0,
-        on_corrupt=on_corrupt,
-        dead_letters=dead_letters,
+        on_corrupt=_on_corrupt(options, target),
     )
 
 
-def _on_corrupt(options: Options, target: Target) -> tuple[str, str | None]:
-    """What becomes of batches that cannot be read, and the topic for dead letters."""
+def _on_corrupt(options: Options, target: Target) -> Choice:
+    """What becomes of batches that cannot be read."""
     if target.is_table:
         refuse(options, "a table, whose batches are the nodes' own", ("onCorrupt", "deadLetters"))
-    chosen = options.choice("onCorrupt", FAIL, (FAIL, SKIP, DEAD_LETTER))
-    letters = options.text("deadLetters")
-    if (chosen == DEAD_LETTER) != bool(letters):
-        raise InvalidRequestError(f"options onCorrupt={DEAD_LETTER} and deadLetters, a topic, go together")
-    if letters in target.names:
-        raise InvalidRequestError(f"dead letters of {letters} cannot go to {letters} itself")
-    return chosen, letters
+    word = options.choice("onCorrupt", FAIL, (FAIL, SKIP, DEAD_LETTER))
+    return checked(chosen(word, options.text("deadLetters")), *target.names)
 
 
 def _mode(options: Options, target: Target, format_: str, *, streaming: bool) -> str:

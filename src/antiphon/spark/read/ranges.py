@@ -12,7 +12,8 @@ from antiphon.client.blocking import Cluster
 from antiphon.errors import CorruptBatchError, DataLossError, OffsetOutOfRangeError
 from antiphon.records.batch import iter_batches
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
-from antiphon.records.unreadable import FAIL, placed
+from antiphon.records.decode import BadBatch
+from antiphon.records.unreadable import FAIL, SKIP, each_batch, placed
 from antiphon.spark.read import columns
 from antiphon.spark.read.fetching import FetchPlan, fetch_range
 from antiphon.spark.read.options import ReadOptions
@@ -117,16 +118,13 @@ def _decoded(
     except CorruptBatchError as error:
         problem = error
     for piece in batches:
-        for header, batch in iter_batches(piece):
-            try:
-                rows = decoder.from_log([batch], at, end, shard)
-            except CorruptBatchError as found:
-                if options.on_corrupt == FAIL:
-                    raise placed(*shard, header.base_offset, found, _HINT) from problem
-                letters = options.dead_letters if header.base_offset >= at else None
-                pass_over(cluster, shard, (header, batch), found, letters)
+        for found in each_batch(piece, lambda batch: decoder.from_log([memoryview(batch)], at, end, shard)):
+            if not isinstance(found, BadBatch):
+                yield found
+            elif options.on_corrupt == FAIL:
+                raise placed(*shard, found.offset, found.error, _HINT) from problem
             else:
-                yield rows
+                pass_over(cluster, shard, found, options.on_corrupt if found.offset >= at else SKIP)
 
 
 def _end_of(batches: Sequence[memoryview], start: int) -> int:

@@ -9,26 +9,16 @@ from typing import Final
 
 from antiphon import system
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.errors import CorruptBatchError
 from antiphon.model.requests import AppendBatch
-from antiphon.records.batch import BatchHeader
-from antiphon.records.builder import build_batch
 from antiphon.records.decode import BadBatch
-from antiphon.records.unreadable import UnreadableBatch, unreadable
+from antiphon.records.unreadable import Choice, UnreadableBatch, letter, letter_shard, letters_of, unreadable
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-def pass_over(
-    cluster: Cluster,
-    place: tuple[str, int],
-    batch: tuple[BatchHeader, memoryview],
-    error: CorruptBatchError,
-    dead_letters: str | None,
-) -> None:
+def pass_over(cluster: Cluster, place: tuple[str, int], bad: BadBatch, choice: Choice) -> None:
     """Note a batch of a topic's shard that is left out, and append it to the topic for dead letters, if there is one."""
-    header, data = batch
-    found = unreadable(*place, BadBatch(header.base_offset, header.next_offset, bytes(data), error))
+    found = unreadable(*place, bad)
     _LOG.warning(
         "%s shard %d: offsets %d to %d cannot be read and are left out: %s",
         found.topic,
@@ -37,12 +27,13 @@ def pass_over(
         found.end,
         found.reason,
     )
-    if dead_letters is not None:
-        _send(cluster, found, dead_letters)
+    letters = letters_of(choice)
+    if letters is not None:
+        _send(cluster, found, letters)
 
 
 def _send(cluster: Cluster, found: UnreadableBatch, topic: str) -> None:
     shards = cluster.topic(topic, table=False).shards
-    shard_id = shards[found.shard % len(shards)].shard_id
-    letter = build_batch([(None, found.data, found.headers, system.wall_ms())])
-    cluster.call(ShardCall(shard_id, AppendBatch(shard_id), [bytes(letter)]))
+    shard_id = shards[letter_shard(found, len(shards))].shard_id
+    data = bytes(letter(found, system.wall_ms()))
+    cluster.call(ShardCall(shard_id, AppendBatch(shard_id), [data]))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -21,6 +21,7 @@ from crc32c import crc32c
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.blocking_link import Buffer
 from antiphon.errors import (
+    UNDECODABLE,
     AntiphonError,
     CorruptBatchError,
     InvalidRequestError,
@@ -65,7 +66,7 @@ class BlobHead(msgspec.Struct, frozen=True, array_like=True):
 
     attempt: bytes
     number: int
-    parts: tuple[tuple[int, int], ...]
+    parts: tuple[tuple[int, Annotated[int, msgspec.Meta(ge=0)]], ...]
 
 
 class BlobAt(NamedTuple):
@@ -124,7 +125,7 @@ def decode_blob(batch: memoryview) -> Blob:
         key_size, at = take_varint(data, at + len(_FIXED_FIELDS))
         head = _HEAD_DECODER.decode(data[at : at + key_size])
         value_size, at = take_varint(data, at + key_size)
-    except (IndexError, msgspec.MsgspecError) as error:
+    except (IndexError, *UNDECODABLE) as error:
         raise CorruptBatchError(f"a record of {STAGED_TOPIC} that is no blob: {error}") from error
     if wrong or value_size != len(data) - at - 1 or value_size != sum(size for _, size in head.parts):
         raise CorruptBatchError(f"a record of {STAGED_TOPIC} that is no blob: its sizes do not add up")

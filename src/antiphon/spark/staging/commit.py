@@ -14,6 +14,7 @@ import msgspec
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.blocking_link import Address
 from antiphon.errors import (
+    UNDECODABLE,
     CorruptBatchError,
     OffsetOutOfRangeError,
     ProducerFencedError,
@@ -40,6 +41,7 @@ from antiphon.spark.staging.epochs import (
     Epoch,
     Epochs,
     Part,
+    Places,
     Stored,
     blobs_of,
     now_ms,
@@ -51,7 +53,7 @@ WORKING_S: Final = 15.0  # while an epoch is applied, that is said so often
 SPILLED_ATTEMPT: Final = bytes(16)
 _REQUEST: Final = msgspec.msgpack.Decoder(TableRequest)
 _PARTS: Final = msgspec.msgpack.Decoder(tuple[Part, ...])
-_BLOBS: Final = msgspec.msgpack.Decoder(tuple[tuple[int, int], ...])
+_BLOBS: Final = msgspec.msgpack.Decoder(Places)
 
 
 class Place(NamedTuple):
@@ -260,7 +262,7 @@ def _to_table(
     def write(partition: int, shard: int, data: memoryview) -> None:
         try:
             request = _REQUEST.decode(data)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise CorruptBatchError(f"what was staged for {target.name} is no request: {error}") from error
         writers.write_request(shard, request, Job(epoch.query, epoch.number, partition))
 
@@ -273,13 +275,13 @@ def _parts_of(cluster: Cluster, epoch: Epoch) -> list[Part]:
     if epoch.spilled is not None:
         shard_id, offset, size = epoch.spilled
         (value,) = _values(cluster, [Wanted(shard_id, SPILLED_ATTEMPT, blobs_of([(offset, size)]))])
-        parts = list(_decode(_PARTS, value))
+        parts = decode_parts(value)
     indexed = [at for at, part in enumerate(parts) if part.index is not None]
     wanted = [
         Wanted(parts[at].shard_id, parts[at].attempt, blobs_of([parts[at].index or (0, 0)])) for at in indexed
     ]
     for at, value in zip(indexed, _values(cluster, wanted), strict=True):
-        parts[at] = msgspec.structs.replace(parts[at], blobs=_decode(_BLOBS, value), index=None)
+        parts[at] = msgspec.structs.replace(parts[at], blobs=decode_blobs(value), index=None)
     return parts
 
 
@@ -288,8 +290,19 @@ def _values(cluster: Cluster, wanted: Sequence[Wanted]) -> Iterator[memoryview]:
         yield blob.value
 
 
+def decode_parts(value: memoryview) -> list[Part]:
+    """A list of parts that is too long for a row; raises CorruptBatchError."""
+    return list(_decode(_PARTS, value))
+
+
+def decode_blobs(value: memoryview) -> Places:
+    """A list of blobs that is too long for its part; raises CorruptBatchError."""
+    found: Places = _decode(_BLOBS, value)
+    return found
+
+
 def _decode(decoder: "msgspec.msgpack.Decoder[Any]", value: memoryview) -> Any:
     try:
         return decoder.decode(value)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"a list in {STAGED_TOPIC} cannot be read: {error}") from error

@@ -16,12 +16,12 @@ others find it there; and an epoch can neither be skipped over by a late one nor
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.errors import CorruptBatchError, InvalidRequestError
+from antiphon.errors import UNDECODABLE, CorruptBatchError, InvalidRequestError
 from antiphon.invariants import invariant
 from antiphon.model.epochs import EpochHead
 from antiphon.model.metadata import TopicMeta
@@ -54,6 +54,11 @@ SCAN_ROWS: Final = 500
 END_OF_LOG: Final = -1  # as ListOffset has it
 
 
+Offset = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(gt=0)]  # bytes of a blob's batch
+Places = tuple[tuple[Offset, Size], ...]
+
+
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """What one task staged: its blobs by (offset, bytes) in a shard of `__staged`, or where a list of them is."""
 
@@ -61,8 +66,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     attempt: bytes
     rows: int
     shard_id: int
-    blobs: tuple[tuple[int, int], ...]
-    index: tuple[int, int] | None = None
+    blobs: Places
+    index: tuple[Offset, Size] | None = None
 
     @property
     def first_offset(self) -> int:
@@ -81,9 +86,9 @@ class Epoch(EpochHead, frozen=True, array_like=True):
         once: nobody will ever ask for this query again; the row may go soon after it is applied.
     """
 
-    oldest: dict[int, int]
+    oldest: dict[int, Offset]
     parts: tuple[Part, ...]
-    spilled: tuple[int, int, int] | None = None
+    spilled: tuple[int, Offset, Size] | None = None
     once: bool = False
 
     @property
@@ -100,7 +105,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     refreshed_ms: int
-    starts: dict[int, int]
+    starts: dict[int, Offset]
 
 
 class Stored(NamedTuple):
@@ -191,7 +196,7 @@ class Epochs:
             decided = None if row is None else stored_of(row)
             if decided is not None and decided.epoch.number >= number:
                 return decided
-            opened = None if found is None else _OPENED.decode(found.value or b"")
+            opened = None if found is None else opened_of(found)
             now = now_ms()
             if opened is not None and opened.number == number and now - opened.refreshed_ms < OPEN_REFRESH_MS:
                 return None
@@ -260,7 +265,7 @@ def stored_of(row: Row) -> Stored:
     """A head row; raises CorruptBatchError."""
     try:
         return Stored(_EPOCH.decode(row.value or b""), row.version.id)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"the row {row.key!r} of __epochs is no epoch: {error}") from error
 
 
@@ -268,7 +273,7 @@ def opened_of(row: Row) -> Opened:
     """An open row; raises CorruptBatchError."""
     try:
         return _OPENED.decode(row.value or b"")
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"the row {row.key!r} of __epochs is no open epoch: {error}") from error
 
 
@@ -276,7 +281,7 @@ def pending_since_ms(row: Row) -> int:
     """When somebody last worked on a pending epoch."""
     try:
         return _MS.decode(row.value or b"")
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"the row {row.key!r} of __epochs has no time: {error}") from error
 
 
