@@ -113,6 +113,11 @@ class ClassicGroups:
         }
         return [every[group_id] for group_id in sorted(every)]
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the metadata and the assignments of all members here."""
+        return sum(hosted.kept_bytes for led in self._led for hosted in led.hosted.values())
+
     async def kept(self, group_id: str) -> ClassicRow | None:
         """What is kept of a group, with members or without; None where nothing is."""
         await self.ready(group_id)
@@ -149,7 +154,7 @@ class ClassicGroups:
     async def join(self, group_id: str, request: Join, is_other: Callable[[], bool]) -> Joined:
         """JoinGroup. `is_other`: is there such a group of another kind by now?"""
         self._check_room(request)
-        hosted = self._led_of(group_id).hosted.get(group_id) or await self._read(group_id)
+        hosted = self._led_of(group_id).hosted.get(group_id) or await self._read(group_id, request)
         if hosted.group.is_unused and (request.member_id or is_other()):
             self._settle(hosted)
             error = code.UNKNOWN_MEMBER_ID if request.member_id else code.INCONSISTENT_GROUP_PROTOCOL
@@ -180,7 +185,7 @@ class ClassicGroups:
         self._settle(hosted)
         return error
 
-    async def _read(self, group_id: str) -> _Hosted:
+    async def _read(self, group_id: str, request: Join) -> _Hosted:
         """Host a group that has no members here, as its row says."""
         led = self._led_of(group_id)
         if sum(len(each.hosted) for each in self._led) >= GROUPS_MAX:
@@ -188,6 +193,7 @@ class ClassicGroups:
         kept = await self._rows.load_one(led.shard_id, group_id)
         if self._led_of(group_id) is not led:
             raise NotReadyError(f"group {group_id!r} was being read; ask again")
+        self._check_room(request)  # others may have come meanwhile
         return led.hosted.get(group_id) or self._host(led, group_id, kept)
 
     def _host(self, led: _Led, group_id: str, kept: Kept) -> _Hosted:
@@ -198,7 +204,7 @@ class ClassicGroups:
 
     def _check_room(self, request: Join) -> None:
         """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""
-        kept = sum(hosted.kept_bytes for led in self._led for hosted in led.hosted.values())
+        kept = self.kept_bytes
         if kept + protocols_bytes(request.protocols) > self.config.kept_bytes_max:
             raise OverloadedError(f"this node keeps {kept} bytes about the members of groups already")
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups as m
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, History, Round
+from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, Given, History, Round
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.cluster.workloads.kept_groups import LEASE, Coordinator, coordinator_of
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Membership:
         self._skips = False  # is it told that the assignments of before stand?
         self._was: list[tuple[str, Round]] = []  # its member ids and rounds; the last ones are those of now
         self._positions: dict[int, int] = {}  # of what it owns
+        self._known: tuple[float, Coordinator] | None = None  # when, and by whom, in the round of now
         self._session_ms = self._draw.choice(SESSION_MS)
         self._rebalance_ms = self._draw.choice(REBALANCE_MS)
         self._versions = {
@@ -149,6 +151,7 @@ class Membership:
             return False
         self._member_id, self._round = found.member_id, (found.generation_id, found.leader)
         self._was.append((self._member_id, self._round))
+        self._known = None
         self._skips = found.skip_assignment
         if self._instance is not None:
             self._history.instances[self._member_id] = self._instance
@@ -184,6 +187,7 @@ class Membership:
         self._workload.cluster.tell("owns", self._process.name, *self._round, owned)
         if self._instance is None:  # one that takes another's place goes by what was meant for that one
             self._judge_owned(owned)
+        self._history.given.append(Given(self._round, self._member_id, owned))
         self._positions = dict.fromkeys(owned, 0)
         return True
 
@@ -232,8 +236,34 @@ class Membership:
             member_id=self._member_id,
             group_instance_id=self._instance,
         )
+        asked_s, before = self._workload.now, self._coordinates()
         found = await self._ask(HEARTBEAT, request)
+        by = self._coordinates() if before == self._coordinates() else None
+        if by is not None and not found.error_code:
+            if self._known is not None and self._known[1] != by:
+                self._history.outcomes["outlived"] += 1
+            self._known = (asked_s, by)
+        elif by is not None and found.error_code in {code.UNKNOWN_MEMBER_ID, code.ILLEGAL_GENERATION}:
+            self._judge_forgotten(found.error_code)
         return not self._troubled("heartbeat", found.error_code)
+
+    def _coordinates(self) -> Coordinator | None:
+        """Who coordinates the group, if that is whom this member asks."""
+        found = coordinator_of(self._workload.cluster, self._group)
+        asked = None if self._coordinator is None else self._coordinator[0]
+        return found if found is not None and found.host == asked else None
+
+    def _judge_forgotten(self, error: int) -> None:
+        if self._instance is not None:
+            return  # who took its place may have left
+        known_s, by = (-1e9, None) if self._known is None else self._known
+        silent_s = self._workload.now - known_s
+        require(
+            silent_s >= LEASE * min(self._session_ms, self._rebalance_ms) / 1000,
+            "member-forgotten",
+            -1,
+            f"{self._member_id} of {self._round} is refused with error {error}; {by} knew it {silent_s:.3f} s ago",
+        )
 
     async def _leave(self) -> None:
         request = m.LeaveGroupRequest(
