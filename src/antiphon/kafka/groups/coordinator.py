@@ -2,6 +2,7 @@
 
 import asyncio
 
+from antiphon.errors import NotReadyError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
@@ -83,12 +84,16 @@ class GroupCoordinator:
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
         """SyncGroup."""
-        await self.classic.ready(group_id)
+        if not await self._is_read(
+            group_id
+        ):  # the rebalance is over: to join again is what all clients know to do
+            return Synced(code.REBALANCE_IN_PROGRESS)
         return await self.classic.sync(group_id, request)
 
     async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
         """Heartbeat."""
-        await self.classic.ready(group_id)
+        if not await self._is_read(group_id):
+            return code.NONE  # no session has begun here
         group = self.find(group_id)
         if group is None:
             return code.UNKNOWN_MEMBER_ID
@@ -118,6 +123,15 @@ class GroupCoordinator:
         await self.classic.ready(group_id)
         await self.consumers.ready(group_id)
         await self.shares.ready(group_id)
+
+    async def _is_read(self, group_id: str) -> bool:
+        """Are the classic groups of a shard that this node leads read by now, or soon?"""
+        self.home(group_id)
+        try:
+            await self.classic.ready(group_id)
+        except NotReadyError:
+            return False
+        return True
 
     async def _may_be_classic(self, group_id: str) -> bool:
         """Has the group no members of the consumer protocol? Then it is of the classic one from now on."""

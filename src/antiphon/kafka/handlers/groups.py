@@ -3,7 +3,7 @@
 from typing import Final
 
 from antiphon import system
-from antiphon.errors import AntiphonError, NotReadyError
+from antiphon.errors import AntiphonError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
@@ -145,10 +145,6 @@ class GroupHandler:
         )
         try:
             synced = await self._coordinator.sync(request.group_id, sync)
-        except (
-            NotReadyError
-        ):  # whatever rebalance it was is over: to join again is what all clients know to do
-            return m.SyncGroupResponse(error_code=code.REBALANCE_IN_PROGRESS)
         except AntiphonError as error:
             return m.SyncGroupResponse(error_code=code.coordinator_code_of(error))
         return m.SyncGroupResponse(
@@ -166,8 +162,6 @@ class GroupHandler:
             error = await self._coordinator.heartbeat(
                 request.group_id, request.member_id, request.group_instance_id, request.generation_id
             )
-        except NotReadyError:
-            error = code.NONE  # its session has not begun here
         except AntiphonError as refused:
             error = code.coordinator_code_of(refused)
         return m.HeartbeatResponse(error_code=error)

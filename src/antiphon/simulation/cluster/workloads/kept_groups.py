@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from antiphon.errors import UnknownTopicError
+from antiphon.errors import AntiphonError
 from antiphon.simulation.cluster.workloads.kafka_history import Commit, Given
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import shard_of_group
@@ -45,8 +45,8 @@ def coordinator_of(cluster: "SimulatedCluster", group: str) -> Coordinator | Non
         gateway = machine.node.gateway
         try:
             term = gateway.term_led(shard_of_group(gateway, group).shard_id)
-        except UnknownTopicError:
-            continue
+        except AntiphonError:
+            continue  # it knows of no such table yet
         if term is not None:
             found.append(Coordinator(term, machine.host))
     return max(found, default=None)
