@@ -62,9 +62,8 @@ class Member:
 @pytest.fixture
 def members(cluster: Processes) -> Iterator[list[Member]]:
     servers = bootstrap(cluster)
-    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic("outlived", 3, 3)])[
-        "outlived"
-    ].result(20)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic("outlived", 3, 3)])["outlived"].result(20)
     found = [Member(library, servers, "outlived", "outlives") for library in LIBRARIES]
     yield found
     for member in found:
@@ -76,11 +75,8 @@ def bootstrap(cluster: Processes) -> str:
 
 
 def described(servers: str) -> Any:
-    return (
-        AdminClient({"bootstrap.servers": servers})
-        .describe_consumer_groups(["outlives"])["outlives"]
-        .result(20)
-    )
+    admin = AdminClient({"bootstrap.servers": servers})
+    return admin.describe_consumer_groups(["outlives"])["outlives"].result(20)
 
 
 def parts(group: Any) -> dict[str, list[int]]:
