@@ -126,6 +126,7 @@ def test_a_group_that_goes_on_while_its_row_is_written_does_not_work_in_that_gen
     assert driver.synced("a").error_code == code.REBALANCE_IN_PROGRESS
     driver.group.stored(driver.now_ms)
     assert driver.state() is GroupState.PREPARING
+    assert commit(driver, "a", 1) == code.REBALANCE_IN_PROGRESS, "nobody was given anything in it"
     driver.take()
     for name in ("a", "b"):
         driver.join(name, f"{name}-id")

@@ -52,6 +52,7 @@ class ClassicGroup:
     _sync_deadline_ms: int = 0
     _in_initial_delay: bool = False  # the first member waits for company, whoever has joined
     _round_began_ms: int = 0
+    _worked: int = -1  # the last generation that came to be stable
     _answers: list[GroupAnswer] = field(default_factory=list)
     writes: RowWrites = field(default_factory=RowWrites)
 
@@ -67,6 +68,7 @@ class ClassicGroup:
         )
         if row.members:
             group.state, group.protocol_name, group.leader = GroupState.STABLE, row.protocol_name, row.leader
+            group._worked = row.generation
             for member in members_of(row, now_ms):
                 group._members.add(member)
         return group
@@ -176,7 +178,7 @@ class ClassicGroup:
         error = self._refuse(member_id, instance_id, generation)
         if error:
             return error
-        if self.state is GroupState.COMPLETING:
+        if generation != self._worked:  # it may be formed anew by a successor, which does not know it
             return code.REBALANCE_IN_PROGRESS
         member = self.members[member_id]
         member.expires_ms = now_ms + member.session_ms
@@ -423,6 +425,7 @@ class ClassicGroup:
 
     def _work(self, now_ms: int) -> None:
         self._transition_to(GroupState.STABLE)
+        self._worked = self.generation
         for member in self.members.values():
             if member.sync_token is not None:
                 token, member.sync_token = member.sync_token, None

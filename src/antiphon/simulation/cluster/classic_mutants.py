@@ -5,15 +5,18 @@ from typing import Any, Final
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.classic_groups import ClassicGroups
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS
 
-_MOVES: Final[dict[str, Any]] = {
-    **CALM,
+_WORK: Final[dict[str, Any]] = {
     "appenders": 0,
     "putters": 0,
     "operations_per_s": 200,
     "kafka_producers": 1,
     "kafka_members": 4,
+}
+_MOVES: Final[dict[str, Any]] = {
+    **CALM,
+    **_WORK,
     "fault_ms": 5_000,
     "fault_every_ms": 800,
     "internal_elect_weight": 1,
@@ -45,7 +48,7 @@ CLASSIC_MUTANTS: Final = (
                 "hosted.group.stored(_now_ms())\n        _deliver(hosted.group)\n        work = self._write(hosted, row)",
             ),
         ),
-        options={**_MOVES, "fault_every_ms": 300},
+        options={**CUTS, **_WORK},
     ),
     ClusterMutant(
         "classic-successor-knows-nobody",
@@ -53,6 +56,7 @@ CLASSIC_MUTANTS: Final = (
         (Edit(ClassicGroups, "_take_rows", "in groups.items()", "in ()"),),
         options=_MOVES,
         quick=True,
+        first_seed=2,
     ),
     ClusterMutant(
         "classic-place-is-not-kept",
