@@ -95,7 +95,7 @@ async def join_both(first: RawClient, second: RawClient) -> tuple[Member, Member
     """Two members of a group that is stable."""
     one, two = Member(first), Member(second)
     await asyncio.gather(one.join(), two.join())
-    answers = await asyncio.gather(one.sync(one.name, two.name), two.sync(one.name, two.name))
+    answers = await asyncio.gather(*(each.sync(one.name, two.name) for each in (one, two)))
     assert answers == [code.NONE, code.NONE]
     assert [each.assignment for each in (one, two)] == [f"for {each.name}".encode() for each in (one, two)]
     return one, two
@@ -135,7 +135,7 @@ async def test_members_go_on_with_the_next_coordinator() -> None:
         found = await described(one.client)
         assert (found.group_state, len(found.members)) == ("Stable", 2)
         assert await listed(one.client) == [("g", "Stable")]
-        told = await served.nodes.servers[1].kafka.hosted.one("g")
+        told = await listener_of(served.nodes.servers[1]).hosted.one("g")
         assert told is not None
         assert (told.state, told.member_count, told.epoch) == ("Stable", 2, one.generation)
         assert await one.sync() == code.NONE
