@@ -15,8 +15,9 @@ from antiphon.kafka import fetch_sessions
 from antiphon.kafka.archived.reader import LOOKING_MAX
 from antiphon.kafka.client_metrics import otlp
 from antiphon.kafka.client_metrics.clients import CLIENT_POINTS_MAX, CLIENTS_MAX, POINTS_MAX
+from antiphon.kafka.groups.classic_groups import GROUPS_MAX
+from antiphon.kafka.groups.classic_rows import ROW_BYTES_MAX
 from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
-from antiphon.kafka.groups.coordinator import GROUPS_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
@@ -122,6 +123,7 @@ def test_the_figures_are_those_in_the_code() -> None:
     sessions, each = fetch_sessions.SESSIONS_MAX, fetch_sessions.OF_CONNECTION_MAX
     assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE
     assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE
+    assert f"with its members and what they have | {ROW_BYTES_MAX >> 10} KiB |" in PAGE
     assert f"{IDS_MAX:,}, {PARTICIPANTS_MAX:,} partitions and groups" in PAGE
     assert f"| partitions in one WriteTxnMarkers | {PARTS_MAX:,} |" in PAGE
     assert f"fields of them | {HEADER_BLOCK_BYTES >> 10} KiB; {FIELDS_MAX} |" in PAGE

@@ -218,14 +218,14 @@ async def test_members_say_little_about_themselves_and_are_forgotten_with_their_
         clients = [await connect() for _ in range(200)]
         for n, client in enumerate(clients):
             client.send(11, 3, encode(join_request(n, 250_000), 3, flexible=False))
-        await eventually(lambda: served.listener.requests >= 220 or len(coordinator._hosted) > 100)
+        await eventually(lambda: served.listener.requests >= 220 or len(coordinator.hosted()) > 100)
         assert sum(group.kept_bytes for group in coordinator.hosted()) <= 32 * 1024 * 1024
         refused = await first.ask(join_request(999, 250_000), 11, 3)
         assert refused.error_code == code.COORDINATOR_NOT_AVAILABLE
         for client in clients:
             client.writer.transport.abort()
-        await eventually(lambda: not coordinator._hosted)
-        assert not coordinator._kept_bytes
+        await eventually(lambda: not coordinator.hosted())
+        assert not coordinator.classic.kept_bytes
 
 
 def test_the_bound_leaves_room_for_large_clusters() -> None:

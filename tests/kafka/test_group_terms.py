@@ -10,7 +10,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupConfig, Join, Sync
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
-from antiphon.model.requests import TableRows, TableScan
+from antiphon.model.requests import TableGet, TableRows, TableScan
 from tests.coroutines import on_a_loop
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class StaleNode:
     """A node whose metadata says for ever that it leads the shard of all groups in one term; its replica knows better."""
 
     node_id = HERE
-    metadata = SimpleNamespace(version=1)
+    metadata = SimpleNamespace(version=1, nodes=())
 
     def __init__(self) -> None:
         self.leads_in: int | None = TERM
@@ -35,6 +35,9 @@ class StaleNode:
 
     async def table_scan(self, _request: TableScan) -> TableRows:
         return TableRows((), False)
+
+    async def table_get(self, _request: TableGet) -> TableRows:
+        return TableRows((None,), False)
 
     def term_led(self, shard_id: int) -> int | None:
         return self.leads_in if shard_id == SHARD else None
@@ -60,7 +63,7 @@ async def test_a_generation_of_an_earlier_term_commits_nothing_though_the_metada
     node.leads_in = TERM + 2  # another node led in between, and may have had members of a later generation
     await groups.ready("g")
     assert groups.check_commit("g", "m", None, generation) == code.ILLEGAL_GENERATION
-    assert groups.heartbeat("g", "m", None, generation) == code.UNKNOWN_MEMBER_ID
+    assert await groups.heartbeat("g", "m", None, generation) == code.UNKNOWN_MEMBER_ID
 
 
 @on_a_loop
@@ -69,5 +72,5 @@ async def test_a_coordinator_whose_replica_was_deposed_answers_for_no_group() ->
     groups, generation = await with_a_member(node)
     node.leads_in = None
     with pytest.raises(NotLeaderError):
-        groups.heartbeat("g", "m", None, generation)
+        await groups.heartbeat("g", "m", None, generation)
     assert groups.hosted() == []

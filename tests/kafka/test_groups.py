@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from antiphon.invariants import InvariantError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
+from antiphon.kafka.groups.classic_row import ClassicRow
 from antiphon.kafka.groups.types import TRANSITIONS, GroupConfig, GroupState, Join, Joined, Sync, Synced
 
 CONFIG = GroupConfig(initial_delay_ms=100, members_max=5)
@@ -38,6 +39,8 @@ class Driver:
         self.group = ClassicGroup("g", CONFIG)
         self.now_ms = 0
         self.answers: dict[str, Joined | Synced] = {}
+        self.rows: list[ClassicRow] = []
+        self.stores = True  # is a row stored as soon as it is due?
 
     def join(self, name: str, member_id: str = "", **fields: Any) -> None:
         self.answers.pop(name, None)
@@ -66,7 +69,15 @@ class Driver:
     def state(self) -> GroupState:
         return self.group.state
 
+    def write(self) -> ClassicRow | None:
+        row = self.group.take_row(1_000_000 + self.now_ms)
+        if row is not None:
+            self.rows.append(row)
+        return row
+
     def take(self) -> None:
+        while self.stores and self.write() is not None:
+            self.group.stored(self.now_ms)
         for answer in self.group.take_answers():
             assert answer.token not in self.answers, "answered twice"
             self.answers[str(answer.token)] = answer.result

@@ -76,9 +76,10 @@ async def described(client: RawClient, kind: int, name: str) -> list[admin.Descr
     return list(found.configs)
 
 
-async def rows(served: KafkaNodes) -> list[str]:
-    shard_id = served.first.gateway.topic("__groups").shards[0].shard_id
-    found = await served.first.gateway.table_scan(TableScan(shard_id, b"", b"\xff", limit=1_000))
+async def rows(served: KafkaNodes, node: int = 0) -> list[str]:
+    gateway = served.nodes.nodes[node].gateway
+    shard_id = gateway.topic("__groups").shards[0].shard_id
+    found = await gateway.table_scan(TableScan(shard_id, b"", b"\xff", limit=1_000))
     return [row.key.decode() for row in found.rows if row is not None]
 
 
@@ -265,6 +266,25 @@ async def test_the_next_coordinator_counts_from_when_it_took_over_what_it_does_n
         assert await kept(client) == {("t", 0)}
         await asyncio.sleep(LATE_S)
         assert await kept(client) == set()
+
+
+@in_virtual_time
+async def test_the_next_coordinator_knows_since_when_a_group_is_empty_by_its_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "TRUST_MS", 100)
+    async with a_cluster(3) as (served, connect):
+        member = Classic(await connect(0))
+        await member.join("t")
+        await member.commit("t")
+        await member.leave()
+        await asyncio.sleep(KEPT_S - LATE_S)
+        await served.lead("__groups", 1)
+        client = await connect(1)
+        assert await kept(client) == {("t", 0)}
+        await asyncio.sleep(LATE_S + LATE_S)
+        assert await kept(client) == set()
+        assert [key for key in await rows(served, 1) if key.startswith("classic/")] == []
 
 
 @in_virtual_time

@@ -173,7 +173,7 @@ _APIS: Final = (
     ),
     ServedApi(
         14, "SyncGroup", 0, 5, 4, groups.SyncGroupRequest, groups.SyncGroupResponse,
-        lambda on: on.groups.sync, Routing.COORDINATOR, "waits for the group's leader",
+        lambda on: on.groups.sync, Routing.COORDINATOR, "answered when what the leader hands in is replicated",
     ),
     ServedApi(
         15, "DescribeGroups", 0, 6, 5, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse,

@@ -5,8 +5,9 @@ who is in, the leader hands in the assignments (CompletingRebalance), everybody 
 or falls silent. Answers to JoinGroup and SyncGroup wait for others; each is named by a token that its request brought, and
 comes out through `take_answers` when it is due. Times are integer milliseconds of one clock that never goes back.
 
-Nothing of this is stored: when the coordinator changes, its members are unknown to the new one and join again. Committed
-offsets are stored (see `offsets`), so a group that starts over goes on where it was.
+What a successor needs is kept in one row: `take_row` gives it whenever it changes, which is once a rebalance. Whoever waits
+for what it says is answered when it is `stored`. The next coordinator makes the group from its last row (`restored`), with
+sessions that begin anew. A rebalance that was under way is forgotten with the coordinator, and its members join again.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from dataclasses import dataclass, field
 
 from antiphon.invariants import invariant
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.groups.members import GroupMembers, common_protocols
+from antiphon.kafka.groups.classic_row import ClassicRow, kept_of, members_of
+from antiphon.kafka.groups.members import GroupMembers
+from antiphon.kafka.groups.row_writes import RowWrites
 from antiphon.kafka.groups.types import (
     DEFAULT_GROUP_CONFIG,
     TRANSITIONS,
@@ -27,7 +30,6 @@ from antiphon.kafka.groups.types import (
     Sync,
     Synced,
     Token,
-    protocols_bytes,
 )
 
 
@@ -42,12 +44,34 @@ class ClassicGroup:
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader: str | None = None
+    changed_ms: int = (
+        0  # the wall clock's time when the group, as its row says it, came to be stable or empty
+    )
     _members: GroupMembers = field(default_factory=GroupMembers)
     _join_deadline_ms: int = 0
     _sync_deadline_ms: int = 0
     _in_initial_delay: bool = False  # the first member waits for company, whoever has joined
     _round_began_ms: int = 0
+    _worked: int = -1  # the last generation that came to be stable
     _answers: list[GroupAnswer] = field(default_factory=list)
+    writes: RowWrites = field(default_factory=RowWrites)
+
+    @classmethod
+    def restored(cls, group_id: str, config: GroupConfig, now_ms: int, row: ClassicRow) -> "ClassicGroup":
+        """The group as its last coordinator left it. All sessions begin now."""
+        group = cls(
+            group_id,
+            config,
+            generation=row.generation,
+            protocol_type=row.protocol_type,
+            changed_ms=row.changed_ms,
+        )
+        if row.members:
+            group.state, group.protocol_name, group.leader = GroupState.STABLE, row.protocol_name, row.leader
+            group._worked = row.generation
+            for member in members_of(row, now_ms):
+                group._members.add(member)
+        return group
 
     @property
     def members(self) -> dict[str, Member]:
@@ -66,6 +90,12 @@ class ClassicGroup:
         """Nobody is in the group or about to join it."""
         return self._members.count == 0
 
+    @property
+    def empty_since_ms(self) -> int | None:
+        """By the wall clock, since when the group has no members; None where it has some, or that was never kept."""
+        is_kept = self.state is GroupState.EMPTY and not self.writes.is_due
+        return self.changed_ms or None if is_kept else None
+
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest, if nothing else happens."""
         times = [m.expires_ms for m in self.members.values() if not m.is_waiting]
@@ -80,7 +110,7 @@ class ClassicGroup:
 
     def join(self, now_ms: int, request: Join, token: Token) -> None:
         """JoinGroup; answered when the generation is formed, or at once with an error."""
-        error = self._refuse_join(request)
+        error = self._members.refuse_join(self.config, self.protocol_type, request)
         if error:
             self._answer_join(token, Joined(error, request.member_id))
         elif not request.member_id:
@@ -111,8 +141,8 @@ class ClassicGroup:
             return
         self._release_sync(now_ms, member, code.REBALANCE_IN_PROGRESS)
         member.sync_token = token
-        if request.member_id == self.leader:
-            self._assign(now_ms, dict(request.assignments))
+        if request.member_id == self.leader and not self.writes.is_assigned:
+            self._assign(dict(request.assignments))
 
     def heartbeat(self, now_ms: int, member_id: str, instance_id: str | None, generation: int) -> int:
         """Heartbeat; the error code, REBALANCE_IN_PROGRESS to call the member to a rebalance."""
@@ -148,7 +178,7 @@ class ClassicGroup:
         error = self._refuse(member_id, instance_id, generation)
         if error:
             return error
-        if self.state is GroupState.COMPLETING:
+        if generation != self._worked:  # it may be formed anew by a successor, which does not know it
             return code.REBALANCE_IN_PROGRESS
         member = self.members[member_id]
         member.expires_ms = now_ms + member.session_ms
@@ -178,6 +208,44 @@ class ClassicGroup:
                 member.sync_token = None if member.sync_token is token else member.sync_token
                 member.expires_ms = now_ms + min(member.session_ms, self.config.abandoned_ms)
 
+    # -- what is kept ---------------------------------------------------------------------------------------------
+
+    def take_row(self, wall_ms: int) -> ClassicRow | None:
+        """The row, where it has to be written; then say `stored` or `not_stored` before asking again."""
+        if not self.writes.may_begin:
+            return None
+        self.writes.begin(self.generation)
+        if self.state is not GroupState.STABLE:
+            self.changed_ms = wall_ms
+        members = kept_of(self.members.values())
+        return ClassicRow(
+            self.generation, self.protocol_type, self.protocol_name, self.leader, self.changed_ms, members
+        )
+
+    def stored(self, now_ms: int) -> None:
+        """The row is written: the generation works, unless the group went on from it meanwhile."""
+        is_current, held = self.writes.end(self.generation, is_over=self.state is GroupState.PREPARING)
+        for member, token, joined in held:
+            member.join_token = None
+            member.expires_ms = now_ms + member.session_ms
+            self._answer_join(token, joined)
+        if is_current and self.state is GroupState.COMPLETING:
+            self._work(now_ms)
+
+    def not_stored(self, now_ms: int, error_code: int) -> None:
+        """Nobody knows whether the row is written. Whoever waits for it is told so; a generation in doubt is not used."""
+        is_current, held = self.writes.end(self.generation, is_over=self.state is GroupState.PREPARING)
+        for member, _, _ in held:
+            member.expires_ms = now_ms + member.session_ms
+            self._release_join(member, error_code)
+        if is_current and self.state is GroupState.COMPLETING:
+            for member in self.members.values():
+                member.assignment = b""
+                self._release_sync(now_ms, member, error_code)
+            self._prepare_rebalance(now_ms)
+        elif is_current and self.state is GroupState.EMPTY:
+            self.writes.is_due = True
+
     @property
     def kept_bytes(self) -> int:
         """Bytes of the members' metadata and assignments."""
@@ -193,24 +261,6 @@ class ClassicGroup:
             member.join_token = member.sync_token = None
 
     # -- joining --------------------------------------------------------------------------------------------------
-
-    def _refuse_join(self, request: Join) -> int:
-        config = self.config
-        if not config.session_ms_min <= request.session_ms <= config.session_ms_max:
-            return code.INVALID_SESSION_TIMEOUT
-        if not self._members.knows(request.member_id) and self._members.count >= config.members_max:
-            return code.GROUP_MAX_SIZE_REACHED
-        if protocols_bytes(request.protocols) > config.metadata_bytes_max:
-            return code.INVALID_REQUEST
-        if not request.protocol_type or not request.protocols:
-            return code.INCONSISTENT_GROUP_PROTOCOL
-        others = [m for m in self.members.values() if m.member_id != request.member_id]
-        if others and (
-            request.protocol_type != self.protocol_type
-            or not common_protocols([m.protocols for m in others] + [request.protocols])
-        ):
-            return code.INCONSISTENT_GROUP_PROTOCOL
-        return code.NONE
 
     def _join_unknown(self, now_ms: int, request: Join, token: Token) -> None:
         new_id = request.new_member_id
@@ -277,7 +327,7 @@ class ClassicGroup:
         elif was_leader:
             # It must not compute assignments that nobody waits for: to it, somebody else leads.
             joined = joined._replace(leader=old_id, members=())
-        self._answer_join(token, joined)
+        self.writes.hold(old, token, joined)
 
     def _update(self, member: Member, request: Join) -> None:
         member.client_id, member.client_host = request.client_id, request.client_host
@@ -309,6 +359,7 @@ class ClassicGroup:
         for member in self.members.values():
             self._release_sync(now_ms, member, code.REBALANCE_IN_PROGRESS)
             member.owes_sync = False
+        self.writes.forget()
         self._in_initial_delay = self.state is GroupState.EMPTY
         self._round_began_ms = now_ms
         self._join_deadline_ms = now_ms + self._rebalance_ms()
@@ -334,6 +385,7 @@ class ClassicGroup:
         self.generation += 1
         if not self.members:
             self.protocol_name = self.leader = None
+            self.writes.is_due = True
             self._transition_to(GroupState.EMPTY)
             return
         self.protocol_name = self._members.choose_protocol()
@@ -365,10 +417,16 @@ class ClassicGroup:
             members=members,
         )
 
-    def _assign(self, now_ms: int, assignments: dict[str, bytes]) -> None:
-        self._transition_to(GroupState.STABLE)
+    def _assign(self, assignments: dict[str, bytes]) -> None:
+        """They are given out when they are stored: nobody works in a generation that a successor would not know."""
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
+        self.writes.is_assigned = self.writes.is_due = True
+
+    def _work(self, now_ms: int) -> None:
+        self._transition_to(GroupState.STABLE)
+        self._worked = self.generation
+        for member in self.members.values():
             if member.sync_token is not None:
                 token, member.sync_token = member.sync_token, None
                 member.expires_ms = now_ms + member.session_ms

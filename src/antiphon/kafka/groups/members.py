@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from antiphon.invariants import invariant
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.groups.types import Member
+from antiphon.kafka.groups.types import GroupConfig, Join, Member, protocols_bytes
 
 
 @dataclass(slots=True)
@@ -37,6 +37,24 @@ class GroupMembers:
         if self.id_of(instance_id) not in {None, member_id}:
             return code.FENCED_INSTANCE_ID
         return code.NONE if member_id in self.by_id else code.UNKNOWN_MEMBER_ID
+
+    def refuse_join(self, config: GroupConfig, protocol_type: str | None, request: Join) -> int:
+        """May whoever asks join these, whose protocols are of that type? An error code."""
+        if not config.session_ms_min <= request.session_ms <= config.session_ms_max:
+            return code.INVALID_SESSION_TIMEOUT
+        if not self.knows(request.member_id) and self.count >= config.members_max:
+            return code.GROUP_MAX_SIZE_REACHED
+        if protocols_bytes(request.protocols) > config.metadata_bytes_max:
+            return code.INVALID_REQUEST
+        if not request.protocol_type or not request.protocols:
+            return code.INCONSISTENT_GROUP_PROTOCOL
+        others = [m for m in self.by_id.values() if m.member_id != request.member_id]
+        if others and (
+            request.protocol_type != protocol_type
+            or not common_protocols([m.protocols for m in others] + [request.protocols])
+        ):
+            return code.INCONSISTENT_GROUP_PROTOCOL
+        return code.NONE
 
     def add(self, member: Member) -> None:
         """Let a member in."""

@@ -90,7 +90,7 @@ class OffsetExpiry:
         except AntiphonError:  # a node that was just started, and knows no metadata yet
             return
         self._clocks = {one: kept for one, kept in self._clocks.items() if one in shard_ids}
-        self._coordinator.emptied.forget_before(_steady_ms() - max(0, self._retention_ms))
+        self._coordinator.classic.emptied.forget_before(_steady_ms() - max(0, self._retention_ms))
         for shard_id in shard_ids:
             led = self._led(shard_id)
             if led is None:
@@ -189,9 +189,12 @@ class OffsetExpiry:
             and readers.empty_ms is not None
             and led.now_ms - readers.empty_ms >= retention_ms
         )
-        if not is_old or consumers.find(group) is None or await self._pending.unstable(group):
+        if not is_old or await self._pending.unstable(group):
             return False
-        return await consumers.forget(group, with_settings=False)
+        if consumers.find(group) is not None:
+            return await consumers.forget(group, with_settings=False)
+        classic = self._coordinator.classic
+        return await classic.kept(group) is not None and await classic.forget(group) is True
 
     # -- who is in a group ----------------------------------------------------------------------------------------
 
@@ -211,17 +214,22 @@ class OffsetExpiry:
                 else UNKNOWN
             )
         if consumers is None:
-            return Readers(empty_ms=self._empty_ms(led, group))
+            return Readers(empty_ms=await self._empty_ms(led, group))
         if consumers.members:
             return Readers(consumers.subscribed)
         return UNKNOWN if changed_ms is None else Readers(empty_ms=changed_ms)
 
-    def _empty_ms(self, led: _Led, group: str) -> int:
+    async def _empty_ms(self, led: _Led, group: str) -> int:
         """Since when no member of the classic protocol is in the group, by the clock of this look.
 
-        This is as long as this coordinator knows: it counts from when it took over, or saw the last member go.
+        The group's row says so, and outlives coordinators. Of a group without a row this is as long as this coordinator
+        knows: it counts from when it took over, or saw the last member go.
         """
-        emptied_ms = self._coordinator.emptied.since_ms(group)
+        classic = self._coordinator.classic
+        kept_ms = await classic.empty_since_ms(group)
+        if kept_ms is not None:
+            return kept_ms
+        emptied_ms = classic.emptied.since_ms(group)
         since_ms = led.clock.began_ms if emptied_ms is None else max(led.clock.began_ms, emptied_ms)
         return led.now_ms - (_steady_ms() - since_ms)
 

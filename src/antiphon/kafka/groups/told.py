@@ -38,10 +38,10 @@ class HostedGroups:
 
     async def one(self, group: str) -> GroupState | None:
         """See GroupHost. Raises NotLeaderError where another node coordinates, and what is to be tried again."""
+        await self._coordinator.ready(group)
         classic = self._coordinator.find(group)
         if classic is not None:
             return _classic(classic, _classic_members(classic))
-        await self._coordinator.ready(group)
         for kind, groups in (
             (GroupKind.SHARE, self._coordinator.shares),
             (GroupKind.CONSUMER, self._coordinator.consumers),

@@ -26,7 +26,7 @@ TRANSITIONS: Final = frozenset({
     (GroupState.EMPTY, GroupState.PREPARING),  # the first member joins
     (GroupState.PREPARING, GroupState.COMPLETING),  # everybody has joined, or time is up
     (GroupState.PREPARING, GroupState.EMPTY),  # nobody is left
-    (GroupState.COMPLETING, GroupState.STABLE),  # the leader handed in the assignments
+    (GroupState.COMPLETING, GroupState.STABLE),  # the assignments that the leader handed in are stored
     (GroupState.COMPLETING, GroupState.PREPARING),  # somebody came or went
     (GroupState.STABLE, GroupState.PREPARING),
 })  # fmt: skip

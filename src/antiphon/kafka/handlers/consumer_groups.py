@@ -67,6 +67,8 @@ class ConsumerGroupHandler:
                 )
         consumers = self._coordinator.consumers
         await self._coordinator.ready(group_id)
+        if request.member_epoch == t.JOIN_EPOCH and consumers.find(group_id) is None:
+            await self._coordinator.classic.forget(group_id)  # what was left by members of that protocol
         member_id = request.member_id or str(system.new_uuid())
         regex = self._regex_of(request, member_id)
         owned = request.topic_partitions

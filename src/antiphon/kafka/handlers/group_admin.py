@@ -42,15 +42,18 @@ class GroupAdminHandler:
         if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
             return m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
         try:
+            await self._coordinator.ready(group_id)
             group = self._coordinator.find(group_id)
             if group is not None:
                 return _described(group)
-            await self._coordinator.ready(group_id)
             is_classic = self._coordinator.consumers.find(group_id) is None
-            if is_classic and await self._offsets.fetch_all(group_id):
-                state = str(GroupState.EMPTY)
+            kept = await self._coordinator.classic.kept(group_id) if is_classic else None
+            if kept is not None or (is_classic and await self._offsets.fetch_all(group_id)):
                 return m.DescribedGroup(
-                    error_code=code.NONE, group_id=group_id, group_state=state, protocol_type=CONSUMER
+                    error_code=code.NONE,
+                    group_id=group_id,
+                    group_state=str(GroupState.EMPTY),
+                    protocol_type=(kept and kept.protocol_type) or CONSUMER,
                 )
         except UnknownTopicError:
             pass  # no group ever committed an offset
@@ -113,17 +116,20 @@ class GroupAdminHandler:
 
     async def _delete(self, group_id: str) -> int:
         try:
+            await self._coordinator.ready(group_id)
             if self._coordinator.find(group_id) is not None:
                 return code.NON_EMPTY_GROUP
-            await self._coordinator.ready(group_id)
             if self._coordinator.shares.find(group_id) is not None:
                 gone = await self._coordinator.shares.forget(group_id)
                 return code.NONE if gone else code.NON_EMPTY_GROUP
             of_consumers = self._coordinator.consumers.find(group_id) is not None
             if of_consumers and not await self._coordinator.consumers.forget(group_id):
                 return code.NON_EMPTY_GROUP
+            was_kept = await self._coordinator.classic.forget(group_id)
+            if was_kept is False:
+                return code.NON_EMPTY_GROUP
             if not await self._offsets.fetch_all(group_id):
-                return code.NONE if of_consumers else code.GROUP_ID_NOT_FOUND
+                return code.NONE if of_consumers or was_kept else code.GROUP_ID_NOT_FOUND
             await self._pending.forget(group_id)
             await self._offsets.delete(group_id)
         except UnknownTopicError:

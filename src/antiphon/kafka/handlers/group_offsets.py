@@ -199,10 +199,10 @@ class GroupOffsetsHandler:
         if not rights.may(Operation.DELETE, Resource.GROUP, request.group_id):
             return m.OffsetDeleteResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
         try:
+            await self._coordinator.ready(request.group_id)
             group = self._coordinator.find(request.group_id)
             if group is not None and group.protocol_type != CONSUMER:
                 return m.OffsetDeleteResponse(error_code=code.NON_EMPTY_GROUP)
-            await self._coordinator.ready(request.group_id)
             consumers = self._coordinator.consumers.find(request.group_id)
             read = (
                 subscribed_topics(group.members.values(), group.protocol_name)

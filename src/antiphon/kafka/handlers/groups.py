@@ -159,7 +159,7 @@ class GroupHandler:
         if not _may_read(context, request.group_id):
             return m.HeartbeatResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
         try:
-            error = self._coordinator.heartbeat(
+            error = await self._coordinator.heartbeat(
                 request.group_id, request.member_id, request.group_instance_id, request.generation_id
             )
         except AntiphonError as refused:

@@ -62,6 +62,8 @@ class ShareGroupHandler:
                 )
         coordinator = self._coordinator
         await coordinator.ready(group_id)
+        if request.member_epoch == t.JOIN_EPOCH and coordinator.shares.find(group_id) is None:
+            await coordinator.classic.forget(group_id)  # what was left by members of that protocol
         asked = Beat(
             request.member_id,
             request.member_epoch,

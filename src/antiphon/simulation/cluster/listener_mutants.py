@@ -164,7 +164,10 @@ LISTENER_MUTANTS: Final = (
     ClusterMutant(
         "listener-takes-old-generations",
         "a member of an earlier generation may still commit",
-        (Edit(ClassicGroup, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),),
+        (
+            Edit(ClassicGroup, "check_commit", "if error:", "if error == code.FENCED_INSTANCE_ID:"),
+            Edit(ClassicGroup, "check_commit", "if generation != self._worked:", "if False:"),
+        ),
         options={**CALM, **_GROUP},
     ),
     ClusterMutant(

@@ -13,6 +13,7 @@ from antiphon.simulation.cluster.archive_mutants import ARCHIVE_MUTANTS
 from antiphon.simulation.cluster.audit_mutants import AUDIT_MUTANTS
 from antiphon.simulation.cluster.backup_mutants import BACKUP_MUTANTS
 from antiphon.simulation.cluster.checkpoint_mutants import CHECKPOINT_MUTANTS
+from antiphon.simulation.cluster.classic_mutants import CLASSIC_MUTANTS
 from antiphon.simulation.cluster.client_mutants import CLIENT_MUTANTS
 from antiphon.simulation.cluster.compaction_mutants import COMPACTION_MUTANTS
 from antiphon.simulation.cluster.condition_mutants import CONDITION_MUTANTS
@@ -92,6 +93,7 @@ _ALL: Final = (
     *PREPARED_MUTANTS,
     *CONSUMER_MUTANTS,
     *EXPIRY_MUTANTS,
+    *CLASSIC_MUTANTS,
     *SHARE_MUTANTS,
     *SESSION_MUTANTS,
     *RECIPE_MUTANTS,

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.classic_groups import ClassicGroups
 from antiphon.kafka.handlers import produce
 from antiphon.log import producer_state
 from antiphon.model.cluster import MetadataView
@@ -82,12 +82,18 @@ _GROUPS: Final = (
         "a node keeps a consumer group in memory when another one coordinates it, and goes on with it when it does again",
         (
             Edit(
-                GroupCoordinator,
-                "find",
-                "if hosted is not None and (hosted.shard_id, hosted.term) != place:",
-                "if False:",
+                ClassicGroups,
+                "_drop",
+                "led.hosted.clear()",
+                'self.__dict__.setdefault("left", {})[led.shard_id] = dict(led.hosted)\n    led.hosted.clear()',
             ),
-            Edit(GroupCoordinator, "_watch_leaders", "self._drop(group_id)", "pass"),
+            Edit(
+                ClassicGroups,
+                "_take_rows",
+                "self._settle(self._host(led, group_id, kept))",
+                "self._settle(self._host(led, group_id, kept))\n"
+                '    led.hosted.update(self.__dict__.get("left", {}).get(led.shard_id, {}))',
+            ),
         ),
         options={
             **CALM,

@@ -6,6 +6,7 @@
 - `old-generation`: when members of one generation have committed, members of an earlier one commit nothing any more.
 - `refused-commit`: a commit that was refused because of its generation or member leaves nothing in the log.
 - `one-owner`: in one generation a partition has one owner, and every member gets what the leader meant for it.
+- What is kept of the group is what members are told, and successors go by it (`kept_groups`).
 
 The order in the shard's log decides what is earlier and later: every commit carries a text of its own, by which it is found
 there.
@@ -21,6 +22,7 @@ from antiphon.simulation.cluster.drawing import Drawn, with_listeners
 from antiphon.simulation.cluster.workloads.kafka_history import Found, History, Round
 from antiphon.simulation.cluster.workloads.kafka_member import GROUP, Membership
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.cluster.workloads.kept_groups import KeptGroup
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
@@ -39,7 +41,8 @@ class GroupWorkload(KafkaWorkload):
     """Members of a consumer group join and leave, commit, and sometimes commit under an old generation.
 
     Checked: acknowledged commits are kept and found by later fetches of offsets; old generations commit nothing; a
-    partition has one owner in a generation.
+    partition has one owner in a generation; members are given what is kept in the log, and the next coordinator knows
+    them in their generation.
     """
 
     group = GROUP
@@ -80,14 +83,17 @@ class GroupWorkload(KafkaWorkload):
             self._check_found(shard_id, places, found)
 
     def _places(self, shard_id: int) -> dict[str, int]:
-        """Where in the log the group's commits are, by their texts."""
+        """Where in the log the group's commits are, by their texts; each is of the group as it is kept there."""
         places: dict[str, int] = {}
+        kept = KeptGroup(shard_id)
         for batch in self.cluster.evidence.truth(shard_id).batches:
             for header, data in iter_batches(batch.data):
                 if header.is_control:
                     continue
                 for key, value, _ in effects_of(data):
                     kind, group, *rest = key.decode().split("/")
+                    if (kind, group) == ("classic", self.group):
+                        kept.take(value)
                     if (kind, group) != ("offset", self.group) or rest[0] != TOPIC or value is None:
                         continue
                     partition = rest[1]
@@ -99,7 +105,11 @@ class GroupWorkload(KafkaWorkload):
                         shard_id,
                         f"nobody asked for the commit {row} of partition {partition}",
                     )
+                    if asked is not None:
+                        kept.check_commit(row.metadata, asked)
                     places[row.metadata] = len(places)
+        for given in self.history.given:
+            kept.check_given(given)
         return places
 
     def _check_commits(self, shard_id: int, places: dict[str, int]) -> None:

@@ -27,16 +27,28 @@ class Found:
     known: int
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a member was given in a generation."""
+
+    round: Round
+    member_id: str
+    owned: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class History:
     """What members asked for and were told."""
 
     outcomes: dict[str, int] = field(
-        default_factory=lambda: {"joined": 0, "committed": 0, "commit_refused": 0, "commit_unknown": 0}
+        default_factory=lambda: dict.fromkeys(
+            ("joined", "committed", "commit_refused", "commit_unknown", "outlived"), 0
+        )
     )
     commits: dict[str, Commit] = field(default_factory=dict)  # by its text
     acknowledged: dict[int, list[str]] = field(default_factory=dict)  # by partition, in order of time
     found: list[Found] = field(default_factory=list)
     meant: dict[Round, dict[str, tuple[int, ...]]] = field(default_factory=dict)  # by the leader, by member
     owners: dict[tuple[Round, int], str] = field(default_factory=dict)
+    given: list[Given] = field(default_factory=list)
     instances: dict[str, str] = field(default_factory=dict)  # of static members, by member id

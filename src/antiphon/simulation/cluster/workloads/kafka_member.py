@@ -1,5 +1,6 @@
 """One life of a member of a consumer group (classic protocol): join, own partitions, commit, and be gone one day.
 
+Most members go on in their generation when nobody answers, or another node coordinates, as the well-known clients do.
 Now and then a member commits once more under a generation that it was in before, as one that was cut off for a while
 would; and not every one of them says goodbye.
 """
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups as m
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, History, Round
+from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, Given, History, Round
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
+from antiphon.simulation.cluster.workloads.kept_groups import LEASE, Coordinator, coordinator_of
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ REBALANCE_MS: Final = (500, 2_000)
 JOIN_EXTRA_S: Final = 2.0  # over the time that a rebalance may take
 RECORDS_MAX: Final = 10
 LATE_CHANCE: Final = 0.2
+PATIENT: Final = 0.8
+HEARTBEAT_S: Final = 0.15
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
 FIRST_STATIC: Final = {SYNC_GROUP: 3, HEARTBEAT: 4, OFFSET_COMMIT: 9, LEAVE_GROUP: 5}
 MANY_GROUPS: Final = 8  # version of OffsetFetch from which it asks for many groups at once
@@ -60,12 +64,17 @@ class Membership:
         self._client = client
         self._draw = client.random
         self._late = workload.cluster.stream(f"late commits of {process.name} {workload.now}")
+        self._goes_on = (
+            self._draw.random() < PATIENT
+        )  # does it look for another coordinator, and not join again?
         self._coordinator: Address | None = None
         self._member_id = ""
         self._round: Round = (-1, "")
         self._skips = False  # is it told that the assignments of before stand?
         self._was: list[tuple[str, Round]] = []  # its member ids and rounds; the last ones are those of now
         self._positions: dict[int, int] = {}  # of what it owns
+        self._known: tuple[float, Coordinator] | None = None  # when, and by whom, in the round of now
+        self._answered_by: Coordinator | None = None  # the last request; None where somebody deposed may have
         self._session_ms = self._draw.choice(SESSION_MS)
         self._rebalance_ms = self._draw.choice(REBALANCE_MS)
         self._versions = {
@@ -110,7 +119,10 @@ class Membership:
             self._coordinator = await self._client.coordinator(self._group)
         if self._coordinator is None:
             raise NoAnswerError("nobody knows the coordinator")
-        return await self._client.ask(self._coordinator, key, self._versions[key], request, timeout_s)
+        before = self._coordinates()
+        found = await self._client.ask(self._coordinator, key, self._versions[key], request, timeout_s)
+        self._answered_by = before if before == self._coordinates() else None
+        return found
 
     def _troubled(self, what: str, error: int) -> bool:
         """Something is to be done about an error code; ViolationError for one that should not come."""
@@ -120,6 +132,7 @@ class Membership:
         if error in ELSEWHERE or error in UNUSUAL:
             self._coordinator = None
         elif error in {code.UNKNOWN_MEMBER_ID, code.ILLEGAL_GENERATION}:
+            self._judge_forgotten(what, error)
             self._member_id = ""
         elif error == code.FENCED_INSTANCE_ID and self._instance is not None:
             self._is_fenced = True
@@ -128,6 +141,10 @@ class Membership:
                 "group-refused", -1, f"{what} of {self._process.name} is refused with error {error}"
             )
         return True
+
+    def _may_go_on(self, what: str, error: int) -> bool:
+        """Is it still in its generation, as far as it knows?"""
+        return not self._troubled(what, error) or (self._goes_on and self._coordinator is None)
 
     # -- membership -------------------------------------------------------------------------------------------------
 
@@ -149,6 +166,7 @@ class Membership:
             return False
         self._member_id, self._round = found.member_id, (found.generation_id, found.leader)
         self._was.append((self._member_id, self._round))
+        self._known = None
         self._skips = found.skip_assignment
         if self._instance is not None:
             self._history.instances[self._member_id] = self._instance
@@ -184,6 +202,7 @@ class Membership:
         self._workload.cluster.tell("owns", self._process.name, *self._round, owned)
         if self._instance is None:  # one that takes another's place goes by what was meant for that one
             self._judge_owned(owned)
+        self._history.given.append(Given(self._round, self._member_id, owned))
         self._positions = dict.fromkeys(owned, 0)
         return True
 
@@ -214,15 +233,20 @@ class Membership:
 
     async def _work(self, ends_s: float) -> None:
         """Consume and commit until the group calls."""
-        heartbeats_s = self._session_ms / 3000
+        heartbeats_s = min(self._session_ms / 3000, HEARTBEAT_S)
         heartbeat_s = self._workload.now
         while not self._workload.stopped and self._workload.now < ends_s:
-            if self._workload.now >= heartbeat_s:
-                heartbeat_s = self._workload.now + heartbeats_s
-                if not await self._heartbeat():
+            try:
+                if self._workload.now >= heartbeat_s:
+                    if not await self._heartbeat():
+                        return
+                    heartbeat_s = self._workload.now + heartbeats_s
+                if self._positions and not await self._consume():
                     return
-            if self._positions and not await self._consume():
-                return
+            except NoAnswerError:
+                if not self._goes_on:
+                    raise
+                self._coordinator, heartbeat_s = None, self._workload.now
             await self._workload.sleep(self._process, min(heartbeats_s, 0.1))
 
     async def _heartbeat(self) -> bool:
@@ -232,8 +256,32 @@ class Membership:
             member_id=self._member_id,
             group_instance_id=self._instance,
         )
+        asked_s = self._workload.now
         found = await self._ask(HEARTBEAT, request)
-        return not self._troubled("heartbeat", found.error_code)
+        by = self._answered_by
+        if by is not None and not found.error_code:
+            if self._known is not None and self._known[1] != by:
+                self._history.outcomes["outlived"] += 1
+            self._known = (asked_s, by)
+        return self._may_go_on("heartbeat", found.error_code)
+
+    def _coordinates(self) -> Coordinator | None:
+        """Who coordinates the group, if that is whom this member asks."""
+        found = coordinator_of(self._workload.cluster, self._group)
+        asked = None if self._coordinator is None else self._coordinator[0]
+        return found if found is not None and found.host == asked else None
+
+    def _judge_forgotten(self, what: str, error: int) -> None:
+        if self._instance is not None or self._answered_by is None:
+            return  # who took its place may have left
+        known_s, by = (-1e9, None) if self._known is None else self._known
+        silent_s = self._workload.now - known_s
+        require(
+            silent_s >= LEASE * min(self._session_ms, self._rebalance_ms) / 1000,
+            "member-forgotten",
+            -1,
+            f"{self._member_id} of {self._round} is refused {what} with error {error}; {by} knew it {silent_s:.3f} s ago",
+        )
 
     async def _leave(self) -> None:
         request = m.LeaveGroupRequest(
@@ -289,7 +337,7 @@ class Membership:
         if asked.outcome != "unknown":
             self._history.outcomes["commit_unknown"] -= 1
             self._history.outcomes["committed" if not error else "commit_refused"] += 1
-        return who != self._round or not self._troubled("commit", error)
+        return who != self._round or self._may_go_on("commit", error)
 
     async def _fetch_offsets(self, partitions: tuple[int, ...]) -> bool:
         history = self._history
