@@ -12,7 +12,8 @@ import pytest
 
 from antiphon.testing import plugin
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "testing.md"
 
 SUITE = """
     import pytest
@@ -119,6 +120,12 @@ def test_one_cluster_for_the_session_whole_for_each_test_and_gone_at_the_end(tmp
     assert not Path(first[1]).exists()
     topics = re.findall(r"^topic (\S+)", said, re.MULTILINE)
     assert [name[:-9] for name in topics] == ["test-first", "test-second-the-next-test-gets-it-whole"]
+
+
+@pytest.mark.cluster
+def test_applications_among_the_examples_are_tested_as_their_authors_would() -> None:
+    said = run(ROOT / "examples", "-c", os.devnull, "--rootdir", ".", "-o", "antiphon_nodes=1")
+    assert "5 passed" in said
 
 
 def test_loading_it_costs_nothing(tmp_path: Path) -> None:
