@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
@@ -32,7 +31,7 @@ class App:
         self._kafka = kafka
         self._servers = servers
         self._agents: dict[str, Agent] = {}
-        self._db: antiphon.aio.Client | None = None
+        self._db: antiphon.aio.AsyncClient | None = None
 
     def agent(self, topic: str) -> Callable[[Agent], Agent]:
         """Have a function read this topic."""
@@ -43,7 +42,7 @@ class App:
 
         return take
 
-    async def table(self, name: str) -> Any:
+    async def table(self, name: str) -> antiphon.aio.AsyncTable:
         """A table of the cluster, which is made when it is not there."""
         assert self._db is not None, "an agent asks for its table when it runs"
         with suppress(antiphon.TopicExistsError):
