@@ -21,9 +21,9 @@ from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
-from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.markers import PARTS_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE
+from antiphon.kafka.handlers.patterns import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.telemetry import PUSH_BYTES_MAX, UNPACKED_BYTES_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS
 from antiphon.kafka.listener_config import KafkaListenerConfig

@@ -429,6 +429,11 @@ def test_how_a_topic_is_replicated_is_chosen_shown_changed_and_warned_of(shell: 
     assert "commit = live  (profile fluvio)" in shown
     assert "min.live = 2  (set)" in shown
     assert "election = coordinator  (default)" in shown
+    shell.ok("node", "settings", "--all", "--set", "flush_interval_ms=90")
+    assert re.search(
+        r"flush\.ms = 90  \(node \d: set for all nodes\)", shell.ok("topic", "describe", "modes")
+    )
+    shell.ok("node", "settings", "--all", "--reset", "flush_interval_ms")
     assert shell.run("topic", "alter", "modes", "--commit", "quorum").returncode == 0
     described = json.loads(shell.ok("topic", "describe", "modes", "--json"))
     assert described["options"]["commit"] == "quorum"

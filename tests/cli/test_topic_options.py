@@ -3,9 +3,17 @@
 import pytest
 
 from antiphon.cli.topic_commands import SHARD_HEADINGS, _for_people
-from antiphon.cli.topic_options import caveats, describe_source, in_force, settings_in_force, with_options
+from antiphon.cli.topic_options import (
+    caveats,
+    describe_source,
+    in_force,
+    settings_in_force,
+    values_of_node,
+    with_options,
+)
 from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.node_settings import NodeSettingsReply
 
 
 def topic(profile: str = "oxia", replicas: int = 3, kind: Kind = Kind.TOPIC, **config: str) -> TopicMeta:
@@ -58,6 +66,25 @@ def test_settings_in_force_are_all_shown_with_their_defaults() -> None:
     both = set(shown) | {name for name, _, _ in in_force(made)}
     assert both - {"of.a.newer.version"} == set(TOPIC_SETTINGS)
     assert not set(shown) & {name for name, _, _ in in_force(made)}
+
+
+def test_what_a_node_has_for_topics_that_set_nothing_is_shown_as_its() -> None:
+    told = NodeSettingsReply(
+        3,
+        (),
+        {
+            "record_validation": (("full", "all"), ("uncompressed", "default")),
+            "flush_interval_ms": (("100", "default"),),
+        },
+    )
+    of_node = values_of_node(told)
+    assert of_node == {"record.validation": ("full", "node 3: set for all nodes")}
+    rows = settings_in_force(topic(), of_node)
+    assert ("record.validation", "full", "node 3: set for all nodes") in rows
+    assert ("flush.ms", "100", "default") in rows
+    assert ("record.validation", "shallow", "set") in settings_in_force(
+        topic(record_validation="shallow"), of_node
+    )
 
 
 def test_what_is_easily_overlooked_stands_beside_a_setting() -> None:

@@ -84,6 +84,9 @@ class KafkaNodes:
                 "transactions",
                 "consumer_groups",
                 "share_groups",
+                "record_validation",
+                "flush",
+                "flush_interval_ms",
             )
             if name in config
         }

@@ -147,7 +147,7 @@ def test_an_administrator_aborts_by_write_txn_markers_what_is_open_in_a_partitio
                 topics=[m.TxnMarkerTopic(name=TOPIC, partition_indexes=[0, 1])],
                 coordinator_epoch=0,
             )
-            told = await tx.client.ask(m.WriteTxnMarkersRequest(markers=[both]), 27, 1)
+            told = await tx.client.ask(m.WriteTxnMarkersRequest(markers=[both]), 27, 2)
             found = [one.error_code for one in told.markers[0].topics[0].results_by_partition]
             assert found == [code.NONE] * 2, "the second one was aborted with the first"
             await state_is(tx, "CompleteAbort")
@@ -314,6 +314,17 @@ def test_transactions_are_listed_and_described() -> None:
             assert await names(state_filters=["Ongoing"]) == ["tx"]
             assert await names(producer_id_filters=[tx.producer_id]) == ["tx"]
             assert await names(duration_filter=60_000) == []
+            assert await names(2, transactional_id_pattern="t.") == ["tx"]
+            assert await names(2, transactional_id_pattern="o.*r|x") == ["other"], "the whole id is matched"
+            for none in (None, ""):
+                assert await names(2, transactional_id_pattern=none) == ["other", "tx"]
+            for wrong in ("(", "(?=x)", "x" * 1025):
+                asked = m.ListTransactionsRequest(
+                    state_filters=[], producer_id_filters=[], transactional_id_pattern=wrong
+                )
+                refused = await client.ask(asked, LIST, 2)
+                assert refused.error_code == code.INVALID_REGULAR_EXPRESSION
+                assert refused.transaction_states == []
             absent = m.DescribeTransactionsRequest(transactional_ids=["absent"])
             (told,) = (await client.ask(absent, DESCRIBE, 0)).transaction_states
             assert told.error_code == code.TRANSACTIONAL_ID_NOT_FOUND

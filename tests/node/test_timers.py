@@ -7,6 +7,7 @@ from typing import Any, cast
 from antiphon.errors import OverloadedError
 from antiphon.node.back_pressure import BackPressure
 from antiphon.node.config import Limits, Timings
+from antiphon.node.raft_shards import first_ticks
 from antiphon.node.timers import EXPIRE_EVERY_S, Chore, Timers
 from tests.node.in_process import in_virtual_time
 
@@ -33,10 +34,12 @@ class Shard:
         self.waiting = len(self.expired) < 3
 
 
-def timers(*chores: Chore, failures: list[Exception] | None = None) -> tuple[Timers, list[float]]:
+def timers(
+    *chores: Chore, failures: list[Exception] | None = None, founding: int = 0
+) -> tuple[Timers, list[float]]:
     loop = asyncio.get_running_loop()
     heartbeats: list[float] = []
-    timings = Timings(tick=round(TICK_S * 1000), heartbeat=round(BEAT_S * 1000))
+    timings = Timings(tick=round(TICK_S * 1000), heartbeat=round(BEAT_S * 1000), founding=founding)
     failed: list[Exception] = [] if failures is None else failures
     return Timers(loop, timings, lambda: heartbeats.append(loop.time()), chores, failed.append), heartbeats
 
@@ -136,3 +139,21 @@ def test_reading_stops_at_a_bound_and_goes_on_at_its_half() -> None:
 
 
 HOLDS = ("hold_clients", "release_clients", "hold_disk", "release_disk")
+
+
+@in_virtual_time
+async def test_before_a_node_has_joined_it_beats_faster() -> None:
+    clock, beats = timers(founding=20)
+    clock.start()
+    await asyncio.sleep(0.09)
+    assert [round(beat - beats[0], 3) for beat in beats] == [0.0, 0.02, 0.04, 0.06, 0.08]
+    clock.joined()
+    await asyncio.sleep(0.22)
+    assert [round(beat - beats[5], 3) for beat in beats[5:]] == [0.0, 0.1, 0.2]
+    clock.stop()
+
+
+def test_founders_stand_one_after_the_other() -> None:
+    timings = Timings(tick=25, founding=50)
+    assert [first_ticks(timings, [3, 5, 9], node) for node in (3, 5, 9, 11)] == [2, 6, 10, 0]
+    assert first_ticks(Timings(founding=0), [3, 5, 9], 3) == 0

@@ -280,3 +280,24 @@ def test_s1_38_the_disk_has_term_and_vote_when_the_write_is_done(seed: int) -> N
     runner.run(log.hard_state.stage(4, None), log.hard_state.stage(4, 2))
     found = ShardLog.open(disk.crash(), "/shard").hard_state  # power is lost at once
     assert (found.term, found.voted_for) == (4, 2)
+
+
+def test_before_any_term_the_first_founder_stands_soon_and_waits_for_durable_votes() -> None:
+    cluster = Cluster(raft=True, election=ElectionConfig(first_ticks=2))
+    for _ in range(2):
+        cluster[1].run(cluster.replica(1).tick())
+    cluster.deliver()
+    assert cluster.leading == [1]
+    assert {cluster.replica(node).term for node in (1, 2, 3)} == {1}
+    for node in (1, 2, 3):
+        assert cluster.replica(node).election.timer.timeout >= 10, "from now on as always"
+
+
+def test_who_votes_alone_waits_for_nobody_after_a_start_either() -> None:
+    cluster = Cluster(1, raft=True, election=ElectionConfig(first_ticks=1))
+    cluster.tick(1)
+    assert (cluster.leading, cluster.replica(1).term) == ([1], 1)
+    cluster.crash(1)
+    cluster.restart(1)
+    cluster.tick(1)
+    assert (cluster.leading, cluster.replica(1).term) == ([1], 2)

@@ -23,6 +23,12 @@ def test_promises_are_kept(profile: str, seed: int) -> None:
     assert result.operations["ok"] > 0
 
 
+def test_promises_are_kept_by_nodes_that_found_their_cluster_quickly() -> None:
+    result = run_cluster(draw_options(81_000, "raft", founding_ms=50, fault_ms=1_000))
+    assert result.failure is None, words(result)
+    assert result.operations["ok"] > 0
+
+
 def test_a_quiet_cluster_does_a_lot_of_work() -> None:
     result = run_cluster(
         draw_options(

@@ -497,5 +497,9 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_of_the_page(cluster: Cluster, name: str) -> None:
-    fixtures = {"antiphon_cluster": cluster, "antiphon_topic": f"page-{name}"}
+    fixtures = {
+        "antiphon_cluster": cluster,
+        "antiphon_topic": f"page-{name}",
+        "servers": cluster.bootstrap_servers,  # a fixture that the page defines
+    }
     EXAMPLES[name](*(fixtures[wanted] for wanted in inspect.signature(EXAMPLES[name]).parameters))

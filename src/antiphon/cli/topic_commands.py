@@ -20,6 +20,7 @@ from antiphon.cli.topic_options import (
     describe_source,
     in_force,
     settings_in_force,
+    values_of_node,
     with_options,
 )
 from antiphon.client.local_folder import DEFAULT_DIR
@@ -30,6 +31,7 @@ from antiphon.model.requests import ReplicaStatus
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", help="k=v, by Kafka's names; may be repeated.")
 ]
+SETTINGS_S = 5.0  # a node may fall silent while it is asked
 SHARD_HEADINGS = (
     "TOPIC",
     "SHARD",
@@ -171,6 +173,19 @@ def _list(kind: Kind) -> Callable[..., None]:
     return list_
 
 
+def _values_of_node(db: antiphon.Client) -> dict[str, tuple[str, str]]:
+    """What a node that is alive has for topics that set nothing; nothing where none tells."""
+    alive = [node.node_id for node in db.metadata().nodes if node.alive]
+    try:
+        return (
+            values_of_node(db.run(db.aio.coordinators.node_settings(alive[0], timeout_s=SETTINGS_S)))
+            if alive
+            else {}
+        )
+    except AntiphonError:
+        return {}
+
+
 def _describe(kind: Kind) -> Callable[..., None]:
     @reports_errors
     def describe(
@@ -183,14 +198,12 @@ def _describe(kind: Kind) -> Callable[..., None]:
             cluster = db.metadata()
             topic = _find(cluster, name, kind)
             rows = _shard_rows(db, [topic])
+            in_effect = settings_in_force(topic, _values_of_node(db))
         if as_json:
             headings = [heading.lower() for heading in JSON_HEADINGS]
             options = {option: value for option, value, _ in in_force(topic)}
             shards = [dict(zip(headings, row, strict=True)) for row in rows]
-            settings = {
-                setting: {"value": value, "source": source}
-                for setting, value, source in settings_in_force(topic)
-            }
+            settings = {setting: {"value": value, "source": source} for setting, value, source in in_effect}
             print_json(_as_json(topic) | {"options": options, "settings": settings, "shards": shards})
             return
         typer.echo(
@@ -198,7 +211,7 @@ def _describe(kind: Kind) -> Callable[..., None]:
         )
         for option, value, whence in in_force(topic):
             typer.echo(f"  {option} = {value}  ({whence})")
-        for setting, value, source in settings_in_force(topic):
+        for setting, value, source in in_effect:
             typer.echo(f"  {setting} = {value}  ({describe_source(setting, value, source)})")
         print_table(SHARD_HEADINGS, _for_people(rows), as_json=False)
 

@@ -1,12 +1,15 @@
 """How a topic is replicated, on the command line: the options' help, what is in force, and what a choice may cost."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
+from antiphon.cli.settings_command import FROM
 from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
 from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.model.metadata import TopicMeta
+from antiphon.model.node_settings import FOR_TOPICS, NodeSettingsReply, Source
 from antiphon.replication.commit_rule import spellings_and_meanings
 
 ProfileOption = Annotated[
@@ -71,20 +74,32 @@ def in_force(topic: TopicMeta) -> list[tuple[str, str, str]]:
     return rows
 
 
-def settings_in_force(topic: TopicMeta) -> list[tuple[str, str, str]]:
-    """(setting, value, where it comes from: set or default) of every setting of a topic that is not about replication."""
-    defaults = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
-    names = {*defaults, *topic.config}  # a newer version may have set what this one does not know
-    return [
-        (name, topic.config[name], "set") if name in topic.config else (name, defaults[name], "default")
-        for name in sorted(names)
-        if normal_name(name) not in DEFAULTS
-    ]
+def settings_in_force(
+    topic: TopicMeta, of_node: Mapping[str, tuple[str, str]] | None = None
+) -> list[tuple[str, str, str]]:
+    """(setting, value, where it comes from) of every setting of a topic that is not about replication.
+
+    `of_node`: values, and where they stand, of the settings for which a node has a value where a topic has none.
+    """
+    found = {name: (setting.default, "default") for name, setting in TOPIC_SETTINGS.items()}
+    found |= of_node or {}
+    found |= {name: (value, "set") for name, value in topic.config.items()}  # of a newer version, too
+    return [(name, *found[name]) for name in sorted(found) if normal_name(name) not in DEFAULTS]
+
+
+def values_of_node(told: NodeSettingsReply) -> dict[str, tuple[str, str]]:
+    """What a node has for topics that set nothing, and where it stands if that is not the default."""
+    found = {}
+    for name, own in FOR_TOPICS.items():
+        values = told.values.get(own, ())
+        if values and values[0][1] != Source.DEFAULT:
+            found[name] = (values[0][0], f"node {told.node}: {FROM[values[0][1]]}")
+    return found
 
 
 def describe_source(name: str, value: str, source: str) -> str:
     """The source of a setting in words for people, with what is easily overlooked."""
-    if name == "flush" and source == "default":
+    if name in FOR_TOPICS and source == "default":
         return "default, where a node's file says nothing else"
     if name == "retention.ms" and value != "-1":
         return f"{source}; counts from the records' own timestamps"

@@ -104,6 +104,10 @@ class NodeValues(Protocol):
         """Every value that there is of a setting here, the one that counts first. Raises InvalidRequestError."""
         ...
 
+    def for_topics(self, name: str) -> list[Told]:
+        """The same of what this node has for topics that do not set `name`. Empty: such topics have the default."""
+        ...
+
 
 class Gateway(Protocol):
     """The node, as its listeners see it. All methods run on the node's event loop.

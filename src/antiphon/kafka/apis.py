@@ -228,7 +228,7 @@ _APIS: Final = (
         lambda on: on.transactions.end, Routing.COORDINATOR, "answered when it is decided",
     ),
     ServedApi(
-        27, "WriteTxnMarkers", 1, 1, 1,
+        27, "WriteTxnMarkers", 1, 2, 1,
         transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse,
         lambda on: on.markers.write, Routing.LEADER, "aborts only, of the whole transaction",
     ),
@@ -340,7 +340,7 @@ _APIS: Final = (
         lambda on: on.transactions.describe, Routing.COORDINATOR,
     ),
     ServedApi(
-        66, "ListTransactions", 0, 1, 0,
+        66, "ListTransactions", 0, 2, 0,
         transactions.ListTransactionsRequest, transactions.ListTransactionsResponse,
         lambda on: on.transactions.list_transactions, Routing.EACH, "those that it coordinates",
     ),

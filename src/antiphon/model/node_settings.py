@@ -120,6 +120,14 @@ class NodeSetting(NamedTuple):
         return value if self.words else int(value)
 
 
+FOR_TOPICS: Final = {
+    "flush": "flush",
+    "flush.ms": "flush_interval_ms",
+    "record.validation": "record_validation",
+}
+"""Settings of topics for which each node has a value where a topic has none, with their names in node.toml."""
+
+
 def text_of(value: Any) -> str:
     """A value of `NodeConfig` as text."""
     return str(value).lower() if isinstance(value, bool) else str(value)

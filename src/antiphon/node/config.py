@@ -69,6 +69,9 @@ class Timings(msgspec.Struct, forbid_unknown_fields=True):
     node_dead: PositiveMs = 900  # silence after which the coordinator gives a node up
     election_min: PositiveMs = 500  # `__cluster`: silence of the leader, drawn between the two
     election_max: PositiveMs = 1000
+    founding: Annotated[int, Meta(ge=0, le=3_600_000)] = (
+        50  # before there was any leader, and before a node has joined, it tries again so often; 0: as later
+    )
     reconnect_max: PositiveMs = 500
     ready_wait: PositiveMs = (
         15_000  # how long a start waits for the rest of the cluster before it says "ready" anyway

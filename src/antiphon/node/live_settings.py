@@ -6,12 +6,15 @@ told of a change; whoever keeps a value follows (`follow`).
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import structlog
 
 from antiphon.model.node_settings import (
+    FOR_TOPICS,
     NODE_SETTINGS,
     NodeSettings,
+    Source,
     Told,
     find_setting,
     text_of,
@@ -19,6 +22,8 @@ from antiphon.model.node_settings import (
     values_of,
 )
 from antiphon.node.config import NodeConfig
+
+_DEFAULTS: Final = NodeConfig(cluster_id="", node_id=-1, nodes=[])
 
 
 class LiveSettings:
@@ -44,6 +49,15 @@ class LiveSettings:
         """Every value that there is of a setting, the one that counts first. Raises InvalidRequestError."""
         setting = find_setting(name)
         return values_of(setting, self.entries, self.config.node_id, self._in_file[setting.name])
+
+    def for_topics(self, name: str) -> list[Told]:
+        """See NodeValues."""
+        own = FOR_TOPICS.get(name)
+        if own is None or own in NODE_SETTINGS:
+            return [] if own is None else self.values(own)
+        value = text_of(_get(self.config, own))
+        default = Told(text_of(_get(_DEFAULTS, own)), Source.DEFAULT)
+        return [default] if value == default.value else [Told(value, Source.FILE), default]
 
     def take(self, entries: Mapping[int, NodeSettings]) -> None:
         """The metadata says this now. In effect when it returns."""

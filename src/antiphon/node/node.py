@@ -431,6 +431,7 @@ class Node:
 
     def registered(self) -> None:
         """The coordinator counts on this node: replicas that waited for that are opened."""
+        self.timers.joined()
         self.shards.reconcile()
         own_voter.follow_voters(self, self.shards, is_registered=True)
 

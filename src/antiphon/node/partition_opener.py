@@ -22,6 +22,7 @@ from antiphon.node.old_history import is_old_log
 from antiphon.node.own_voter import is_of_the_past
 from antiphon.node.raft_shards import (
     election_config,
+    first_ticks,
     members_entry,
     open_raft_replica,
     timeout_ticks,
@@ -274,6 +275,7 @@ class PartitionOpener:
         node, log = self._node, found.log
         timings = node.config.timings
         low, high = timeout_ticks(timings)
+        first = first_ticks(timings, node.config.voters, node.node_id)
         replica = RaftReplica(
             node_id=node.node_id,
             shard=CLUSTER_SHARD_ID,
@@ -283,7 +285,7 @@ class PartitionOpener:
             entries=EntryFactory(term_start, members=members_entry),
             config=ReplicaConfig(),
             election_timeout_ticks=lambda: node.random.randint(low, high),
-            election=election_config(timings),
+            election=election_config(timings, first),
         )
         for peer in node.lost_peers():
             replica.peer_lost(peer)

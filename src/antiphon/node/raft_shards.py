@@ -21,6 +21,7 @@ is kept beside its log (`placement`): enough to open it. Whether it still belong
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -147,10 +148,17 @@ def timeout_ticks(timings: Timings) -> tuple[int, int]:
     return timings.election_min // timings.tick, timings.election_max // timings.tick
 
 
-def election_config(timings: Timings) -> ElectionConfig:
-    """Settings of replicas that vote, `__cluster`'s too."""
+def election_config(timings: Timings, first: int = 0) -> ElectionConfig:
+    """Settings of replicas that vote, `__cluster`'s too; `first` as in `first_ticks`."""
     low, _ = timeout_ticks(timings)
-    return ElectionConfig(heartbeat_ticks=max(1, low // 5), election_ticks_min=low)
+    return ElectionConfig(heartbeat_ticks=max(1, low // 5), election_ticks_min=low, first_ticks=first)
+
+
+def first_ticks(timings: Timings, voters: Sequence[int], node_id: int) -> int:
+    """How long a founder of a cluster waits before it stands for the first election: each longer than the one before."""
+    if not timings.founding or node_id not in voters:
+        return 0
+    return max(1, timings.founding // timings.tick) * (1 + 2 * list(voters).index(node_id))
 
 
 def members_entry(term: int, base_offset: int, members: Members) -> Entry:

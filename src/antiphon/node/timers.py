@@ -47,6 +47,7 @@ class Timers:
         self._loop = loop
         self._tick_s = timings.tick / 1000
         self._heartbeat_s = timings.heartbeat / 1000
+        self._founding_s = timings.founding / 1000
         self._at_heartbeat = heartbeat
         self._chores = (Chore(self._expire, EXPIRE_EVERY_S), *chores)
         self._due_s: dict[int, float] = {}  # by the chore's place
@@ -60,6 +61,10 @@ class Timers:
     def start(self) -> None:
         """Beat now, and from now on."""
         self._heartbeat()
+
+    def joined(self) -> None:
+        """The coordinator counts on this node: from now on it beats as always."""
+        self._founding_s = 0.0
 
     def end_ticks(self) -> None:
         """Plan no more ticks; heartbeats go on until `stop()`."""
@@ -100,7 +105,8 @@ class Timers:
         self._arm_tick()
 
     def _heartbeat(self) -> None:
-        self._heartbeat_timer = self._loop.call_later(self._heartbeat_s, self._heartbeat)
+        every_s = min(self._founding_s or self._heartbeat_s, self._heartbeat_s)
+        self._heartbeat_timer = self._loop.call_later(every_s, self._heartbeat)
         try:
             self._at_heartbeat()
             now_s = self._loop.time()

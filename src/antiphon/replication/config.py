@@ -79,11 +79,15 @@ class ElectionConfig:
             constructor of `RaftReplica` is given should lie between this and twice this.
         pre_vote: ask whether an election could be won before the term is raised, so that a replica that was cut off
             does not depose a working leader when it comes back.
+        first_ticks: a replica in term 0, or one that votes alone, has no leader whom it could depose: so long it waits
+            then, in place of a random time-out. Each founder has another, so that they do not split the votes. 0: as
+            others.
     """
 
     heartbeat_ticks: int = 2
     election_ticks_min: int = 10
     pre_vote: bool = True
+    first_ticks: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks_min:

@@ -66,10 +66,10 @@ class ElectionTimer:
         self.since_leader = ticks_min  # nobody was heard yet
         self.leader_lost = False
 
-    def rearm(self) -> None:
-        """Start waiting anew, for a fresh random time."""
+    def rearm(self, timeout: int | None = None) -> None:
+        """Start waiting anew, for a fresh random time, or for this one."""
         self.elapsed = 0
-        self.timeout = self._draw()
+        self.timeout = self._draw() if timeout is None else timeout
 
     def heard_from_leader(self) -> None:
         """The leader of the current term spoke."""

@@ -49,12 +49,20 @@ class VoteElection(TermObserver):
         draw_timeout: Callable[[], int],
     ) -> None:
         self.candidacy = Candidacy.NONE
-        self.timer = ElectionTimer(draw_timeout, config.election_ticks_min)
         self._state = state
         self._index = index
         self._config = config
+        self._draw_timeout = draw_timeout
+        self.timer = ElectionTimer(self._patience, config.election_ticks_min)
         self._campaign: Campaign | None = None  # the votes; there while the candidacy is
         self._leading_ticks = 0
+
+    def _patience(self) -> int:
+        """A time-out in ticks; where there can be no leader, the one that this member has for that."""
+        first, state = self._config.first_ticks, self._state
+        if first and (state.term == 0 or state.members.sets == ((state.node_id,),)):
+            return first
+        return self._draw_timeout()
 
     def stepped_down(self, *, was_leader: bool) -> None:
         """No candidacy outlives its term."""
@@ -140,6 +148,10 @@ class VoteElection(TermObserver):
         state.fence(state.term + 1, state.node_id, out)
         campaign = self._begin_candidacy(CandidacyEvent.CAMPAIGN, state.term)
         campaign.is_transfer = transfer
+        if (
+            self._config.first_ticks
+        ):  # the votes have to be durable, which may take longer than the first patience
+            self.timer.rearm(self._draw_timeout())
         campaign.record(state.node_id, granted=True)
         request = RequestVote(state.shard, state.term, state.node_id, state.log.terms.end, transfer=transfer)
         for peer in self.peers():

@@ -44,7 +44,11 @@ def raise_file_limit() -> int:
 
 
 def warm_up() -> None:
-    """Import what a node needs, once, before the processes of several are forked."""
+    """Import what a node needs, once, before the processes of several are forked.
+
+    None of that is garbage: it is not looked through while it is imported, nor in the processes that share it.
+    """
+    gc.disable()
     for name in (
         "antiphon.server.server",
         "antiphon.kafka.listener",
@@ -54,6 +58,8 @@ def warm_up() -> None:
         "antiphon.spark.staging.housekeeper",
     ):
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
 
 
 async def _bounded_output(directory: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from antiphon.coordination.share_settings import SETTINGS
-from antiphon.coordination.topic_settings import LIST, TOPIC_SETTINGS, TopicSetting
+from antiphon.coordination.topic_settings import LIST, TOPIC_SETTINGS
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
@@ -22,10 +22,10 @@ from antiphon.kafka.handlers.refusals import (
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.handlers.setting_changes import RESET, SET, SUBTRACT, value_after
 from antiphon.kafka.handlers.subscriptions import SubscriptionSettings
+from antiphon.kafka.handlers.topic_values import described_setting
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.messages import described as d
 from antiphon.kafka.metadata_cache import MetadataCache
-from antiphon.kafka.topic_config import SOURCE_DEFAULT, SOURCE_TOPIC
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
 from antiphon.model.requests import AlterTopic
@@ -102,7 +102,7 @@ class ConfigHandler:
             described.error_code, described.error_message = code.code_of(error), error.message
             return described
         described.configs = [
-            _described_setting(setting, topic, request)
+            described_setting(setting, topic, request, self._gateway.settings)
             for setting in TOPIC_SETTINGS.values()
             if wanted.configuration_keys is None or setting.name in wanted.configuration_keys
         ]
@@ -281,22 +281,3 @@ def _altered(topic: TopicMeta, change: m.AlterableSetting) -> str | None:
     if known is not None and value == "" and change.config_operation == SUBTRACT:
         raise RefusedError(code.INVALID_CONFIG, f"nothing would be left of {change.name}")
     return value
-
-
-def _described_setting(
-    setting: TopicSetting, topic: TopicMeta, request: m.DescribeConfigsRequest
-) -> m.DescribedSetting:
-    own = topic.config.get(setting.name)
-    synonyms = []
-    if request.include_synonyms:
-        if own is not None:
-            synonyms.append(m.SettingSynonym(name=setting.name, value=own, source=SOURCE_TOPIC))
-        synonyms.append(m.SettingSynonym(name=setting.name, value=setting.default, source=SOURCE_DEFAULT))
-    return m.DescribedSetting(
-        name=setting.name,
-        value=setting.default if own is None else own,
-        config_source=SOURCE_DEFAULT if own is None else SOURCE_TOPIC,
-        synonyms=synonyms,
-        config_type=setting.kafka_type,
-        documentation=setting.documentation if request.include_documentation else None,
-    )

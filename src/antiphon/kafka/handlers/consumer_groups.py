@@ -12,7 +12,8 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.handlers.group_outcomes import beaten, check_reads, each_described, group_for
 from antiphon.kafka.handlers.group_places import assignment, named_assignment
-from antiphon.kafka.handlers.group_topics import REGEX_BYTES_MAX, BadRegexError, GroupTopics
+from antiphon.kafka.handlers.group_topics import GroupTopics
+from antiphon.kafka.handlers.patterns import REGEX_BYTES_MAX, BadRegexError
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import consumer_groups as m

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import (
     LimitReachedError,
     NotReadyError,
@@ -30,12 +29,11 @@ from antiphon.kafka.handlers.refusals import (
     timeout_s,
 )
 from antiphon.kafka.handlers.rights import may, may_create, sees
+from antiphon.kafka.handlers.topic_values import created_settings
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.topic_config import (
-    SOURCE_DEFAULT,
-    SOURCE_TOPIC,
     TopicDefaults,
     name_problem,
 )
@@ -127,14 +125,7 @@ class TopicHandler:
             topic_id=meta.topic_id,
             num_partitions=len(meta.shards),
             replication_factor=meta.replicas,
-            configs=[
-                m.CreatedSetting(
-                    name=setting.name,
-                    value=meta.config.get(setting.name, setting.default),
-                    config_source=SOURCE_TOPIC if setting.name in meta.config else SOURCE_DEFAULT,
-                )
-                for setting in TOPIC_SETTINGS.values()
-            ],
+            configs=created_settings(meta, self._gateway.settings),
         )
 
     def _checked(self, topic: m.CreatableTopic, *, validate_only: bool) -> CreateTopic:

@@ -9,6 +9,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.handlers.patterns import BadRegexError, compiled
 from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
@@ -301,8 +302,12 @@ class TransactionHandler:
         unknown = [state for state in request.state_filters if state not in known]
         states, producers = set(request.state_filters), set(request.producer_id_filters)
         longest_start_ms = system.wall_ms() - request.duration_filter
+        regex = request.transactional_id_pattern
         try:
+            pattern = compiled(regex) if regex else None
             rows = await self._coordinator.listed()
+        except BadRegexError:
+            return m.ListTransactionsResponse(error_code=code.INVALID_REGULAR_EXPRESSION)
         except AntiphonError as error:
             return m.ListTransactionsResponse(error_code=code.coordinator_code_of(error))
 
@@ -312,6 +317,7 @@ class TransactionHandler:
                 (not states or row.state in states)
                 and (not producers or row.producer_id in producers)
                 and (request.duration_filter < 0 or (running and row.began_ms < longest_start_ms))
+                and (pattern is None or pattern.fullmatch(name) is not None)
                 and context.rights.sees(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
             )
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from antiphon.kafka.schema import I16, I32, I64, Message, V
+from antiphon.kafka.schema import I8, I16, I32, I64, Message, V
 
 
 class TxnTopic(Message, kw_only=True):
@@ -104,13 +104,14 @@ class TxnMarkerTopic(Message, kw_only=True):
 
 
 class TxnMarker(Message, kw_only=True):
-    """The end of a producer's transaction. The coordinator's epoch is Kafka's."""
+    """The end of a producer's transaction. The coordinator's epoch is Kafka's, and the version that of its protocol."""
 
     producer_id: I64
     producer_epoch: I16
     committed: bool
     topics: list[TxnMarkerTopic]
     coordinator_epoch: I32
+    transaction_version: Annotated[I8, V(2)] = 0
 
 
 class WriteTxnMarkersRequest(Message, kw_only=True):
@@ -268,6 +269,7 @@ class ListTransactionsRequest(Message, kw_only=True):
     state_filters: list[str]
     producer_id_filters: list[I64]
     duration_filter: Annotated[I64, V(1)] = -1
+    transactional_id_pattern: Annotated[str | None, V(2)] = None
 
 
 class ListedTransaction(Message, kw_only=True):

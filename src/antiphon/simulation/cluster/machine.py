@@ -209,7 +209,10 @@ class Machine:
             if options.compacted_writers
             else Cleaner(),
             sessions=Sessions(SESSION_MIN_MS),
-            timings=Timings(retention_check=RETENTION_CHECK_MS) if options.retention_writers else Timings(),
+            timings=Timings(
+                founding=options.founding_ms,
+                **({"retention_check": RETENTION_CHECK_MS} if options.retention_writers else {}),
+            ),
             metadata=Metadata(
                 checkpoint_records=options.checkpoint_records,
                 checkpoint_per_object=1,
