@@ -15,7 +15,7 @@ from antiphon.client.hashing import as_bytes
 from antiphon.client.log_reader import EARLIEST
 from antiphon.client.table_core import TableCore
 from antiphon.client.table_scan import SCAN_ROWS
-from antiphon.client.topic_reads import Span, TopicReads
+from antiphon.client.topic_reads import TopicReads, Wanted
 from antiphon.client.topic_writer import BYTES_PER_BATCH, now_ms
 from antiphon.errors import InvalidRequestError, WrongKindError
 from antiphon.model.body import reply_as
@@ -86,12 +86,12 @@ class TopicArrow(TopicReads):
         library, meta = pieces(), await self._resolved()
         if shard is None and (start != EARLIEST or end is not None):
             raise InvalidRequestError("start and end need shard: offsets belong to a shard")
+
+        def of_shard(meta: TopicMeta, shard: int) -> Any:
+            return library.ArrowPieces(meta, shard, headers=headers)
+
         for one in range(len(meta.shards)) if shard is None else (shard,):
-
-            def of_shard(meta: TopicMeta, shard: int = one) -> Any:
-                return library.ArrowPieces(meta, shard, headers=headers)
-
-            found = self._pieces(of_shard, Span(one, start, end, isolation), timeout_s)
+            found = self._pieces(of_shard, Wanted(one, start, end, isolation), timeout_s)
             async with aclosing(found):
                 async for batch in found:
                     yield batch

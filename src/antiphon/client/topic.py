@@ -10,7 +10,7 @@ from antiphon.client.cluster import Cluster
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
 from antiphon.client.on_unreadable import OnCorrupt, RecordPieces
 from antiphon.client.pipeline import Item
-from antiphon.client.topic_reads import Span
+from antiphon.client.topic_reads import Wanted, Where
 from antiphon.client.topic_writer import Append, Position, RecordInput, TopicWriter, now_ms
 from antiphon.client.values import Values
 from antiphon.errors import InvalidRequestError, WrongKindError
@@ -270,24 +270,34 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
 
     async def read(
         self,
-        shard: int = 0,
-        start: int = 0,
-        end: int | None = None,
+        shard: int | None = None,
+        start: Where = None,
+        end: Where = None,
         *,
         isolation: str = "",
         follow: bool = False,
         on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Record[ValueT], None]:
-        """Records of one shard in order, from offset `start` (-1: from now on, -2: from the first that is there).
+        """Records of all shards, or of one; each says its shard (`record.shard`).
 
-        Stops before `end` (exclusive; by default the end of what is committed, or with isolation "uncommitted" of what is
-        written, at the time of the call); with `follow` it waits for more, for ever. `timeout_s` bounds each request.
+        Records of a shard come in its order. Shards take turns, each as it has something: the order between them is not
+        specified. By default a read begins with the first record that is there, and stops at the end of what is committed
+        (with isolation "uncommitted" of what is written) at the time of the call.
+
+        `start` and `end` (exclusive) are offsets, so a number needs `shard`, or a topic with one shard. For several it is a
+        mapping from shard to offset; shards that it leaves out are read from their first record, or to their end. A `start`
+        of -1 (from now on) or -2 (from the first that is there) is taken for all. A read whose `end` is not there yet waits
+        for it, and raises TimedOutError when nothing came for `timeout_s`, which also bounds each request.
+
+        With `follow` it waits for more, for ever (or up to `end`). Without `shard` it follows shards that are added to the
+        topic as well, from their first records, within some seconds.
+
         Without an isolation the topic's default holds: committed, but for topics with `isolation=uncommitted` and those of
         the `fluvio` profile. What is read uncommitted may vanish in a fail-over. `committed` means transactions, too: the
         read ends before those that are under way, and leaves out what was aborted; `read_uncommitted` has all of it.
 
-        Records that were archived come from the archive, and -2 means the first of them; that needs the libraries of
+        Records that were archived come from the archive, and are the first that are there; that needs the libraries of
         `antiphon[archive]`, and access to the files (fsspec's options: ANTIPHON_ARCHIVE_OPTIONS, a JSON object).
 
         A batch that cannot be read (`on_corrupt`): `fail` raises CorruptBatchError that names topic, shard and offset;
@@ -295,8 +305,8 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         returns something to await, and then the read goes on: what it raises ends the read before the batch. A read calls
         it once a batch. `unreadable_batches` counts those that were passed over.
 
-        Raises OffsetOutOfRangeError when `start` is neither in the log nor in the archive (any more), ArchiveError for a
-        file that is missing or damaged, UnknownTopicError, UnknownShardError.
+        Raises OffsetOutOfRangeError when a `start` that was given is neither in the log nor in the archive (any more),
+        ArchiveError for a file that is missing or damaged, UnknownTopicError, UnknownShardError.
         """
         chunks = self.read_chunks(
             shard, start, end, isolation=isolation, follow=follow, on_corrupt=on_corrupt, timeout_s=timeout_s
@@ -308,9 +318,9 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
 
     async def read_chunks(
         self,
-        shard: int = 0,
-        start: int = 0,
-        end: int | None = None,
+        shard: int | None = None,
+        start: Where = None,
+        end: Where = None,
         *,
         isolation: str = "",
         follow: bool = False,
@@ -319,10 +329,10 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
     ) -> AsyncGenerator[Sequence[Record[ValueT]], None]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
 
-        def pieces(meta: TopicMeta) -> RecordPieces:
+        def pieces(meta: TopicMeta, shard: int) -> RecordPieces:
             return RecordPieces(meta, shard, on_corrupt, self._passed_over)
 
-        chunks = self._pieces(pieces, Span(shard, start, end, isolation, follow), timeout_s)
+        chunks = self._pieces(pieces, Wanted(shard, start, end, isolation, follow), timeout_s)
         values = self.values
         async with aclosing(chunks):
             async for records in chunks:
@@ -330,7 +340,7 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
                     plain: Any = records
                     yield plain
                     continue
-                found, bad = values.records(shard, records)
+                found, bad = values.records(records)
                 if found:
                     yield found
                 if bad is not None:
