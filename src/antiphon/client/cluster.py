@@ -17,6 +17,7 @@ from antiphon.client.connection import (
     open_connection,
     parse_address,
 )
+from antiphon.client.reads import is_read
 from antiphon.client.routes import Next, Routes
 from antiphon.errors import (
     AntiphonError,
@@ -317,23 +318,29 @@ class Cluster:
         connection = self.ready_connection(shard_id)
         pauses: Pauses | None = None
         deadline = asyncio.get_running_loop().time() + timeout_s
+        tries = _Tries(body)
         while True:
             try:
                 if connection is None:
                     connection = await self.connection(self.leader_address(shard_id))
+                tries.sent = True
                 async with asyncio.timeout_at(deadline):
                     return await connection.request(body, payload, trace)
-            except TimeoutError:
-                raise TimedOutError(
-                    f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
-                ) from None
             except AntiphonError as error:
+                tries.failed(error)
                 if isinstance(error, ends):  # such as which shard to ask instead
                     raise
                 if pauses is None:
                     pauses = Pauses(deadline)
-                await self.failed(shard_id, error, pauses)
+                try:
+                    await self.failed(shard_id, error, pauses)
+                except TimedOutError as final:
+                    raise tries.judged(final) from error
                 connection = None
+            except TimeoutError:
+                raise tries.unanswered(
+                    f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
+                ) from None
 
     async def call_any(
         self, body: Any, *, timeout_s: float, done_if: type[AntiphonError] | None = None
@@ -345,24 +352,28 @@ class Cluster:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         pauses = Pauses(deadline)
-        repeated = False
+        tries = _Tries(body)
         avoid: str | None = None
         while True:
             try:
                 avoid = self._places(avoid)[0]
                 connection = await self.connection(avoid)
+                tries.sent = True
                 async with asyncio.timeout_at(deadline):
                     reply, _ = await connection.request(body)
                 return reply
-            except TimeoutError:
-                raise TimedOutError(f"no answer from {avoid} within {timeout_s:.1f} s") from None
             except AntiphonError as error:
-                if repeated and done_if is not None and isinstance(error, done_if):
+                if tries.lost and done_if is not None and isinstance(error, done_if):
                     return None
                 if not error.retriable:
                     raise
-                repeated = repeated or isinstance(error, ConnectionLostError | TimedOutError)
-                await pauses.wait(error)
+                tries.failed(error)
+                try:
+                    await pauses.wait(error)
+                except TimedOutError as final:
+                    raise tries.judged(final) from error
+            except TimeoutError:
+                raise tries.unanswered(f"no answer from {avoid} within {timeout_s:.1f} s") from None
 
     async def producer_id(self, *, fresh: bool = False) -> int:
         """A producer id (below 2^61) that no other client has; the client's own, or a `fresh` one."""
@@ -388,6 +399,32 @@ class Cluster:
         for connection in list(self._connections.values()):
             await connection.close()
         self._connections.clear()
+
+
+class _Tries:
+    """What is known of the outcome of a request that is tried several times.
+
+    `sent`: the try of now was. `lost`: a try may have been carried out.
+    """
+
+    def __init__(self, body: Any) -> None:
+        self._is_read = is_read(body)
+        self.sent = False
+        self.lost = False
+
+    def failed(self, error: AntiphonError) -> None:
+        """A try ended so."""
+        self.lost = self.lost or (self.sent and isinstance(error, ConnectionLostError | TimedOutError))
+        self.sent = False
+
+    def judged(self, final: TimedOutError) -> TimedOutError:
+        """The error that the tries end with."""
+        return final.with_unknown_outcome() if self.lost and not self._is_read else final
+
+    def unanswered(self, text: str) -> TimedOutError:
+        """The last try had no answer in time."""
+        self.lost = True
+        return self.judged(TimedOutError(text))
 
 
 def _failed(task: "asyncio.Task[Any]") -> bool:

@@ -22,7 +22,7 @@ from antiphon import tracing
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError, Connection
 from antiphon.client.sweeper import Sweeper
-from antiphon.errors import AntiphonError, TimedOutError, UnknownShardError
+from antiphon.errors import AntiphonError, TimedOutError, UnavailableError, UnknownShardError
 from antiphon.wire.frames import Buffer
 
 QUEUE_ITEMS_MAX: Final = 100_000
@@ -335,10 +335,10 @@ class ShardPipeline(ABC):
                 address = self._cluster.leader_address(self._shard_id)
                 async with asyncio.timeout(pauses.left_s()):
                     connection = await self._cluster.connection(address)
-        except TimeoutError:
-            return TimedOutError("no connection to the shard's leader in time")
         except AntiphonError as error:
             return error
+        except TimeoutError:
+            return TimedOutError("no connection to the shard's leader in time")
         self._resend(connection)
         return None
 
@@ -385,13 +385,13 @@ class ShardPipeline(ABC):
     def _fail_all(self, error: AntiphonError) -> None:
         sent, self._sent = self._sent, deque()
         for request in sent:
-            request.fail(error)
+            request.fail(as_of(error, sent=request.attempts > 0))
             if request.attempts:
                 self._abandoned()
             self._settled(request)
         for item in self._queue:
             if not item.future.done():
-                item.future.set_exception(error)
+                item.future.set_exception(as_of(error, sent=False))
         self._queue.clear()
         self._queue_bytes = 0
         self._popped(0)
@@ -423,6 +423,16 @@ def trace_among(items: Sequence[Item]) -> str | None:
 def mends(error: AntiphonError) -> bool:
     """May the same request succeed later, at this leader or another?"""
     return error.retriable or isinstance(error, UnknownShardError)
+
+
+def as_of(error: AntiphonError, *, sent: bool) -> AntiphonError:
+    """What the end of all tries means to a write: where it was sent, it may have been carried out."""
+    if not isinstance(error, TimedOutError | UnavailableError):
+        return error
+    more = "; whether the write was carried out is not known" if sent else "; the write was not carried out"
+    found = type(error)(error.message + more, **{**error.details, "sent": sent})
+    found.__cause__ = error.__cause__
+    return found
 
 
 def give_up(item: Item, *, sent: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, NamedTuple, overload
 
 from antiphon.client.arrow_calls import BATCH_BYTES_MAX, TopicArrow
 from antiphon.client.cluster import Cluster
+from antiphon.client.given import check_whole
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
 from antiphon.client.on_unreadable import OnCorrupt, RecordPieces
 from antiphon.client.pipeline import Item
@@ -218,6 +219,7 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         self, key: Value, value: Any, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int | None
     ) -> RecordInput:
         name = None if key is None else as_bytes(key, "key")
+        check_whole(timestamp_ms=timestamp_ms)
         if value is not None:
             value = as_bytes(value, "value") if self.values is None else self.values.encode(name, value)
         return name, value, tuple(headers), now_ms() if timestamp_ms is None else timestamp_ms
@@ -351,6 +353,7 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
 
 
 def _check_expected(expected_offset: int, shard: int | None) -> None:
+    check_whole(expected_offset=expected_offset)
     if shard is None:
         raise InvalidRequestError("expected_offset needs shard: offsets belong to a shard")
     if expected_offset < 0:
