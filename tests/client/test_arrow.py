@@ -140,7 +140,6 @@ async def test_a_table_as_arrow_as_of_a_place_or_a_time(cluster: FailingNodes, d
         assert found.column("value").to_pylist() == [b"v0", b"v1", b"v2"]
         assert max(found.column("version").to_pylist()) < before
         assert list((await table.to_pandas("k1", as_of=as_of))["key"]) == [b"k1", b"k2"]
-        assert (await table.to_polars("k1", "k2", as_of=as_of))["value"].to_list() == [b"v1"]
     assert (await table.to_arrow(as_of=0)).num_rows == 0
     assert (await table.to_arrow()).column("value").to_pylist() == [b"v3", b"v4", b"v5"]
 

@@ -48,7 +48,7 @@ async def test_what_is_no_version_is_refused_in_words(cluster: FailingNodes, db:
     table = await db.create_table("t")
     sent = cluster.count(TableWrite)
     wrong: Any
-    for wrong in ("1", 1.0, True, -2, b"1"):
+    for wrong in ("1", 1.0, True, b"1"):
         with pytest.raises(
             InvalidRequestError, match=r"expected_version is a version \(row\.version\), its id, or"
         ):

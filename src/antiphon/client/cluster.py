@@ -14,11 +14,14 @@ from antiphon.client.connection import (
     ClientClosedError,
     Connection,
     ConnectionLostError,
+    NoHelloError,
     open_connection,
     parse_address,
 )
+from antiphon.client.log import logger
 from antiphon.client.reads import is_read
 from antiphon.client.routes import Next, Routes
+from antiphon.client.wrong_port import check_port
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -113,6 +116,9 @@ class Cluster:
             try:
                 await self.refresh()
             except UnavailableError as error:
+                if isinstance(error.__cause__, NoHelloError) and not pauses.count:
+                    for address in self.servers:
+                        await check_port(*parse_address(address), self._tls)
                 try:
                     await pauses.wait(error)
                 except TimedOutError:
@@ -151,7 +157,8 @@ class Cluster:
                 problem = error
                 continue
             except TimeoutError:
-                problem = UnavailableError(f"{address} did not answer within {ASK_TIMEOUT_S:.1f} s")
+                kind = UnavailableError if address in self._connections else NoHelloError
+                problem = kind(f"{address} did not answer within {ASK_TIMEOUT_S:.1f} s")
                 continue
             if isinstance(reply, MetadataReply):
                 self._routes.adopt(reply.cluster)
@@ -238,14 +245,19 @@ class Cluster:
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)
-        if task.cancelled() or task.exception() is not None:
+        if task.cancelled() or (problem := task.exception()) is not None:
+            if not task.cancelled():
+                logger.debug("no connection to %s: %s", address, problem)
             return
         connection = task.result()
+        logger.info("connected to %s", address)
         self._connections[address] = connection
         connection.on_silence = self._went_silent
         connection.closed.add_done_callback(lambda _: self._closed(address, connection))
 
     def _closed(self, address: str, connection: Connection) -> None:
+        if not self.closed:
+            logger.info("disconnected from %s: %s", address, connection.lost)
         if self._connections.get(address) is connection:
             del self._connections[address]
 
@@ -274,6 +286,7 @@ class Cluster:
 
     async def failed(self, shard_id: int, error: AntiphonError, pauses: Pauses) -> None:
         """A try at a shard failed with `error`: get newer metadata and pause, or raise the error that ends the tries."""
+        logger.debug("shard %d, try %d failed: %s", shard_id, pauses.count + 1, error.message)
         step = self._routes.after(shard_id, error, asyncio.get_running_loop().time() - pauses.started)
         if step is not Next.FOLLOW and self.closed:
             raise ClientClosedError("this client is closed")
@@ -368,6 +381,7 @@ class Cluster:
                 if not error.retriable:
                     raise
                 tries.failed(error)
+                logger.debug("%s, try %d failed: %s", type(body).__name__, pauses.count + 1, error.message)
                 try:
                     await pauses.wait(error)
                 except TimedOutError as final:

@@ -57,6 +57,10 @@ class ConnectionLostError(UnavailableError, ConnectionError):
     """The connection ended before the reply came. Whether the request was carried out is not known."""
 
 
+class NoHelloError(ConnectionLostError):
+    """Whoever listens there said no hello: it may be another port."""
+
+
 class ClientClosedError(UnavailableError):
     """The client was closed; a retry cannot succeed."""
 
@@ -268,13 +272,13 @@ async def open_connection(
     except ConnectionLostError as error:
         await connection.close()
         hint = HUNG_UP if context is None else HUNG_UP_ON_TLS
-        raise ConnectionLostError(f"{error.message} {hint}") from error
+        raise NoHelloError(f"{error.message} {hint}") from error
     except AntiphonError:  # some are TimeoutErrors, too
         await connection.close()
         raise
     except TimeoutError:
         await connection.close()
-        raise ConnectionLostError(f"{address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
+        raise NoHelloError(f"{address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise ConnectionLostError(f"{address} cannot be reached: {error}") from error
     except BaseException:

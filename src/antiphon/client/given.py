@@ -1,12 +1,10 @@
 """What programs give to calls of the client, checked before it travels: a node would only say that it cannot read it."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.rows import Version
-
-ABSENT_ID: Final = -1
 
 Expected = int | Version | None
 """A version that a key must have: as a row has it, its id, or `ABSENT`; None: any."""
@@ -17,7 +15,7 @@ Settings = Mapping[str, Setting]
 
 def expected_id(given: Expected) -> int | None:
     """The id of an expected version. Raises InvalidRequestError."""
-    if given is None or (type(given) is int and given >= ABSENT_ID):
+    if given is None or type(given) is int:
         return given
     if isinstance(given, Version):
         return given.id

@@ -21,6 +21,7 @@ from typing import Any, Final
 from antiphon import tracing
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError, Connection
+from antiphon.client.log import logger
 from antiphon.client.sweeper import Sweeper
 from antiphon.errors import AntiphonError, TimedOutError, UnavailableError, UnknownShardError
 from antiphon.wire.frames import Buffer
@@ -325,6 +326,7 @@ class ShardPipeline(ABC):
                 reason = reason or request.failure  # those behind it were refused because of it
                 request.failure = None
         if reason is not None:
+            logger.debug("shard %d: %d requests are sent again", self._shard_id, len(self._sent))
             return reason
         try:
             fresh = self._before_resend()
