@@ -139,6 +139,10 @@ class TimedOutError(AntiphonError, TimeoutError):
 
     code = "timed_out"
     retriable = True
+    attempt: Any = None
+    """The append that `topic.retry` tries again."""
+    unsettled: Any = None
+    """The part of it that this error is about."""
 
 
 class OverloadedError(AntiphonError):

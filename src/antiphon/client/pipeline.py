@@ -36,10 +36,11 @@ _numbers = itertools.count()
 class Item:
     """One caller's write. `size_bytes` is about what it adds to a request; `deadline` is loop time.
 
-    `alone`: it shares its request with nobody. `number` rises in the order in which callers made them.
+    `alone`: it shares its request with nobody. `number` rises in the order in which callers made them. `request`: what it
+    travels in.
     """
 
-    __slots__ = ("alone", "deadline", "future", "number", "size_bytes", "trace", "what")
+    __slots__ = ("alone", "deadline", "future", "number", "request", "size_bytes", "trace", "what")
 
     def __init__(self, what: Any, size_bytes: int, deadline: float, future: "asyncio.Future[Any]") -> None:
         self.what = what
@@ -48,16 +49,29 @@ class Item:
         self.future = future
         self.alone = False
         self.trace: str | None = None
+        self.request: Request | None = None
         self.number = next(_numbers)
 
 
 class Request:
     """Items that travel together. `sequence` is the producer's; `failure` is how the last try ended, None in flight.
 
-    `after` is the sequence of the request before it that somebody waited for when it was sent, -1 without one.
+    `after` is the sequence of the request before it that somebody waited for when it was sent, -1 without one. `answer`:
+    what the shard said to it for good. `producer_id`: whose sequence it is.
     """
 
-    __slots__ = ("after", "attempts", "count", "failure", "in_flight", "items", "number", "sequence")
+    __slots__ = (
+        "after",
+        "answer",
+        "attempts",
+        "count",
+        "failure",
+        "in_flight",
+        "items",
+        "number",
+        "producer_id",
+        "sequence",
+    )
 
     def __init__(self, items: list[Item], sequence: int, count: int) -> None:
         self.items = items
@@ -68,6 +82,10 @@ class Request:
         self.attempts = 0
         self.in_flight = False
         self.failure: AntiphonError | None = None
+        self.answer: Any = None
+        self.producer_id = -1
+        for item in items:
+            item.request = self
 
     @property
     def wanted(self) -> bool:
@@ -245,6 +263,7 @@ class ShardPipeline(ABC):
     def _send(self, connection: Connection, request: Request, before: Request | None) -> None:
         request.after = -1 if before is None else before.sequence
         request.attempts += 1
+        request.producer_id = self.producer_id
         request.failure = None
         try:
             body, payload = self._encode(request)
@@ -268,12 +287,15 @@ class ShardPipeline(ABC):
         self._in_flight -= 1
         if not isinstance(reply, AntiphonError):
             self._pauses = None
+            request.answer = reply
             self._forget(request)
             self._resolve(request, reply)
         elif mends(reply) or self._refused(request, reply):
             request.failure = reply
             self._recover()
         else:
+            if request.wanted:  # else it is told something else
+                request.answer = reply
             self._forget(request)
             request.fail(reply)
         if self._drained is not None:

@@ -78,7 +78,7 @@ class Topic(TopicArrowCalls, Generic[ValueT]):
         """Append one record; returns when it is durable and committed. See `AsyncTopic.append`.
 
         Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
-        InvalidRequestError, TimedOutError.
+        InvalidRequestError, TimedOutError (see `retry`).
         """
         return self._thread.call(
             self._topic.append(
@@ -133,6 +133,10 @@ class Topic(TopicArrowCalls, Generic[ValueT]):
                 timeout_s=timeout_s,
             )
         )
+
+    def retry(self, error: BaseException, *, timeout_s: float | None = None) -> list[Position]:
+        """Try an append again whose outcome is not known, without writing it twice. See `AsyncTopic.retry`."""
+        return self._thread.call(self._topic.retry(error, timeout_s=timeout_s))
 
     def read(
         self,

@@ -1,10 +1,10 @@
 """A topic, asynchronously: append and read."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Generic, NamedTuple, overload
 
+from antiphon.client.append_again import Attempt, Part, Unsettled, attempt_of, carrying
 from antiphon.client.arrow_calls import BATCH_BYTES_MAX, TopicArrow
 from antiphon.client.cluster import Cluster
 from antiphon.client.given import check_whole
@@ -14,7 +14,7 @@ from antiphon.client.pipeline import Item
 from antiphon.client.topic_reads import Wanted, Where
 from antiphon.client.topic_writer import Append, Position, RecordInput, TopicWriter, now_ms
 from antiphon.client.values import Values
-from antiphon.errors import InvalidRequestError, WrongKindError
+from antiphon.errors import InvalidRequestError, TimedOutError, WrongKindError
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
@@ -134,7 +134,8 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         connections or fail-overs: a record is never appended twice.
 
         Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
-        InvalidRequestError, and TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
+        InvalidRequestError, and TimedOutError after `timeout_s`. Where its `outcome_unknown` is true, `retry` tries the same
+        append again without writing it twice; another `append` could.
         """
         record = self._record(key, value, headers, timestamp_ms)
         deadline = self._deadline(timeout_s)
@@ -143,7 +144,12 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         if expected_offset is not None:
             _check_expected(expected_offset, shard)
         append = Append([record], expected_offset, expected_offset is not None, self._compression)
-        offset, term = await self._add(meta, index, append, deadline)
+        try:
+            offset, term = await self._add(index, append, deadline)
+        except TimedOutError as error:
+            if error.outcome_unknown:
+                error.attempt = Attempt.of_one(self.name, index, append, error)
+            raise
         return Position(index, offset, term)
 
     @overload
@@ -194,26 +200,15 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         for at, record in enumerate(records):
             index = spread if record[0] is None else self._shard_for(meta, record[0], shard)
             groups.setdefault(index, []).append(at)
-        found = await asyncio.gather(
-            *(
-                self._add(
-                    meta,
-                    index,
-                    Append([records[at] for at in places], expected_offset, True, self._compression),
-                    deadline,
-                )
-                for index, places in groups.items()
-            ),
-            return_exceptions=True,
-        )
-        positions: dict[int, Position] = {}
-        for (index, places), outcome in zip(groups.items(), found, strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            positions.update(
-                (at, Position(index, outcome[0] + number, outcome[1])) for number, at in enumerate(places)
+        parts = [
+            Part(
+                index,
+                Append([records[at] for at in places], expected_offset, True, self._compression),
+                places,
             )
-        return [positions[at] for at in range(len(records))]
+            for index, places in groups.items()
+        ]
+        return await Attempt(self.name, parts).run(self._add, deadline)
 
     def _record(
         self, key: Value, value: Any, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int | None
@@ -233,14 +228,31 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
             raise InvalidRequestError("a message is a value, (key, value) or (key, value, headers)")
         return self._record(message[0], message[1], (), timestamp_ms)
 
-    async def _add(self, meta: TopicMeta, index: int, append: Append, deadline: float) -> tuple[int, int]:
+    async def retry(self, error: BaseException, *, timeout_s: float | None = None) -> list[Position]:
+        """Try an append again whose outcome is not known: `error` is the TimedOutError of an `append` or `append_batch` of
+        this client to this topic. Returns the positions of its records, which are in the log once.
+
+        Each shard recognises the batch by its producer id and sequence, as it does for the client's own repeats: as long as
+        it remembers that producer, and this client is open. Records may come behind some that were appended later. Raises
+        what `append` raises; a TimedOutError can be tried again as before. InvalidRequestError for any other error.
+        """
+        attempt = attempt_of(error, self.name)
+        await self._resolved()
+        return await attempt.run(self._add, self._deadline(timeout_s))
+
+    async def _add(self, index: int, append: Append, deadline: float) -> tuple[int, int]:
+        meta = self._known() or await self._resolved()
         if meta.kind is Kind.TABLE:
             raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
         writer = self._writer(meta, index)
         size_bytes = sum(map(record_bytes, append.records))
-        future: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-        await writer.enter(Item(append, size_bytes, deadline, future))
-        return await future
+        item = Item(append, size_bytes, deadline, self._loop.create_future())
+        try:
+            await writer.enter(item)
+            place: tuple[int, int] = await item.future
+        except TimedOutError as error:
+            raise carrying(error, Unsettled(writer, item)) from error.__cause__
+        return place
 
     async def placed(
         self,
