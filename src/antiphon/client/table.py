@@ -119,7 +119,8 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         TimedOutError after `timeout_s` (its text says whether the outcome is unknown). SessionNotFoundError: the
         session has ended, and nothing was put.
         """
-        key, expected = as_bytes(key, "key"), expected_id(expected_version)
+        key = as_bytes(key, "key")
+        expected = None if expected_version is None else expected_id(expected_version)
         given: Any = value
         data = as_bytes(given, "value") if self.values is None else self.values.encode(key, given)
         if session is None:

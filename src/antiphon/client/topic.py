@@ -214,7 +214,8 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         self, key: Value, value: Any, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int | None
     ) -> RecordInput:
         name = None if key is None else as_bytes(key, "key")
-        check_whole(timestamp_ms=timestamp_ms)
+        if timestamp_ms is not None:
+            check_whole(timestamp_ms=timestamp_ms)
         if value is not None:
             value = as_bytes(value, "value") if self.values is None else self.values.encode(name, value)
         return name, value, tuple(headers), now_ms() if timestamp_ms is None else timestamp_ms

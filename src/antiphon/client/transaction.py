@@ -75,7 +75,8 @@ class Transaction(Generic[ValueT]):
 
         Under a `session` the row is removed when the session ends; SessionNotFoundError if it has ended.
         """
-        key, expected = as_bytes(key, "key"), expected_id(expected_version)
+        key = as_bytes(key, "key")
+        expected = None if expected_version is None else expected_id(expected_version)
         given: Any = value
         data = as_bytes(given, "value") if self._values is None else self._values.encode(key, given)
         if session is None:
