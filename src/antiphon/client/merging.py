@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 P = TypeVar("P")
 
@@ -37,11 +37,11 @@ class Merged(Generic[P]):
                     await self._wake.wait()
                     continue
                 source = self._came.popleft()
-                piece = self._asked[source].result()
+                piece: Any = self._asked[source].result()
                 if piece is _END:
                     del self._asked[source]
                 else:
-                    yield piece  # type: ignore[misc] - what is no end is a piece
+                    yield piece
                     self._ask(source)
         finally:
             await self._close()
