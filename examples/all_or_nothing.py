@@ -28,11 +28,9 @@ def take(db: antiphon.Client, order: antiphon.Record, shard: int) -> None:
 
 def main(servers: str) -> None:
     with antiphon.connect(servers) as db:
-        with contextlib.suppress(antiphon.TopicExistsError):
-            db.create_table(STOCK, shards=4)
+        db.create_table(STOCK, shards=4, exist_ok=True)
         for name in (INCOMING, SHIPPED):
-            with contextlib.suppress(antiphon.TopicExistsError):
-                db.create_topic(name)
+            db.create_topic(name, exist_ok=True)
         with db.transaction() as t:
             t.put(STOCK, "cup", "2")
             t.put(STOCK, "plate", "5")

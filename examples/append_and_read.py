@@ -11,10 +11,7 @@ import antiphon
 
 def main(servers: str) -> None:
     with antiphon.connect(servers) as db:
-        try:
-            flights = db.create_topic("example-flights", shards=2)
-        except antiphon.TopicExistsError:
-            flights = db.topic("example-flights")
+        flights = db.create_topic("example-flights", shards=2, exist_ok=True)
 
         # Returns when a majority of the replicas has it on disk. Records with the same key go to the same shard.
         at = flights.append(b"EWR -> IAH", key=b"N14228", headers=[("carrier", b"UA")])
@@ -32,9 +29,9 @@ def main(servers: str) -> None:
         except antiphon.OffsetMismatch as error:
             print(f"refused: expected offset {error.expected}, the log is at {error.actual}")
 
-        for shard in range(flights.shards):
-            for record in flights.read(shard, start=0):
-                print(shard, record.offset, record.key, record.value)
+        # All shards, each in its order.
+        for record in flights.read():
+            print(record.shard, record.offset, record.key, record.value)
 
         db.delete_topic("example-flights")
 

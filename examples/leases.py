@@ -4,7 +4,6 @@ antiphon up --nodes 3          # in another terminal
 python examples/leases.py 127.0.0.1:7400
 """
 
-import contextlib
 import sys
 
 import antiphon
@@ -13,9 +12,7 @@ from antiphon.recipes import Counter, LeaderElection, Lock, Queue, ServiceRegist
 
 def main(servers: str) -> None:
     with antiphon.connect(servers) as db:
-        with contextlib.suppress(antiphon.TopicExistsError):
-            db.create_table("example-leases", shards=1)
-        table = db.table("example-leases")
+        table = db.create_table("example-leases", shards=1, exist_ok=True)
 
         with db.session(timeout_s=5) as session:
             table.put("leader", b"me", session=session)

@@ -11,10 +11,7 @@ import antiphon
 
 def main(servers: str) -> None:
     with antiphon.connect(servers) as db:
-        try:
-            aircraft = db.create_table("example-aircraft", shards=4)
-        except antiphon.TopicExistsError:
-            aircraft = db.table("example-aircraft")
+        aircraft = db.create_table("example-aircraft", shards=4, exist_ok=True)
         aircraft.delete_range("", "")
 
         with aircraft.watch() as changes:  # from now on
@@ -23,9 +20,9 @@ def main(servers: str) -> None:
 
             # Only if nobody changed it since we looked.
             row = aircraft.get("N14228")
-            aircraft.put("N14228", b"boarding", expected_version=row.version.id)
+            aircraft.put("N14228", b"boarding", expected_version=row.version)
             try:
-                aircraft.put("N14228", b"lost update", expected_version=version.id)
+                aircraft.put("N14228", b"lost update", expected_version=version)
             except antiphon.VersionMismatchError as error:
                 print(f"refused: {error}")
 
@@ -35,7 +32,7 @@ def main(servers: str) -> None:
                 print(change.kind, change.key, change.value, f"version {change.version.id}")
 
         aircraft.put_many({f"N{number:05}": b"parked" for number in range(100)})
-        print("in order:", [row.key.decode() for row in aircraft.scan("N00010", "N00015")])
+        print("in order:", [row.key.decode() for row in aircraft.scan(prefix="N0001")])
         db.delete_table("example-aircraft")
 
 

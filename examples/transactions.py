@@ -4,7 +4,6 @@ antiphon up --nodes 3          # in another terminal
 python examples/transactions.py 127.0.0.1:7400
 """
 
-import contextlib
 import sys
 
 import antiphon
@@ -15,8 +14,7 @@ SOURCE, TARGET, GROUP = "example-orders", "example-invoices", "example-billing"
 def main(servers: str) -> None:
     with antiphon.connect(servers) as db:
         for name in (SOURCE, TARGET):
-            with contextlib.suppress(antiphon.TopicExistsError):
-                db.create_topic(name)
+            db.create_topic(name, exist_ok=True)
         db.topic(SOURCE).append_batch([b"a book", b"a lamp", b"a chair"])
 
         with db.producer("example-billing-0") as producer:  # whoever ran this before is fenced

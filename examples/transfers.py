@@ -30,11 +30,8 @@ def transfer(producer: Producer, source: str, target: str, amount: int) -> None:
 
 def main(servers: str) -> None:
     with antiphon.connect(servers) as db:
-        with contextlib.suppress(antiphon.TopicExistsError):
-            db.create_table(ACCOUNTS, shards=4)
-        with contextlib.suppress(antiphon.TopicExistsError):
-            db.create_topic(JOURNAL)
-        accounts = db.table(ACCOUNTS)
+        accounts = db.create_table(ACCOUNTS, shards=4, exist_ok=True)
+        db.create_topic(JOURNAL, exist_ok=True)
         for name in ("alice", "bob", "carol"):
             accounts.put(name, "100")
         with db.producer("example-transfers-0") as producer:

@@ -4,7 +4,7 @@ One class per cause, one table (`ERRORS`) from the code that travels on the wire
 tables from these classes to Kafka error codes, gRPC statuses, HTTP statuses and exit codes.
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
@@ -17,17 +17,34 @@ class AntiphonError(Exception):
 
     Attributes:
         code: short stable name; travels on the wire.
-        retriable: the same request may succeed later without a change by the caller.
+        retriable: the same request may succeed later without a change by the caller, and asking again does no harm: false
+            where the outcome of a write is unknown.
         details: the facts (plain ints, strings, bools, None) that the message was made of; travel on the wire.
     """
 
     code: ClassVar[str] = "error"
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details: dict[str, Any] = details
+        if self.outcome_unknown:
+            self.retriable = False
+
+    def __str__(self) -> str:
+        return self.message  # KeyError would quote it
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """May the write have been carried out all the same? False for reads, and for what was certainly not sent."""
+        return bool(self.details.get("sent") or self.details.get("earlier_try"))
+
+    def with_unknown_outcome(self) -> Self:
+        """The same, of a write of which an earlier try may have been carried out."""
+        self.details["earlier_try"] = True
+        self.retriable = False
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (from_wire, (self.code, self.message, self.details))
@@ -39,13 +56,13 @@ class InvalidRequestError(AntiphonError):
     code = "invalid_request"
 
 
-class UnknownTopicError(AntiphonError):
+class UnknownTopicError(AntiphonError, LookupError):
     """No topic or table of that name."""
 
     code = "unknown_topic"
 
 
-class UnknownShardError(AntiphonError):
+class UnknownShardError(AntiphonError, LookupError):
     """The topic exists, the shard number does not."""
 
     code = "unknown_shard"
@@ -115,11 +132,17 @@ class UnavailableError(AntiphonError):
     retriable = True
 
 
-class TimedOutError(AntiphonError):
-    """No answer in time. For a write the outcome is unknown unless it is retried with the same producer and sequence."""
+class TimedOutError(AntiphonError, TimeoutError):
+    """No answer in time. `outcome_unknown` says of a write whether it may have been carried out all the same; if so, it is
+    not `retriable`. An append can be tried again without being written twice: `topic.retry(error)`.
+    """
 
     code = "timed_out"
     retriable = True
+    attempt: Any = None
+    """The append that `topic.retry` tries again."""
+    unsettled: Any = None
+    """The part of it that this error is about."""
 
 
 class OverloadedError(AntiphonError):
@@ -250,14 +273,24 @@ class VersionMismatchError(AntiphonError):
 
     code = "version_mismatch"
 
+    @property
+    def expected(self) -> int:
+        """The version id that the caller expected; -1: that the key is absent."""
+        return int(self.details["expected"])
 
-class KeyNotFoundError(AntiphonError):
+    @property
+    def actual(self) -> int:
+        """The version id of the key at the time of the refusal; -1: it is absent."""
+        return int(self.details["actual"])
+
+
+class KeyNotFoundError(AntiphonError, KeyError):
     """The key is not in the table."""
 
     code = "key_not_found"
 
 
-class SessionNotFoundError(AntiphonError):
+class SessionNotFoundError(AntiphonError, LookupError):
     """The session expired, was closed or never was."""
 
     code = "session_not_found"
@@ -348,7 +381,7 @@ class PortInUseError(AntiphonError):
     code = "port_in_use"
 
 
-class UnreachableError(AntiphonError):
+class UnreachableError(AntiphonError, ConnectionError):
     """No connection to any of the given addresses."""
 
     code = "unreachable"

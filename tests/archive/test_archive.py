@@ -161,6 +161,7 @@ def test_nothing_of_a_record_is_lost(topic: Topic) -> None:
             row["key"],
             row["value"],
             tuple((header["key"], header["value"]) for header in row["headers"]),
+            0,
         )
         for row in rows
     ] == topic.records

@@ -1,6 +1,7 @@
 """Topics and tables as Arrow and as DataFrames, through both clients; what is asked for in other ways is the same."""
 
 import sys
+from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
@@ -124,6 +125,24 @@ async def test_a_table_as_arrow_is_what_scans_give(cluster: FailingNodes, db: As
     assert sorted(part.column("key").to_pylist()) == [b"k%04d" % n for n in range(100, 200)]
     assert max([batch.num_rows async for batch in table.to_arrow_batches()]) <= 1000
     assert len(await table.to_pandas()) == 2499, "the session's row went with it"
+
+
+@in_a_cluster
+async def test_a_table_as_arrow_as_of_a_place_or_a_time(cluster: FailingNodes, db: AsyncClient) -> None:
+    table = await db.create_table("t")
+    versions = [await table.put(f"k{number % 3}", f"v{number}") for number in range(6)]
+    before, time = versions[3].id, datetime.fromtimestamp(versions[2].modified_ms / 1000, UTC)
+    place = (await table.offsets())[1] - 3
+    for as_of in (place, {0: place}, time):
+        if as_of == time and versions[3].modified_ms == versions[2].modified_ms:
+            continue
+        found = await table.to_arrow(as_of=as_of)
+        assert found.schema == ROWS
+        assert found.column("value").to_pylist() == [b"v0", b"v1", b"v2"]
+        assert max(found.column("version").to_pylist()) < before
+        assert list((await table.to_pandas("k1", as_of=as_of))["key"]) == [b"k1", b"k2"]
+    assert (await table.to_arrow(as_of=0)).num_rows == 0
+    assert (await table.to_arrow()).column("value").to_pylist() == [b"v3", b"v4", b"v5"]
 
 
 @in_a_cluster

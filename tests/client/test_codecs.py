@@ -119,8 +119,8 @@ def test_rows_and_records_are_what_they_were_but_for_their_values() -> None:
     assert values.row(Row(b"k", b'{"item":"tea"}', version, 9)) == Row(b"k", Order("tea"), version, 9)
     without: Any = Row(b"k", None, version)
     assert values.row(without) == without
-    records = [Record(n, 5, b"k", data, ()) for n, data in enumerate([b'{"item":"a"}', None, b"bad", b""])]
-    found, bad = values.records(0, records)
+    records = [Record(n, 5, b"k", data, (), 0) for n, data in enumerate([b'{"item":"a"}', None, b"bad", b""])]
+    found, bad = values.records(records)
     assert [record.value for record in found] == [Order("a"), None]
     assert bad is not None
     assert (bad.details["shard"], bad.details["offset"]) == (0, 2)

@@ -1,5 +1,7 @@
 """Tables as of offsets: against plain folds of what was written, over trims, splits and transactions."""
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -208,3 +210,36 @@ def test_pieces_of_a_table_are_each_key_once() -> None:
     for wrong in ({}, {0: (0, half)}, {0: (0, HASH_MAX), 1: (half, HASH_MAX)}, {1: (half, HASH_MAX)}):
         with pytest.raises(InvalidRequestError):
             check_whole(wrong, "t")
+
+
+@in_a_cluster
+async def test_a_time_is_as_the_offsets_of_then(cluster: FailingNodes, db: AsyncClient) -> None:
+    """Over a split: a shard that was not there yet is left out."""
+    table = await db.create_table(T)
+    told: list[tuple[datetime, dict[bytes, bytes | None]]] = []
+    rows: dict[bytes, bytes | None] = {}
+    for number in range(20):
+        if number == 8:
+            await db.split_shard(T, 0)
+            await asyncio.sleep(1)
+        rows[b"k%d" % (number % 6)] = b"%d" % number
+        version = await table.put(b"k%d" % (number % 6), b"%d" % number)
+        told.append((datetime.fromtimestamp(version.modified_ms / 1000, UTC), dict(rows)))
+        await asyncio.sleep(0.05)
+    for time, then in told:
+        assert await at(table, time) == then
+        for key, value in then.items():
+            assert (await table.get(key, as_of=time)).value == value
+    assert await at(table, told[0][0] - timedelta(milliseconds=1)) == {}
+    assert await at(table, told[-1][0] + timedelta(days=1), start="k2", end="k4") == {
+        key: rows[key] for key in (b"k2", b"k3")
+    }
+    assert await table.find("k5", as_of=told[0][0]) is None
+    with pytest.raises(KeyNotFoundError, match=r"is not in table 'stock' as of 2"):
+        await table.get("k5", as_of=told[0][0])
+    with pytest.raises(InvalidRequestError, match="as_of is a time with a time zone"):
+        await at(table, told[0][0].replace(tzinfo=None))
+    with pytest.raises(
+        InvalidRequestError, match="as_of is an offset, offsets by shard or a datetime, not 'now'"
+    ):
+        await at(table, "now")

@@ -56,7 +56,9 @@ async def test_append_and_read(cluster: FailingNodes, db: AsyncClient) -> None:
     at = await topic.append(b"v", key="k", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234)
     assert at == Position(shard_of_topic_key(b"k", 2), 0, cluster.host("t", at.shard).state.term)
     found = [record async for record in topic.read(at.shard)]
-    assert [tuple(record) for record in found] == [(0, 1234, b"k", b"v", (("h", b"1"), ("n", None)))]
+    assert [tuple(record) for record in found] == [
+        (0, 1234, b"k", b"v", (("h", b"1"), ("n", None)), at.shard)
+    ]
     spread = await asyncio.gather(*(topic.append("x") for _ in range(4)))
     assert {position.shard for position in spread} == {0, 1}
     assert (await topic.append(None, key=b"tombstone", shard=1)).shard == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.simulation.cluster.cluster import SimulatedCluster
-from antiphon.simulation.cluster.mutant_worlds import CALM
+from antiphon.simulation.cluster.mutant_worlds import CALM, LONG_CUTS
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.table import TableWorkload
@@ -25,6 +25,16 @@ CLIENTS = {
     "range_deletes": True,
     "ledger_keepers": 2,
     "operations_per_s": 300,
+}
+AGAIN = {
+    **LONG_CUTS,
+    "topic_shards": 2,
+    "appenders": 4,
+    "putters": 0,
+    "followers": True,
+    "whole_readers": True,
+    "tries_again": True,
+    "operations_per_s": 100,
 }
 READERS = {**CALM, "stalled_readers": 3, "operations_per_s": 100, "appenders": 0, "settle_ms": 60_000}
 
@@ -94,3 +104,16 @@ def test_seeds_draw_what_is_rare() -> None:
     assert not any(
         world.principals and any(getattr(world, one) for one in NEEDS_NO_LOGIN) for world in worlds
     )
+
+
+def test_whole_topics_are_followed_and_lost_appends_are_tried_again() -> None:
+    """Every record is there once, and readers of all shards are given all of each."""
+    reached = 0
+    for seed in range(8_170_100, 8_170_112):
+        result = run_cluster(draw_options(seed, "oxia", **AGAIN))
+        assert result.failure is None, words(result)
+        reached += result.operations["again"]
+        if reached:
+            assert result.operations["read"] > 0
+            return
+    raise AssertionError("no append was tried again")

@@ -19,7 +19,7 @@ from xxhash import xxh3_128
 from antiphon.archive import places
 from antiphon.archive.format import FORMAT_VERSION, ArchivedFile
 from antiphon.errors import AntiphonError, ArchiveError, CorruptBatchError, InvalidRequestError
-from antiphon.records.decode import Record
+from antiphon.records.decode import NO_SHARD, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -308,13 +308,13 @@ def checksum_of(
     return hasher.hexdigest()
 
 
-def as_records(batch: "pa.RecordBatch") -> list[Record]:
-    """Rows as the records that consumers of a log get."""
+def as_records(batch: "pa.RecordBatch", shard: int = NO_SHARD) -> list[Record]:
+    """Rows as the records that consumers of a log get, which were read from that shard."""
     import pyarrow as pa
 
     times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
     return [
-        Record(offset, time_ms, key, value, tuple((pair["key"], pair["value"]) for pair in headers))
+        Record(offset, time_ms, key, value, tuple((pair["key"], pair["value"]) for pair in headers), shard)
         for offset, time_ms, key, value, headers in zip(
             batch.column("offset").to_pylist(),
             times.tolist(),

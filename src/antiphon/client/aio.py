@@ -17,6 +17,7 @@ from antiphon.client.cluster import Cluster
 from antiphon.client.codecs import Codec, codec_of
 from antiphon.client.coordinated import CoordinatedCalls, Coordinators
 from antiphon.client.finding import Way, find_way
+from antiphon.client.given import Setting, Settings, changes_text, check_whole
 from antiphon.client.handles import Handle
 from antiphon.client.moves import shard_of, shards_on_their_way
 from antiphon.client.own_transactions import AsyncTransactionBlock, OwnProducers
@@ -27,24 +28,23 @@ from antiphon.client.session import AsyncSession, OnLost, OpenedSessions
 from antiphon.client.table import AsyncTable
 from antiphon.client.tls import tls_of
 from antiphon.client.topic import AsyncTopic
+from antiphon.client.topics import Asked, described, names
 from antiphon.client.values import Values
 from antiphon.client.whole_cluster import WholeCluster
 from antiphon.errors import (
     AntiphonError,
     TimedOutError,
-    TopicExistsError,
     UnavailableError,
     UnknownTopicError,
     UnreachableError,
 )
 from antiphon.model.body import reply_as
 from antiphon.model.findings import StartScrub
-from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind, TopicMeta
+from antiphon.model.metadata import ClusterMeta, KeyRanges, Kind
 from antiphon.model.requests import (
     AccessReply,
     AdminRequest,
     AlterTopic,
-    CreateTopic,
     DeleteTopic,
     DrainNode,
     ElectLeader,
@@ -201,47 +201,47 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         self,
         name: str,
         *,
-        shards: int = 1,
+        shards: int | None = None,
         replicas: int = 0,
         profile: str = "",
-        config: Mapping[str, str] | None = None,
+        config: Settings | None = None,
+        exist_ok: bool = False,
         timeout_s: float | None = None,
     ) -> AsyncTopic:
         """Create a topic; returns when every shard has a leader that is ready.
 
-        `replicas` 0: one per node, at most 3. `profile`: how it is replicated; by default as the cluster was started
-        with. `config` uses Kafka's names (`retention.ms`, ...). Raises TopicExistsError, InvalidRequestError.
+        `shards`: 1 if it is not said. `replicas` 0: one per node, at most 3. `profile`: how it is replicated; by default as
+        the cluster was started with. `config` uses Kafka's names: `{"retention.ms": 60000}`. Raises InvalidRequestError, and
+        TopicExistsError; with `exist_ok` only if the one that is there has another number of shards, replicas, profile or
+        setting than is said here, or is a table (WrongKindError).
         """
-        await self._create(Kind.TOPIC, name, shards, replicas, profile, config, timeout_s)
+        asked = Asked(Kind.TOPIC, name, shards, replicas, profile, config, exist_ok)
+        await asked.create(self._cluster, self._time(timeout_s))
         return await self.topic(name)
 
     async def create_table(
         self,
         name: str,
         *,
-        shards: int = 1,
+        shards: int | None = None,
         replicas: int = 0,
         profile: str = "",
-        config: Mapping[str, str] | None = None,
+        config: Settings | None = None,
+        exist_ok: bool = False,
         timeout_s: float | None = None,
     ) -> AsyncTable:
-        """Create a table; see `create_topic`. The number of its shards is fixed."""
-        await self._create(Kind.TABLE, name, shards, replicas, profile, config, timeout_s)
+        """Create a table; see `create_topic`. Its shards can only be split."""
+        asked = Asked(Kind.TABLE, name, shards, replicas, profile, config, exist_ok)
+        await asked.create(self._cluster, self._time(timeout_s))
         return await self.table(name)
 
-    async def _create(
-        self,
-        kind: Kind,
-        name: str,
-        shards: int,
-        replicas: int,
-        profile: str,
-        config: Mapping[str, str] | None,
-        timeout_s: float | None,
-    ) -> None:
-        request = CreateTopic(name, kind, shards, replicas, profile, dict(config or {}))
-        await self._cluster.call_any(request, timeout_s=self._time(timeout_s), done_if=TopicExistsError)
-        await self._cluster.until(lambda: name in self._cluster.topics, self._time(timeout_s))
+    async def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics in order; with `internal` also the cluster's own, which begin with `__`."""
+        return names(await self.metadata(), Kind.TOPIC, internal=internal)
+
+    async def list_tables(self, *, internal: bool = False) -> list[str]:
+        """The names of all tables in order. See `list_topics`."""
+        return names(await self.metadata(), Kind.TABLE, internal=internal)
 
     async def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
         """Delete a topic or table with its data. Raises UnknownTopicError."""
@@ -258,7 +258,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         self,
         name: str,
         *,
-        config: Mapping[str, str | None] | None = None,
+        config: "Mapping[str, Setting | None] | None" = None,
         shards: int | None = None,
         replicas: int | None = None,
         timeout_s: float | None = None,
@@ -269,13 +269,15 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         Returns when the change is decided; replicas are then added and dropped while clients read and write: see
         `wait_for_moves`.
         """
-        await self.administer(AlterTopic(name, dict(config or {}), shards, replicas), timeout_s=timeout_s)
+        check_whole(shards=shards, replicas=replicas)
+        request = AlterTopic(name, changes_text(config), shards, replicas)
+        await self.administer(request, timeout_s=timeout_s)
 
     async def elect_leader(
         self, name: str, shard: int, *, node: int = -1, timeout_s: float | None = None
     ) -> None:
         """Fence a shard and elect a new leader; `node` -1: the replica with the best log."""
-        shard_id = shard_of(await self._meta_of(name), shard).shard_id
+        shard_id = shard_of(await described(self._cluster, name), shard).shard_id
         await self.administer(ElectLeader(shard_id, node), timeout_s=timeout_s)
 
     async def split_shard(
@@ -287,7 +289,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         shard is part of the table. Raises InvalidRequestError, UnknownShardError, UnavailableError (nothing has
         changed).
         """
-        meta = await self._meta_of(name)
+        meta = await described(self._cluster, name)
         found = shard_of(meta, shard)
         if at is None:  # said outright, so that a repeat does not halve a half
             first, last = KeyRanges(meta.shards).range_of(found)
@@ -305,7 +307,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
 
         Raises InvalidRequestError, UnknownShardError.
         """
-        shard_id = shard_of(await self._meta_of(name), shard).shard_id
+        shard_id = shard_of(await described(self._cluster, name), shard).shard_id
         await self.administer(MoveReplica(shard_id, from_node, to_node), timeout_s=timeout_s)
 
     async def administer(self, request: AdminRequest, *, timeout_s: float | None = None) -> None:
@@ -374,6 +376,8 @@ class AsyncClient(CoordinatedCalls, RawRequests):
             async with asyncio.timeout(self._time(timeout_s)):
                 connection = await self._cluster.connection(address)
                 return (await connection.request(body))[0]
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"node {node_id} at {address} did not answer in time") from None
 
@@ -417,15 +421,6 @@ class AsyncClient(CoordinatedCalls, RawRequests):
 
     def _time(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
-
-    async def _meta_of(self, name: str) -> TopicMeta:
-        meta = self._cluster.topics.get(name)
-        if meta is None:
-            await self._cluster.refresh()
-            meta = self._cluster.topics.get(name)
-        if meta is None:
-            raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
-        return meta
 
 
 class Connecting:

@@ -14,9 +14,10 @@ from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes
 from antiphon.client.log_reader import EARLIEST
 from antiphon.client.on_unreadable import OnCorrupt
+from antiphon.client.past import AsOf, rows_of_table_as_of
 from antiphon.client.table_core import TableCore
 from antiphon.client.table_scan import SCAN_ROWS
-from antiphon.client.topic_reads import Span, TopicReads
+from antiphon.client.topic_reads import TopicReads, Wanted
 from antiphon.client.topic_writer import BYTES_PER_BATCH, now_ms
 from antiphon.errors import InvalidRequestError, WrongKindError
 from antiphon.model.body import reply_as
@@ -89,9 +90,9 @@ class TopicArrow(TopicReads):
         library, meta = pieces(), await self._resolved()
         if shard is None and (start != EARLIEST or end is not None):
             raise InvalidRequestError("start and end need shard: offsets belong to a shard")
+        of_shard = partial(library.ArrowPieces, headers=headers)
         for one in range(len(meta.shards)) if shard is None else (shard,):
-            of_shard = partial(library.ArrowPieces, headers=headers)
-            found = self._pieces(of_shard, Span(one, start, end, isolation), on_corrupt, timeout_s)
+            found = self._pieces(of_shard, Wanted(one, start, end, isolation), on_corrupt, timeout_s)
             async with aclosing(found):
                 async for batch in found:
                     yield batch
@@ -216,6 +217,7 @@ class TableArrow(Handle):
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> "AsyncGenerator[pa.RecordBatch, None]":
         """Rows with start <= key < end as record batches, shard by shard, in key order within a shard.
@@ -224,11 +226,19 @@ class TableArrow(Handle):
         session_id (int64, null for rows of no session). A batch is a page of up to 1,000 rows, from one moment; the whole
         result is not. An empty end means to the end; `timeout_s` bounds each page.
 
+        With `as_of` the rows as they were at an offset or a time, in key order over all shards: see `AsyncTable.scan`.
+
         Raises what `scan` raises, and InvalidRequestError without the libraries of `antiphon[arrow]`.
         """
-        arrow = pieces()
-        request = TableScan(-1, as_bytes(start, "key"), as_bytes(end, "key"), SCAN_ROWS, True, consistency)
-        for scan in await self.core.scans(request, self._timeout_s if timeout_s is None else timeout_s):
+        arrow, first, stop = pieces(), as_bytes(start, "key"), as_bytes(end, "key")
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        if as_of is not None:
+            rows = await rows_of_table_as_of(self.core, first, stop, as_of, limit_s)
+            for at in range(0, len(rows), SCAN_ROWS):
+                yield arrow.rows_batch(rows[at : at + SCAN_ROWS])
+            return
+        request = TableScan(-1, first, stop, SCAN_ROWS, True, consistency)
+        for scan in await self.core.scans(request, limit_s):
             while scan.more:
                 await scan.load()
                 if scan.rows:
@@ -240,10 +250,11 @@ class TableArrow(Handle):
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> "pa.Table":
         """All of `to_arrow_batches` as one Table, in memory."""
-        found = self.to_arrow_batches(start, end, consistency=consistency, timeout_s=timeout_s)
+        found = self.to_arrow_batches(start, end, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         return pieces().table_of([batch async for batch in found], pieces().ROWS)
 
     async def to_pandas(
@@ -252,10 +263,11 @@ class TableArrow(Handle):
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
-        read = partial(self.to_arrow, start, end, consistency=consistency, timeout_s=timeout_s)
+        read = partial(self.to_arrow, start, end, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         return await _frame("pandas", read)
 
     async def to_polars(
@@ -264,10 +276,11 @@ class TableArrow(Handle):
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
-        read = partial(self.to_arrow, start, end, consistency=consistency, timeout_s=timeout_s)
+        read = partial(self.to_arrow, start, end, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         return await _frame("polars", read)
 
     async def put_arrow(self, data: Any, *, timeout_s: float | None = None) -> int:

@@ -224,6 +224,8 @@ class Cluster(Closes):
                 request_id = link.send(body, payload)
                 return link.answer_to(request_id)
             except (OSError, ProtocolViolationError) as error:
+                if isinstance(error, TimedOutError):  # the node's own word
+                    raise
                 self._drop(address)
                 problem = error
         raise UnreachableError(f"node {node_id} at {address[0]}:{address[1]} does not answer: {problem}")

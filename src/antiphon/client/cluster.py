@@ -14,10 +14,14 @@ from antiphon.client.connection import (
     ClientClosedError,
     Connection,
     ConnectionLostError,
+    NoHelloError,
     open_connection,
     parse_address,
 )
+from antiphon.client.log import logger
+from antiphon.client.reads import is_read
 from antiphon.client.routes import Next, Routes
+from antiphon.client.wrong_port import check_port
 from antiphon.errors import (
     AntiphonError,
     ForeignDirectoryError,
@@ -112,6 +116,9 @@ class Cluster:
             try:
                 await self.refresh()
             except UnavailableError as error:
+                if isinstance(error.__cause__, NoHelloError) and not pauses.count:
+                    for address in self.servers:
+                        await check_port(*parse_address(address), self._tls)
                 try:
                     await pauses.wait(error)
                 except TimedOutError:
@@ -150,7 +157,8 @@ class Cluster:
                 problem = error
                 continue
             except TimeoutError:
-                problem = UnavailableError(f"{address} did not answer within {ASK_TIMEOUT_S:.1f} s")
+                kind = UnavailableError if address in self._connections else NoHelloError
+                problem = kind(f"{address} did not answer within {ASK_TIMEOUT_S:.1f} s")
                 continue
             if isinstance(reply, MetadataReply):
                 self._routes.adopt(reply.cluster)
@@ -237,14 +245,19 @@ class Cluster:
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)
-        if task.cancelled() or task.exception() is not None:
+        if task.cancelled() or (problem := task.exception()) is not None:
+            if not task.cancelled():
+                logger.debug("no connection to %s: %s", address, problem)
             return
         connection = task.result()
+        logger.info("connected to %s", address)
         self._connections[address] = connection
         connection.on_silence = self._went_silent
         connection.closed.add_done_callback(lambda _: self._closed(address, connection))
 
     def _closed(self, address: str, connection: Connection) -> None:
+        if not self.closed:
+            logger.info("disconnected from %s: %s", address, connection.lost)
         if self._connections.get(address) is connection:
             del self._connections[address]
 
@@ -273,6 +286,7 @@ class Cluster:
 
     async def failed(self, shard_id: int, error: AntiphonError, pauses: Pauses) -> None:
         """A try at a shard failed with `error`: get newer metadata and pause, or raise the error that ends the tries."""
+        logger.debug("shard %d, try %d failed: %s", shard_id, pauses.count + 1, error.message)
         step = self._routes.after(shard_id, error, asyncio.get_running_loop().time() - pauses.started)
         if step is not Next.FOLLOW and self.closed:
             raise ClientClosedError("this client is closed")
@@ -317,23 +331,29 @@ class Cluster:
         connection = self.ready_connection(shard_id)
         pauses: Pauses | None = None
         deadline = asyncio.get_running_loop().time() + timeout_s
+        tries = _Tries(body)
         while True:
             try:
                 if connection is None:
                     connection = await self.connection(self.leader_address(shard_id))
+                tries.sent = True
                 async with asyncio.timeout_at(deadline):
                     return await connection.request(body, payload, trace)
-            except TimeoutError:
-                raise TimedOutError(
-                    f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
-                ) from None
             except AntiphonError as error:
+                tries.failed(error)
                 if isinstance(error, ends):  # such as which shard to ask instead
                     raise
                 if pauses is None:
                     pauses = Pauses(deadline)
-                await self.failed(shard_id, error, pauses)
+                try:
+                    await self.failed(shard_id, error, pauses)
+                except TimedOutError as final:
+                    raise tries.judged(final) from error
                 connection = None
+            except TimeoutError:
+                raise tries.unanswered(
+                    f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
+                ) from None
 
     async def call_any(
         self, body: Any, *, timeout_s: float, done_if: type[AntiphonError] | None = None
@@ -345,24 +365,29 @@ class Cluster:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         pauses = Pauses(deadline)
-        repeated = False
+        tries = _Tries(body)
         avoid: str | None = None
         while True:
             try:
                 avoid = self._places(avoid)[0]
                 connection = await self.connection(avoid)
+                tries.sent = True
                 async with asyncio.timeout_at(deadline):
                     reply, _ = await connection.request(body)
                 return reply
-            except TimeoutError:
-                raise TimedOutError(f"no answer from {avoid} within {timeout_s:.1f} s") from None
             except AntiphonError as error:
-                if repeated and done_if is not None and isinstance(error, done_if):
+                if tries.lost and done_if is not None and isinstance(error, done_if):
                     return None
                 if not error.retriable:
                     raise
-                repeated = repeated or isinstance(error, ConnectionLostError | TimedOutError)
-                await pauses.wait(error)
+                tries.failed(error)
+                logger.debug("%s, try %d failed: %s", type(body).__name__, pauses.count + 1, error.message)
+                try:
+                    await pauses.wait(error)
+                except TimedOutError as final:
+                    raise tries.judged(final) from error
+            except TimeoutError:
+                raise tries.unanswered(f"no answer from {avoid} within {timeout_s:.1f} s") from None
 
     async def producer_id(self, *, fresh: bool = False) -> int:
         """A producer id (below 2^61) that no other client has; the client's own, or a `fresh` one."""
@@ -388,6 +413,32 @@ class Cluster:
         for connection in list(self._connections.values()):
             await connection.close()
         self._connections.clear()
+
+
+class _Tries:
+    """What is known of the outcome of a request that is tried several times.
+
+    `sent`: the try of now was. `lost`: a try may have been carried out.
+    """
+
+    def __init__(self, body: Any) -> None:
+        self._is_read = is_read(body)
+        self.sent = False
+        self.lost = False
+
+    def failed(self, error: AntiphonError) -> None:
+        """A try ended so."""
+        self.lost = self.lost or (self.sent and isinstance(error, ConnectionLostError | TimedOutError))
+        self.sent = False
+
+    def judged(self, final: TimedOutError) -> TimedOutError:
+        """The error that the tries end with."""
+        return final.with_unknown_outcome() if self.lost and not self._is_read else final
+
+    def unanswered(self, text: str) -> TimedOutError:
+        """The last try had no answer in time."""
+        self.lost = True
+        return self.judged(TimedOutError(text))
 
 
 def _failed(task: "asyncio.Task[Any]") -> bool:

@@ -53,8 +53,12 @@ NOTHING: Final = memoryview(b"")
 _PING: Final = GetMetadata(known_version=(1 << 62), wait_ms=0)
 
 
-class ConnectionLostError(UnavailableError):
+class ConnectionLostError(UnavailableError, ConnectionError):
     """The connection ended before the reply came. Whether the request was carried out is not known."""
+
+
+class NoHelloError(ConnectionLostError):
+    """Whoever listens there said no hello: it may be another port."""
 
 
 class ClientClosedError(UnavailableError):
@@ -265,15 +269,18 @@ async def open_connection(
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await _dial(connection, host, port, context)
             reply, _ = await connection.request(Hello(PROTOCOL_VERSION, who, cluster_id))
-    except TimeoutError:
-        await connection.close()
-        raise ConnectionLostError(f"{address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
-    except OSError as error:
-        raise ConnectionLostError(f"{address} cannot be reached: {error}") from error
     except ConnectionLostError as error:
         await connection.close()
         hint = HUNG_UP if context is None else HUNG_UP_ON_TLS
-        raise ConnectionLostError(f"{error.message} {hint}") from error
+        raise NoHelloError(f"{error.message} {hint}") from error
+    except AntiphonError:  # some are TimeoutErrors, too
+        await connection.close()
+        raise
+    except TimeoutError:
+        await connection.close()
+        raise NoHelloError(f"{address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise ConnectionLostError(f"{address} cannot be reached: {error}") from error
     except BaseException:
         await connection.close()
         raise
@@ -312,6 +319,9 @@ async def _log_in(connection: Connection, account: Account, mechanisms: tuple[st
                 reply, _ = await connection.request(Authenticate(message, mechanism))
                 message, mechanism = login.next(reply.data), ""
             check_logged_in(login, reply, connection.address)
+    except AntiphonError:
+        await connection.close()
+        raise
     except TimeoutError:
         await connection.close()
         raise ConnectionLostError(f"{connection.address} did not answer a login") from None

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.reads import is_read
 from antiphon.errors import (
     AntiphonError,
     NotLeaderError,
@@ -58,7 +59,7 @@ class Coordinators:
     async def ask(self, name: str, body: Any, *, timeout_s: float, is_group: bool = False) -> Any:
         """Send a request that may be repeated. Raises the first error that a repeat cannot mend, or TimedOutError.
 
-        Both have `earlier_try` in their details if a try before may have been carried out without an answer.
+        Both have an unknown outcome if a try before may have been carried out without an answer; reads never have.
         """
         pauses = Pauses(asyncio.get_running_loop().time() + timeout_s)
         unknown = False
@@ -68,10 +69,6 @@ class Coordinators:
                 connection = await self._cluster.connection(self._cluster.leader_address(shard_id))
                 async with asyncio.timeout_at(pauses.deadline):
                     return (await connection.request(body))[0]
-            except TimeoutError:
-                raise TimedOutError(
-                    f"the coordinator of {name!r} did not answer in time", earlier_try=True
-                ) from None
             except AntiphonError as error:
                 unknown = unknown or (
                     error.retriable and not isinstance(error, NotLeaderError | NotReadyError)
@@ -79,9 +76,12 @@ class Coordinators:
                 try:
                     await self._cluster.failed(shard_id, error, pauses)
                 except AntiphonError as final:
-                    if unknown:
-                        final.details["earlier_try"] = True
+                    if unknown and not is_read(body):
+                        final.with_unknown_outcome()
                     raise
+            except TimeoutError:
+                late = TimedOutError(f"the coordinator of {name!r} did not answer in time")
+                raise late if is_read(body) else late.with_unknown_outcome() from None
 
     async def _place(self, name: str, pauses: Pauses, *, is_group: bool) -> int:
         """The shard whose leader coordinates a name: it never changes."""
@@ -124,6 +124,8 @@ class Coordinators:
             async with asyncio.timeout(timeout_s):
                 connection = await self._cluster.connection(self._cluster.address_of(node_id))
                 reply, _ = await connection.request(asked)
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"node {node_id} did not answer in time") from None
         return reply

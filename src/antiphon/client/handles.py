@@ -101,6 +101,8 @@ class Handle:
             raise WrongKindError(f"{self.name!r} is a {found}: open it with .{found}()", name=self.name)
 
     def _shard_id(self, meta: TopicMeta, shard: int) -> int:
+        if isinstance(shard, bool) or not hasattr(shard, "__index__"):
+            raise InvalidRequestError(f"shard is a whole number, not {shard!r}")
         if not 0 <= shard < len(meta.shards):
             raise UnknownShardError(
                 f"{self.name!r} has shards 0..{len(meta.shards) - 1}, not {shard}",

@@ -239,6 +239,8 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
                 self._know(await self._confirmed_end(limit_s))
                 await self._read_on(None)
                 return self._state
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"the end of the log was not reached within {limit_s:.1f} s") from None
 
@@ -269,6 +271,8 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
         try:
             async with asyncio.timeout_at(deadline):
                 return await future
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             if call.sent:
                 raise TimedOutError(

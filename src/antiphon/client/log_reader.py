@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from antiphon.client.cluster import Cluster
-from antiphon.errors import InvalidRequestError
+from antiphon.errors import InvalidRequestError, TimedOutError
 from antiphon.model.body import reply_as
 from antiphon.model.requests import Fetch, Fetched, ListOffset, OffsetReply
 from antiphon.records.aborted import without_aborted
@@ -47,6 +47,40 @@ async def fetch(
     return reply, payload
 
 
+class _Waits:
+    """How long a reader waits at the end of a log, in all and at the node. `patient`: as long as it takes."""
+
+    def __init__(self, end: int | None, timeout_s: float, *, patient: bool) -> None:
+        self._end = end
+        self._timeout_s = timeout_s
+        self._patient = patient
+        self._until: float | None = None
+        self.wait_ms = FOLLOW_WAIT_MS if end is None else 0
+
+    def came(self) -> None:
+        """Something did: the time for more begins anew, and as long as more is there nobody waits."""
+        if self._end is not None:
+            self._until, self.wait_ms = None, 0
+
+    async def wait(self, at: int, cluster: Cluster, shard_id: int) -> None:
+        """Nothing did: the end is not there yet, or the leader has not heard of all that was committed before it.
+
+        Raises TimedOutError when that has lasted too long.
+        """
+        if self._end is None:
+            return
+        now = asyncio.get_running_loop().time()
+        self._until = self._until or now + self._timeout_s
+        left_s = FOLLOW_WAIT_MS / 1000 if self._patient else self._until - now
+        if left_s <= 0:
+            raise TimedOutError(
+                f"{_named(cluster, shard_id)} ends at offset {at}, the read is to end before {self._end}, and nothing was "
+                f"appended within {self._timeout_s:.1f} s: without `end` a read stops at what is there"
+            )
+        self.wait_ms = min(FOLLOW_WAIT_MS, int(left_s * 1000))
+        await asyncio.sleep(min(0.01, left_s))  # also where a node does not wait
+
+
 async def read_batches(
     cluster: Cluster,
     shard_id: int,
@@ -55,19 +89,30 @@ async def read_batches(
     *,
     isolation: str = "committed",
     timeout_s: float = 30.0,
+    patient: bool = False,
+    fetch_bytes: int = FETCH_BYTES,
 ) -> AsyncIterator[memoryview]:
     """Chunks of whole batches from `start` up to `end` (exclusive), or for ever when that is None.
 
-    The first and the last chunk may hold records outside the bounds. What aborted transactions wrote is left out. An empty
-    isolation is the topic's default. The next chunk is asked for while the caller works on the one before.
+    Where the log ends before `end`, this waits for more: for `timeout_s` without any, then it raises TimedOutError; for ever
+    if it is `patient`. The first and the last chunk may hold records outside the bounds. What aborted transactions wrote is
+    left out. An empty isolation is the topic's default. The next chunk is asked for while the caller works on the last one.
     """
     if isolation not in {"", *ISOLATIONS}:
         raise InvalidRequestError(f"isolation is {', '.join(ISOLATIONS)}, not {isolation!r}")
-    wait_ms = FOLLOW_WAIT_MS if end is None else 0
+    waits = _Waits(end, timeout_s, patient=patient)
 
     def ask(offset: int) -> "asyncio.Task[tuple[Fetched, memoryview]]":
         return asyncio.create_task(
-            fetch(cluster, shard_id, offset, isolation=isolation, wait_ms=wait_ms, timeout_s=timeout_s)
+            fetch(
+                cluster,
+                shard_id,
+                offset,
+                isolation=isolation,
+                wait_ms=waits.wait_ms,
+                max_bytes=fetch_bytes,
+                timeout_s=timeout_s,
+            )
         )
 
     at = start
@@ -81,16 +126,23 @@ async def read_batches(
             for header, _ in iter_batches(payload):
                 at = header.next_offset
             if len(payload):
+                waits.came()
                 if end is None or at < end:
                     asked = ask(at)
                 committed = without_aborted(payload, reply.aborted)
                 if len(committed):
                     yield committed
-            elif end is not None:
-                await asyncio.sleep(
-                    0.01
-                )  # a leader that has not heard of everything that was committed before it
+            else:
+                await waits.wait(at, cluster, shard_id)
     finally:
         if asked is not None:
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
+
+
+def _named(cluster: Cluster, shard_id: int) -> str:
+    for topic in cluster.topics.values():
+        for shard in topic.shards:
+            if shard.shard_id == shard_id:
+                return f"shard {shard.index} of {topic.name!r}"
+    return f"shard {shard_id}"

@@ -108,7 +108,7 @@ class RecordPieces:
 
         Raises CorruptBatchError with topic, shard and offset.
         """
-        records, bad = decode_what_can_be(chunk, self._passing.limit_bytes)
+        records, bad = decode_what_can_be(chunk, self._passing.limit_bytes, self._passing.shard)
         at = 0
         for one in bad:
             until = bisect_left(records, one.offset, at, key=attrgetter("offset"))
@@ -128,4 +128,4 @@ class RecordPieces:
         """Rows of an archived file, as records."""
         from antiphon.archive.files import as_records
 
-        return as_records(batch)
+        return as_records(batch, self._passing.shard)

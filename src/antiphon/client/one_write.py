@@ -72,7 +72,12 @@ class OneWrite:
                     error.add_note("it was read in this transaction, and has changed since: begin again")
             case TimedOutError() if error.details.get("sent") is False:
                 pass
-            case TimedOutError() | ClientClosedError() | AntiphonError(retriable=True):
+            case (
+                TimedOutError()
+                | ClientClosedError()
+                | AntiphonError(retriable=True)
+                | AntiphonError(outcome_unknown=True)
+            ):
                 return self._not_known(error.message)
         return error
 

@@ -1,7 +1,10 @@
-"""Reading a table as of an offset: the client folds a shard's log, or takes back what has changed since (`model.past`)."""
+"""Reading a table as of an offset or a time: the client folds a shard's log, or takes back what has changed since
+(`model.past`).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
 from typing import Final
 
 from antiphon.client.log_reader import LATEST, list_offset, read_batches
@@ -13,8 +16,8 @@ from antiphon.model.past import Bounds, PastRows, Wanted, bounds_of, check_whole
 from antiphon.model.requests import TableScan
 from antiphon.model.rows import Row
 
-AsOf = int | Mapping[int, int]
-"""An exclusive end of the log of a table with one shard (of the key's shard), or one by shard."""
+AsOf = int | Mapping[int, int] | datetime
+"""An exclusive end of the log of a table with one shard (of the key's shard), one by shard, or a time with a time zone."""
 
 MULTI: Final = "multi"
 
@@ -74,6 +77,9 @@ async def row_as_of(core: TableCore, key: bytes, as_of: AsOf, timeout_s: float) 
     """The row of a key as of an offset of its shard, or None. See `AsyncTable.find`."""
     topic = await core.described_by()
     _check_single_writer(topic)
+    if isinstance(as_of, datetime):  # the key may have been another shard's then
+        rows = await rows_of_table_as_of(core, key, key + b"\x00", as_of, timeout_s)
+        return rows[0] if rows else None
     shard = KeyRanges(topic.shards).shard_of(key)
     offset = as_of if isinstance(as_of, int) else as_of.get(shard.index)
     if offset is None:
@@ -97,6 +103,8 @@ async def rows_of_table_as_of(
     topic = await core.described_by()
     _check_single_writer(topic)
     wanted = Wanted(lambda key: key >= start and (not end or key < end))
+    if isinstance(as_of, datetime):
+        as_of = await _ends_at(core, topic, as_of, timeout_s)
     offsets = _by_shard(topic, as_of)
     sources = {
         index: _Shard(core, topic.shards[index].shard_id, (start, end), timeout_s) for index in offsets
@@ -108,7 +116,28 @@ async def rows_of_table_as_of(
     return sorted((row for one in found for row in one.rows.values()), key=lambda row: row.key)
 
 
-def _by_shard(topic: TopicMeta, as_of: AsOf) -> dict[int, int]:
+async def _ends_at(core: TableCore, topic: TopicMeta, time: datetime, timeout_s: float) -> dict[int, int]:
+    """Where the shards' logs ended at a time: what happened in that millisecond belongs to it.
+
+    A shard that was split off later is left out. Raises InvalidRequestError for a time without a time zone.
+    """
+    if time.tzinfo is None:
+        raise InvalidRequestError(
+            f"as_of is a time with a time zone, such as datetime.now(UTC), and {time.isoformat()} has none"
+        )
+    after_ms = max(0, int(time.timestamp() * 1000) + 1)
+
+    async def end_of(shard: ShardMeta) -> int:
+        found = await list_offset(core.cluster, shard.shard_id, after_ms, timeout_s)
+        return found.offset if found.offset >= 0 else found.high_watermark
+
+    ends = await asyncio.gather(*(end_of(shard) for shard in topic.shards))
+    return {shard.index: end for shard, end in zip(topic.shards, ends, strict=True) if end >= shard.own_start}
+
+
+def _by_shard(topic: TopicMeta, as_of: int | Mapping[int, int]) -> dict[int, int]:
+    if not isinstance(as_of, int | Mapping):
+        raise InvalidRequestError(f"as_of is an offset, offsets by shard or a datetime, not {as_of!r}")
     if isinstance(as_of, int):
         if len(topic.shards) > 1:
             raise InvalidRequestError(

@@ -21,8 +21,9 @@ from typing import Any, Final
 from antiphon import tracing
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError, Connection
+from antiphon.client.log import logger
 from antiphon.client.sweeper import Sweeper
-from antiphon.errors import AntiphonError, TimedOutError, UnknownShardError
+from antiphon.errors import AntiphonError, TimedOutError, UnavailableError, UnknownShardError
 from antiphon.wire.frames import Buffer
 
 QUEUE_ITEMS_MAX: Final = 100_000
@@ -35,10 +36,11 @@ _numbers = itertools.count()
 class Item:
     """One caller's write. `size_bytes` is about what it adds to a request; `deadline` is loop time.
 
-    `alone`: it shares its request with nobody. `number` rises in the order in which callers made them.
+    `alone`: it shares its request with nobody. `number` rises in the order in which callers made them. `request`: what it
+    travels in.
     """
 
-    __slots__ = ("alone", "deadline", "future", "number", "size_bytes", "trace", "what")
+    __slots__ = ("alone", "deadline", "future", "number", "request", "size_bytes", "trace", "what")
 
     def __init__(self, what: Any, size_bytes: int, deadline: float, future: "asyncio.Future[Any]") -> None:
         self.what = what
@@ -47,16 +49,29 @@ class Item:
         self.future = future
         self.alone = False
         self.trace: str | None = None
+        self.request: Request | None = None
         self.number = next(_numbers)
 
 
 class Request:
     """Items that travel together. `sequence` is the producer's; `failure` is how the last try ended, None in flight.
 
-    `after` is the sequence of the request before it that somebody waited for when it was sent, -1 without one.
+    `after` is the sequence of the request before it that somebody waited for when it was sent, -1 without one. `answer`:
+    what the shard said to it for good. `producer_id`: whose sequence it is.
     """
 
-    __slots__ = ("after", "attempts", "count", "failure", "in_flight", "items", "number", "sequence")
+    __slots__ = (
+        "after",
+        "answer",
+        "attempts",
+        "count",
+        "failure",
+        "in_flight",
+        "items",
+        "number",
+        "producer_id",
+        "sequence",
+    )
 
     def __init__(self, items: list[Item], sequence: int, count: int) -> None:
         self.items = items
@@ -67,6 +82,10 @@ class Request:
         self.attempts = 0
         self.in_flight = False
         self.failure: AntiphonError | None = None
+        self.answer: Any = None
+        self.producer_id = -1
+        for item in items:
+            item.request = self
 
     @property
     def wanted(self) -> bool:
@@ -244,6 +263,7 @@ class ShardPipeline(ABC):
     def _send(self, connection: Connection, request: Request, before: Request | None) -> None:
         request.after = -1 if before is None else before.sequence
         request.attempts += 1
+        request.producer_id = self.producer_id
         request.failure = None
         try:
             body, payload = self._encode(request)
@@ -267,12 +287,15 @@ class ShardPipeline(ABC):
         self._in_flight -= 1
         if not isinstance(reply, AntiphonError):
             self._pauses = None
+            request.answer = reply
             self._forget(request)
             self._resolve(request, reply)
         elif mends(reply) or self._refused(request, reply):
             request.failure = reply
             self._recover()
         else:
+            if request.wanted:  # else it is told something else
+                request.answer = reply
             self._forget(request)
             request.fail(reply)
         if self._drained is not None:
@@ -325,6 +348,7 @@ class ShardPipeline(ABC):
                 reason = reason or request.failure  # those behind it were refused because of it
                 request.failure = None
         if reason is not None:
+            logger.debug("shard %d: %d requests are sent again", self._shard_id, len(self._sent))
             return reason
         try:
             fresh = self._before_resend()
@@ -335,10 +359,10 @@ class ShardPipeline(ABC):
                 address = self._cluster.leader_address(self._shard_id)
                 async with asyncio.timeout(pauses.left_s()):
                     connection = await self._cluster.connection(address)
-        except TimeoutError:
-            return TimedOutError("no connection to the shard's leader in time")
         except AntiphonError as error:
             return error
+        except TimeoutError:
+            return TimedOutError("no connection to the shard's leader in time")
         self._resend(connection)
         return None
 
@@ -385,13 +409,13 @@ class ShardPipeline(ABC):
     def _fail_all(self, error: AntiphonError) -> None:
         sent, self._sent = self._sent, deque()
         for request in sent:
-            request.fail(error)
+            request.fail(as_of(error, sent=request.attempts > 0))
             if request.attempts:
                 self._abandoned()
             self._settled(request)
         for item in self._queue:
             if not item.future.done():
-                item.future.set_exception(error)
+                item.future.set_exception(as_of(error, sent=False))
         self._queue.clear()
         self._queue_bytes = 0
         self._popped(0)
@@ -423,6 +447,16 @@ def trace_among(items: Sequence[Item]) -> str | None:
 def mends(error: AntiphonError) -> bool:
     """May the same request succeed later, at this leader or another?"""
     return error.retriable or isinstance(error, UnknownShardError)
+
+
+def as_of(error: AntiphonError, *, sent: bool) -> AntiphonError:
+    """What the end of all tries means to a write: where it was sent, it may have been carried out."""
+    if not isinstance(error, TimedOutError | UnavailableError):
+        return error
+    more = "; whether the write was carried out is not known" if sent else "; the write was not carried out"
+    found = type(error)(error.message + more, **{**error.details, "sent": sent})
+    found.__cause__ = error.__cause__
+    return found
 
 
 def give_up(item: Item, *, sent: bool) -> None:

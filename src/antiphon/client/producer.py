@@ -350,7 +350,7 @@ class AsyncTransaction(TableSteps):
         except AntiphonError as error:
             producer.in_doubt(identity)
             if self._is_in_doubt:  # an earlier call may have committed it
-                error.details["earlier_try"] = True
+                error.with_unknown_outcome()
             final = isinstance(error, ProducerFencedError | InvalidTxnStateError)
             if commit and (isinstance(error, TimedOutError) or (self._is_in_doubt and not final)):
                 self._is_in_doubt = True

@@ -5,8 +5,10 @@ use this. It has the newest metadata that any node returned, and later hints of 
 """
 
 from enum import Enum, auto
+from logging import INFO
 from typing import Final
 
+from antiphon.client.log import logger
 from antiphon.errors import (
     AntiphonError,
     NotLeaderError,
@@ -17,6 +19,7 @@ from antiphon.errors import (
 from antiphon.model.cluster import mark_of
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 
+LED: Final = "shard %d is led by node %d, term %d"
 LAG_S_MAX: Final = 5.0  # how long a node may not know a shard that the metadata names
 
 
@@ -55,8 +58,10 @@ class Routes:
             self._learn_leaders(meta)
             return  # a node that lags, or nothing new: hints stay
         self.meta = meta
+        leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
+        self._tell_of(meta)
         self.topics = {topic.name: topic for topic in meta.topics}
-        self._leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
+        self._leaders = leaders
         self.addresses = {node.node_id: node.native for node in meta.nodes if node.native}
         self._terms = {shard.shard_id: shard.term for topic in meta.topics for shard in topic.shards}
 
@@ -67,6 +72,20 @@ class Routes:
                 if shard.leader != ABSENT_NODE and shard.term > self._terms.get(shard.shard_id, shard.term):
                     self._terms[shard.shard_id] = shard.term
                     self._leaders[shard.shard_id] = shard.leader
+                    logger.info(LED, shard.shard_id, shard.leader, shard.term)
+
+    def _tell_of(self, meta: ClusterMeta) -> None:
+        """Shards that this client knew with another leader."""
+        if not logger.isEnabledFor(INFO):
+            return
+        for topic in meta.topics:
+            for shard in topic.shards:
+                if self._leaders.get(shard.shard_id, shard.leader) == shard.leader:
+                    continue
+                if shard.leader == ABSENT_NODE:
+                    logger.info("shard %d (%s) has no leader now", shard.shard_id, topic.name)
+                else:
+                    logger.info(LED, shard.shard_id, shard.leader, shard.term)
 
     def forget_hint(self, shard_id: int) -> None:
         """Whoever was hinted at does not lead, and knows of nobody: back to the leader by metadata."""
@@ -79,6 +98,7 @@ class Routes:
             hint = error.details.get("leader")
             if isinstance(hint, int) and hint in self.addresses and self._leaders.get(shard_id) != hint:
                 self._leaders[shard_id] = hint
+                logger.info("shard %d is led by node %d, says another node", shard_id, hint)
                 return Next.FOLLOW
             return Next.LEARN
         if isinstance(error, UnknownShardError):

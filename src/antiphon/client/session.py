@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-import structlog
-
 from antiphon import system
 from antiphon.client.cluster import Cluster, Pauses
 from antiphon.client.connection import ClientClosedError
+from antiphon.client.log import logger
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -278,7 +277,7 @@ class AsyncSession:
         if self._lost is not None or self._closed:
             return
         self._lost = SessionNotFoundError(f"session {self.id} is lost: {why}", session_id=self.id)
-        structlog.get_logger().info("session_lost", session=self.id, why=why)
+        logger.warning("session %d is lost: %s", self.id, why)
         for told in self._told:
             self._loop.call_soon(told, self._lost)
         self._told.clear()

@@ -14,6 +14,7 @@ from antiphon.client.aio import CONNECT_TIMEOUT_S, TIMEOUT_S, AsyncClient
 from antiphon.client.closing import Closes
 from antiphon.client.codecs import Codec
 from antiphon.client.finding import find_way
+from antiphon.client.given import Setting, Settings
 from antiphon.client.loop_thread import LoopThread
 from antiphon.client.session import TIMEOUT_S as SESSION_TIMEOUT_S
 from antiphon.client.session import AsyncSession, OnLost
@@ -134,19 +135,27 @@ class Client(TransactionCalls, Closes):
         self,
         name: str,
         *,
-        shards: int = 1,
+        shards: int | None = None,
         replicas: int = 0,
         profile: str = "",
-        config: Mapping[str, str] | None = None,
+        config: Settings | None = None,
+        exist_ok: bool = False,
         timeout_s: float | None = None,
     ) -> Topic:
         """Create a topic; returns when every shard has a leader that is ready. Raises TopicExistsError.
 
-        `replicas` 0: as many as there are nodes, at most 3. `profile`: how it is replicated; without one as the cluster was
-        started with. `config` uses Kafka's names (`retention.ms`, ...).
+        `shards`: 1 if it is not said. `replicas` 0: as many as there are nodes, at most 3. `profile`: how it is replicated;
+        without one as the cluster was started with. `config` uses Kafka's names: `{"retention.ms": 60000}`. With `exist_ok`
+        one that is there will do, unless it differs from what is said here. See `AsyncClient.create_topic`.
         """
         made = self.aio.create_topic(
-            name, shards=shards, replicas=replicas, profile=profile, config=config, timeout_s=timeout_s
+            name,
+            shards=shards,
+            replicas=replicas,
+            profile=profile,
+            config=config,
+            exist_ok=exist_ok,
+            timeout_s=timeout_s,
         )
         return Topic(self._thread, self.run(made))
 
@@ -154,17 +163,32 @@ class Client(TransactionCalls, Closes):
         self,
         name: str,
         *,
-        shards: int = 1,
+        shards: int | None = None,
         replicas: int = 0,
         profile: str = "",
-        config: Mapping[str, str] | None = None,
+        config: Settings | None = None,
+        exist_ok: bool = False,
         timeout_s: float | None = None,
     ) -> Table:
-        """Create a table; see `create_topic`. The number of its shards is fixed."""
+        """Create a table; see `create_topic`. Its shards can only be split."""
         made = self.aio.create_table(
-            name, shards=shards, replicas=replicas, profile=profile, config=config, timeout_s=timeout_s
+            name,
+            shards=shards,
+            replicas=replicas,
+            profile=profile,
+            config=config,
+            exist_ok=exist_ok,
+            timeout_s=timeout_s,
         )
         return Table(self._thread, self.run(made))
+
+    def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics in order; with `internal` also the cluster's own, which begin with `__`."""
+        return self.run(self.aio.list_topics(internal=internal))
+
+    def list_tables(self, *, internal: bool = False) -> list[str]:
+        """The names of all tables in order. See `list_topics`."""
+        return self.run(self.aio.list_tables(internal=internal))
 
     def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
         """Delete a topic or table with its data. Raises UnknownTopicError."""
@@ -178,7 +202,7 @@ class Client(TransactionCalls, Closes):
         self,
         name: str,
         *,
-        config: Mapping[str, str | None] | None = None,
+        config: Mapping[str, Setting | None] | None = None,
         shards: int | None = None,
         replicas: int | None = None,
         timeout_s: float | None = None,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.client.log_reader import EARLIEST
 from antiphon.client.loop_thread import LoopThread, Stream
 from antiphon.client.on_unreadable import OnCorrupt
+from antiphon.client.past import AsOf
 from antiphon.client.table import AsyncTable, Key
 from antiphon.client.topic import AsyncTopic
 from antiphon.records.unreadable import FAIL
@@ -140,10 +141,13 @@ class TableArrowCalls:
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> "Stream[pa.RecordBatch]":
         """Rows as record batches. See `AsyncTable.to_arrow_batches`."""
-        batches = self._table.to_arrow_batches(start, end, consistency=consistency, timeout_s=timeout_s)
+        batches = self._table.to_arrow_batches(
+            start, end, consistency=consistency, as_of=as_of, timeout_s=timeout_s
+        )
         return self._thread.iterate(_one_by_one(batches))
 
     def to_arrow(
@@ -152,11 +156,12 @@ class TableArrowCalls:
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> "pa.Table":
         """All of `to_arrow_batches` as one Table, in memory."""
         return self._thread.call(
-            self._table.to_arrow(start, end, consistency=consistency, timeout_s=timeout_s)
+            self._table.to_arrow(start, end, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         )
 
     def to_pandas(
@@ -165,11 +170,12 @@ class TableArrowCalls:
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
         return self._thread.call(
-            self._table.to_pandas(start, end, consistency=consistency, timeout_s=timeout_s)
+            self._table.to_pandas(start, end, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         )
 
     def to_polars(
@@ -178,11 +184,12 @@ class TableArrowCalls:
         end: Key = b"",
         *,
         consistency: str = "linearizable",
+        as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
         return self._thread.call(
-            self._table.to_polars(start, end, consistency=consistency, timeout_s=timeout_s)
+            self._table.to_polars(start, end, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         )
 
     def put_arrow(self, data: Any, *, timeout_s: float | None = None) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from antiphon.client.given import Expected
 from antiphon.client.named import AnyTable, AnyTopic, Offsets
 from antiphon.client.producer import TRANSACTION_TIMEOUT_S, AsyncProducer, AsyncTransaction
 from antiphon.client.sync_table import Table
@@ -87,18 +88,16 @@ class ProducerTransaction:
         return self._thread.call(self._transaction.find(_aio(table), key))
 
     def put(
-        self, table: "AnyTable | Table[Any]", key: Key, value: Any, *, expected_version: int | None = None
+        self, table: "AnyTable | Table[Any]", key: Key, value: Any, *, expected_version: Expected = None
     ) -> None:
         """Set a key with the commit. See `AsyncTransaction.put`."""
         self._thread.call(self._transaction.put(_aio(table), key, value, expected_version=expected_version))
 
-    def delete(
-        self, table: "AnyTable | Table[Any]", key: Key, *, expected_version: int | None = None
-    ) -> None:
+    def delete(self, table: "AnyTable | Table[Any]", key: Key, *, expected_version: Expected = None) -> None:
         """Remove a key with the commit. See `AsyncTransaction.delete`."""
         self._thread.call(self._transaction.delete(_aio(table), key, expected_version=expected_version))
 
-    def check(self, table: "AnyTable | Table[Any]", key: Key, expected_version: int) -> None:
+    def check(self, table: "AnyTable | Table[Any]", key: Key, expected_version: int | Version) -> None:
         """Commit only if the key has that version id, or is not there (`ABSENT`). See `AsyncTransaction.check`."""
         self._thread.call(self._transaction.check(_aio(table), key, expected_version))
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from antiphon.client.changes import Changes
+from antiphon.client.given import Expected
 from antiphon.client.loop_thread import LoopThread, Stream
 from antiphon.client.past import AsOf
 from antiphon.client.sync_arrow import TableArrowCalls
@@ -51,7 +52,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         key: Key,
         value: Value,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: Session | None = None,
         timeout_s: float | None = None,
     ) -> Version: ...
@@ -62,7 +63,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         key: Key,
         value: ValueT,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: Session | None = None,
         timeout_s: float | None = None,
     ) -> Version: ...
@@ -72,7 +73,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         key: Key,
         value: Any,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: Session | None = None,
         timeout_s: float | None = None,
     ) -> Version:
@@ -179,9 +180,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
     def __contains__(self, key: Key) -> bool:
         return self.find(key) is not None
 
-    def delete(
-        self, key: Key, *, expected_version: int | None = None, timeout_s: float | None = None
-    ) -> None:
+    def delete(self, key: Key, *, expected_version: Expected = None, timeout_s: float | None = None) -> None:
         """Remove a key. Raises KeyNotFoundError when it is not there, VersionMismatchError."""
 
         async def delete() -> None:
@@ -199,6 +198,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         include_value: Literal[True] = True,
         consistency: str = "linearizable",
         as_of: AsOf | None = None,
@@ -211,6 +211,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         include_value: bool,
         consistency: str = "linearizable",
         as_of: AsOf | None = None,
@@ -222,15 +223,17 @@ class Table(TableArrowCalls, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         include_value: bool = True,
         consistency: str = "linearizable",
         as_of: AsOf | None = None,
         timeout_s: float | None = None,
     ) -> Stream[Row[Any]]:
-        """Rows with start <= key < end in byte order; an empty end means to the end. See `AsyncTable.scan`."""
+        """Rows with start <= key < end, or whose keys begin with `prefix`, in byte order. See `AsyncTable.scan`."""
         rows = self._table.scan(
             start,
             end,
+            prefix=prefix,
             include_value=include_value,
             consistency=consistency,
             as_of=as_of,
@@ -243,11 +246,14 @@ class Table(TableArrowCalls, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         consistency: str = "linearizable",
         timeout_s: float | None = None,
     ) -> "list[bytes]":
-        """Keys with start <= key < end in byte order."""
-        return self._thread.call(self._table.list(start, end, consistency=consistency, timeout_s=timeout_s))
+        """Keys with start <= key < end, or that begin with `prefix`, in byte order."""
+        return self._thread.call(
+            self._table.list(start, end, prefix=prefix, consistency=consistency, timeout_s=timeout_s)
+        )
 
     def watch(self, *, start: int | Sequence[int] = -1, shard: int | None = None) -> Changes[ValueT]:
         """Follow the table from this moment on (or from `start`): an iterator of changes. See `AsyncTable.watch`."""

@@ -7,6 +7,7 @@ from antiphon.client.loop_thread import LoopThread, Stream
 from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.sync_arrow import TopicArrowCalls
 from antiphon.client.topic import AsyncTopic, Message, TypedPair, Value
+from antiphon.client.topic_reads import Where
 from antiphon.client.topic_writer import Position
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
@@ -77,7 +78,7 @@ class Topic(TopicArrowCalls, Generic[ValueT]):
         """Append one record; returns when it is durable and committed. See `AsyncTopic.append`.
 
         Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
-        InvalidRequestError, TimedOutError.
+        InvalidRequestError, TimedOutError (see `retry`).
         """
         return self._thread.call(
             self._topic.append(
@@ -133,18 +134,22 @@ class Topic(TopicArrowCalls, Generic[ValueT]):
             )
         )
 
+    def retry(self, error: BaseException, *, timeout_s: float | None = None) -> list[Position]:
+        """Try an append again whose outcome is not known, without writing it twice. See `AsyncTopic.retry`."""
+        return self._thread.call(self._topic.retry(error, timeout_s=timeout_s))
+
     def read(
         self,
-        shard: int = 0,
-        start: int = 0,
-        end: int | None = None,
+        shard: int | None = None,
+        start: Where = None,
+        end: Where = None,
         *,
         isolation: str = "",
         follow: bool = False,
         on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> Stream[Record[ValueT]]:
-        """Records of one shard in order. See `AsyncTopic.read`.
+        """Records of all shards, or of one, in the order of each; `record.shard` says which. See `AsyncTopic.read`.
 
         With `follow` it waits for more until it is left, closed (also from another thread) or interrupted. It is a context
         manager too: `with topic.read(follow=True) as records`.

@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.client.arrow_calls import TableArrow
 from antiphon.client.cluster import Cluster
+from antiphon.client.given import Expected, expected_id, key_range
 from antiphon.client.hashing import as_bytes
 from antiphon.client.past import AsOf, row_as_of, rows_of_table_as_of
 from antiphon.client.session import AsyncSession, put_under
@@ -79,7 +80,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         key: Key,
         value: Value,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: AsyncSession | None = None,
         timeout_s: float | None = None,
     ) -> "asyncio.Future[Version]": ...
@@ -90,7 +91,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         key: Key,
         value: ValueT,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: AsyncSession | None = None,
         timeout_s: float | None = None,
     ) -> "asyncio.Future[Version]": ...
@@ -100,16 +101,16 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         key: Key,
         value: Value | ValueT,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: AsyncSession | None = None,
         timeout_s: float | None = None,
     ) -> "asyncio.Future[Version]":
         """Set a key; the future gets the new version when it is durable and committed.
 
-        With `expected_version` only if the key has that version id, or does not exist (`ABSENT`). Puts that are made
-        without waiting in between are sent together (all of them are kept in memory). Puts of one key are carried out
-        in the order in which they were made, over fail-overs and splits. The node recognises repeats after lost
-        connections or fail-overs: a put is never applied twice.
+        With `expected_version` only if the key has that version (`row.version`, or its id), or does not exist (`ABSENT`).
+        Puts that are made without waiting in between are sent together (all of them are kept in memory). Puts of one key
+        are carried out in the order in which they were made, over fail-overs and splits. The node recognises repeats after
+        lost connections or fail-overs: a put is never applied twice.
 
         Under a `session` the row is removed when the session ends, unless anybody has put the key again. The first put
         under it in a shard waits until it is open there; puts without it may go before that one.
@@ -119,20 +120,21 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         session has ended, and nothing was put.
         """
         key = as_bytes(key, "key")
+        expected = None if expected_version is None else expected_id(expected_version)
         given: Any = value
         data = as_bytes(given, "value") if self.values is None else self.values.encode(key, given)
         if session is None:
-            return self.core.write(key, Put(key, data, expected_version), timeout_s)
-        op = PutEphemeral(key, data, session.id, expected_version)
+            return self.core.write(key, Put(key, data, expected), timeout_s)
+        op = PutEphemeral(key, data, session.id, expected)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return put_under(session, self.places, op, limit_s, self.core.is_ready)
 
     def delete(
-        self, key: Key, *, expected_version: int | None = None, timeout_s: float | None = None
+        self, key: Key, *, expected_version: Expected = None, timeout_s: float | None = None
     ) -> "asyncio.Future[None]":
         """Remove a key; raises (when awaited) KeyNotFoundError when it is not there, VersionMismatchError."""
         key = as_bytes(key, "key")
-        return self.core.write(key, Delete(key, expected_version), timeout_s)
+        return self.core.write(key, Delete(key, expected_id(expected_version)), timeout_s)
 
     async def delete_range(self, start: Key, end: Key, *, timeout_s: float | None = None) -> None:
         """Remove every key with start <= key < end in byte order; an empty end means to the end.
@@ -157,13 +159,14 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         Consistency: "linearizable" (sees every put that was acknowledged before), "leader" (the same unless the leader
         was just deposed; saves the round to the other replicas).
 
-        With `as_of` the row as it was when the log of the key's shard ended at that offset (`offsets(shard)` tells where
-        it ends now). The client reads the part of the log that it takes. Raises OffsetOutOfRangeError where the log ends
-        before that, or does not have any more what was there; its details say from which offset on (`start`) it has.
+        With `as_of` the row as it was when the log of the key's shard ended at that offset (`offsets(shard)` tells where it
+        ends now), or at a time (a `datetime` with a time zone; what happened in that millisecond belongs to it). The client
+        reads the part of the log that it takes. Raises OffsetOutOfRangeError where the log ends before that, or does not
+        have any more what was there; its details say from which offset on (`start`) it has.
         """
         row = await self.find(key, consistency=consistency, as_of=as_of, timeout_s=timeout_s)
         if row is None:
-            then = "" if as_of is None else f" as of offset {as_of}"
+            then = "" if as_of is None else f" as of {'offset ' if isinstance(as_of, int) else ''}{as_of}"
             raise KeyNotFoundError(f"key {key!r} is not in table {self.name!r}{then}")
         return row
 
@@ -209,6 +212,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         include_value: Literal[True] = True,
         consistency: str = "linearizable",
         as_of: AsOf | None = None,
@@ -221,6 +225,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         include_value: bool,
         consistency: str = "linearizable",
         as_of: AsOf | None = None,
@@ -232,6 +237,7 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         include_value: bool = True,
         consistency: str = "linearizable",
         as_of: AsOf | None = None,
@@ -239,14 +245,18 @@ class AsyncTable(TableArrow, Generic[ValueT]):
     ) -> AsyncIterator[Row[ValueT | None]]:
         """Rows with start <= key < end in byte order over all shards; an empty end means to the end.
 
+        With `prefix` the rows whose keys begin with it, in place of a start and an end.
+
         Rows arrive in pages of up to 1,000 per shard. Each page is from one moment; the whole result is not.
         `timeout_s` bounds each page.
 
-        With `as_of` the rows as they were when the logs ended at these offsets: one, of a table with one shard, or one by
-        shard (shards that were split off later left out), which is one moment of the table if the offsets are of one. All
-        of them are in memory then; `timeout_s` bounds each request. See `get` for what it reads and raises.
+        With `as_of` the rows as they were at a time (see `get`), or when the logs ended at these offsets: one, of a table
+        with one shard, or one by shard (shards that were split off later left out), which is one moment of the table if the
+        offsets are of one. All of them are in memory then; `timeout_s` bounds each request. See `get` for what it reads and
+        raises.
         """
-        first, stop, values = as_bytes(start, "key"), as_bytes(end, "key"), self.values
+        values = self.values
+        first, stop = key_range(as_bytes(start, "key"), as_bytes(end, "key"), as_bytes(prefix, "prefix"))
         row: Any
         if as_of is not None:
             limit_s = self._timeout_s if timeout_s is None else timeout_s
@@ -274,11 +284,14 @@ class AsyncTable(TableArrow, Generic[ValueT]):
         start: Key = b"",
         end: Key = b"",
         *,
+        prefix: Key = b"",
         consistency: str = "linearizable",
         timeout_s: float | None = None,
     ) -> "list[bytes]":
-        """Keys with start <= key < end in byte order over all shards."""
-        rows = self.scan(start, end, include_value=False, consistency=consistency, timeout_s=timeout_s)
+        """Keys with start <= key < end, or that begin with `prefix`, in byte order over all shards."""
+        rows = self.scan(
+            start, end, prefix=prefix, include_value=False, consistency=consistency, timeout_s=timeout_s
+        )
         return [row.key async for row in rows]
 
     def watch(self, *, start: int | Sequence[int] = -1, shard: int | None = None) -> Watch[ValueT]:

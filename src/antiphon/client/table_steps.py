@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon import system
 from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.given import Expected, expected_id, known_id
 from antiphon.client.hashing import as_bytes
 from antiphon.client.named import AnyTable, name_of
 from antiphon.client.one_write import OneWrite
@@ -144,9 +145,7 @@ class TableSteps(ABC):
         values = _values_of(table)
         return known.row if known.row is None or values is None else values.row(known.row)
 
-    async def put(
-        self, table: AnyTable, key: Key, value: Any, *, expected_version: int | None = None
-    ) -> None:
+    async def put(self, table: AnyTable, key: Key, value: Any, *, expected_version: Expected = None) -> None:
         """Set a key with the commit; with `expected_version` only if it has that version id then, or is absent (`ABSENT`).
 
         The value is bytes or text, or what the handle's codec takes, if the table is given as one. What does not hold is
@@ -154,15 +153,15 @@ class TableSteps(ABC):
         """
         raw_key, values = as_bytes(key, "key"), _values_of(table)
         data = as_bytes(value, "value") if values is None else values.encode(raw_key, value)
-        self._add(table, Put(raw_key, data, expected_version))
+        self._add(table, Put(raw_key, data, expected_id(expected_version)))
 
-    async def delete(self, table: AnyTable, key: Key, *, expected_version: int | None = None) -> None:
+    async def delete(self, table: AnyTable, key: Key, *, expected_version: Expected = None) -> None:
         """Remove a key with the commit, which raises KeyNotFoundError if it is not there then, or VersionMismatchError."""
-        self._add(table, Delete(as_bytes(key, "key"), expected_version))
+        self._add(table, Delete(as_bytes(key, "key"), expected_id(expected_version)))
 
-    async def check(self, table: AnyTable, key: Key, expected_version: int) -> None:
+    async def check(self, table: AnyTable, key: Key, expected_version: int | Version) -> None:
         """Change nothing; the commit goes through only if the key has that version id, or is absent (`ABSENT`)."""
-        self._add(table, Check(as_bytes(key, "key"), expected_version))
+        self._add(table, Check(as_bytes(key, "key"), known_id(expected_version)))
 
     def _add(self, table: AnyTable, op: Operation) -> None:
         self._check_open()

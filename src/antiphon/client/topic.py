@@ -1,19 +1,20 @@
 """A topic, asynchronously: append and read."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Generic, NamedTuple, overload
 
+from antiphon.client.append_again import Attempt, Part, Unsettled, attempt_of, carrying
 from antiphon.client.arrow_calls import BATCH_BYTES_MAX, TopicArrow
 from antiphon.client.cluster import Cluster
+from antiphon.client.given import check_whole
 from antiphon.client.hashing import as_bytes, shard_of_topic_key
 from antiphon.client.on_unreadable import OnCorrupt, RecordPieces
 from antiphon.client.pipeline import Item
-from antiphon.client.topic_reads import Span
+from antiphon.client.topic_reads import Wanted, Where
 from antiphon.client.topic_writer import Append, Position, RecordInput, TopicWriter, now_ms
 from antiphon.client.values import Values
-from antiphon.errors import InvalidRequestError, WrongKindError
+from antiphon.errors import InvalidRequestError, TimedOutError, WrongKindError
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
@@ -132,7 +133,8 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         connections or fail-overs: a record is never appended twice.
 
         Raises OffsetMismatchError (expected, actual), UnknownTopicError, UnknownShardError, BatchTooLargeError,
-        InvalidRequestError, and TimedOutError after `timeout_s` (its text says whether the outcome is unknown).
+        InvalidRequestError, and TimedOutError after `timeout_s`. Where its `outcome_unknown` is true, `retry` tries the same
+        append again without writing it twice; another `append` could.
         """
         record = self._record(key, value, headers, timestamp_ms)
         deadline = self._deadline(timeout_s)
@@ -141,7 +143,12 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         if expected_offset is not None:
             _check_expected(expected_offset, shard)
         append = Append([record], expected_offset, expected_offset is not None, self._compression)
-        offset, term = await self._add(meta, index, append, deadline)
+        try:
+            offset, term = await self._add(index, append, deadline)
+        except TimedOutError as error:
+            if error.outcome_unknown:
+                error.attempt = Attempt.of_one(self.name, index, append, error)
+            raise
         return Position(index, offset, term)
 
     @overload
@@ -192,31 +199,22 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         for at, record in enumerate(records):
             index = spread if record[0] is None else self._shard_for(meta, record[0], shard)
             groups.setdefault(index, []).append(at)
-        found = await asyncio.gather(
-            *(
-                self._add(
-                    meta,
-                    index,
-                    Append([records[at] for at in places], expected_offset, True, self._compression),
-                    deadline,
-                )
-                for index, places in groups.items()
-            ),
-            return_exceptions=True,
-        )
-        positions: dict[int, Position] = {}
-        for (index, places), outcome in zip(groups.items(), found, strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            positions.update(
-                (at, Position(index, outcome[0] + number, outcome[1])) for number, at in enumerate(places)
+        parts = [
+            Part(
+                index,
+                Append([records[at] for at in places], expected_offset, True, self._compression),
+                places,
             )
-        return [positions[at] for at in range(len(records))]
+            for index, places in groups.items()
+        ]
+        return await Attempt(self.name, parts).run(self._add, deadline)
 
     def _record(
         self, key: Value, value: Any, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int | None
     ) -> RecordInput:
         name = None if key is None else as_bytes(key, "key")
+        if timestamp_ms is not None:
+            check_whole(timestamp_ms=timestamp_ms)
         if value is not None:
             value = as_bytes(value, "value") if self.values is None else self.values.encode(name, value)
         return name, value, tuple(headers), now_ms() if timestamp_ms is None else timestamp_ms
@@ -230,14 +228,31 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
             raise InvalidRequestError("a message is a value, (key, value) or (key, value, headers)")
         return self._record(message[0], message[1], (), timestamp_ms)
 
-    async def _add(self, meta: TopicMeta, index: int, append: Append, deadline: float) -> tuple[int, int]:
+    async def retry(self, error: BaseException, *, timeout_s: float | None = None) -> list[Position]:
+        """Try an append again whose outcome is not known: `error` is the TimedOutError of an `append` or `append_batch` of
+        this client to this topic. Returns the positions of its records, which are in the log once.
+
+        Each shard recognises the batch by its producer id and sequence, as it does for the client's own repeats: as long as
+        it remembers that producer, and this client is open. Records may come behind some that were appended later. Raises
+        what `append` raises; a TimedOutError can be tried again as before. InvalidRequestError for any other error.
+        """
+        attempt = attempt_of(error, self.name)
+        await self._resolved()
+        return await attempt.run(self._add, self._deadline(timeout_s))
+
+    async def _add(self, index: int, append: Append, deadline: float) -> tuple[int, int]:
+        meta = self._known() or await self._resolved()
         if meta.kind is Kind.TABLE:
             raise WrongKindError(f"{self.name!r} is a table: its log is written by puts and deletes only")
         writer = self._writer(meta, index)
         size_bytes = sum(map(record_bytes, append.records))
-        future: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-        await writer.enter(Item(append, size_bytes, deadline, future))
-        return await future
+        item = Item(append, size_bytes, deadline, self._loop.create_future())
+        try:
+            await writer.enter(item)
+            place: tuple[int, int] = await item.future
+        except TimedOutError as error:
+            raise carrying(error, Unsettled(writer, item)) from error.__cause__
+        return place
 
     async def placed(
         self,
@@ -269,24 +284,34 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
 
     async def read(
         self,
-        shard: int = 0,
-        start: int = 0,
-        end: int | None = None,
+        shard: int | None = None,
+        start: Where = None,
+        end: Where = None,
         *,
         isolation: str = "",
         follow: bool = False,
         on_corrupt: OnCorrupt = FAIL,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Record[ValueT], None]:
-        """Records of one shard in order, from offset `start` (-1: from now on, -2: from the first that is there).
+        """Records of all shards, or of one; each says its shard (`record.shard`).
 
-        Stops before `end` (exclusive; by default the end of what is committed, or with isolation "uncommitted" of what is
-        written, at the time of the call); with `follow` it waits for more, for ever. `timeout_s` bounds each request.
+        Records of a shard come in its order. Shards take turns, each as it has something: the order between them is not
+        specified. By default a read begins with the first record that is there, and stops at the end of what is committed
+        (with isolation "uncommitted" of what is written) at the time of the call.
+
+        `start` and `end` (exclusive) are offsets, so a number needs `shard`, or a topic with one shard. For several it is a
+        mapping from shard to offset; shards that it leaves out are read from their first record, or to their end. A `start`
+        of -1 (from now on) or -2 (from the first that is there) is taken for all. A read whose `end` is not there yet waits
+        for it, and raises TimedOutError when nothing came for `timeout_s`, which also bounds each request.
+
+        With `follow` it waits for more, for ever (or up to `end`). Without `shard` it follows shards that are added to the
+        topic as well, from their first records, within some seconds.
+
         Without an isolation the topic's default holds: committed, but for topics with `isolation=uncommitted` and those of
         the `fluvio` profile. What is read uncommitted may vanish in a fail-over. `committed` means transactions, too: the
         read ends before those that are under way, and leaves out what was aborted; `read_uncommitted` has all of it.
 
-        Records that were archived come from the archive, and -2 means the first of them; that needs the libraries of
+        Records that were archived come from the archive, and are the first that are there; that needs the libraries of
         `antiphon[archive]`, and access to the files (fsspec's options: ANTIPHON_ARCHIVE_OPTIONS, a JSON object).
 
         A batch that cannot be read (`on_corrupt`): `fail` raises CorruptBatchError that names topic, shard and offset;
@@ -295,8 +320,8 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         on: what it raises ends the read before the batch. A read calls it once a batch. `unreadable_batches` counts those
         that were passed over.
 
-        Raises OffsetOutOfRangeError when `start` is neither in the log nor in the archive (any more), ArchiveError for a
-        file that is missing or damaged, UnknownTopicError, UnknownShardError.
+        Raises OffsetOutOfRangeError when a `start` that was given is neither in the log nor in the archive (any more),
+        ArchiveError for a file that is missing or damaged, UnknownTopicError, UnknownShardError.
         """
         chunks = self.read_chunks(
             shard, start, end, isolation=isolation, follow=follow, on_corrupt=on_corrupt, timeout_s=timeout_s
@@ -308,9 +333,9 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
 
     async def read_chunks(
         self,
-        shard: int = 0,
-        start: int = 0,
-        end: int | None = None,
+        shard: int | None = None,
+        start: Where = None,
+        end: Where = None,
         *,
         isolation: str = "",
         follow: bool = False,
@@ -318,8 +343,8 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Sequence[Record[ValueT]], None]:
         """The same as `read`, as lists of records as they come from the node: fewer steps for large reads."""
-        span = Span(shard, start, end, isolation, follow)
-        chunks = self._pieces(RecordPieces, span, on_corrupt, timeout_s)
+        wanted = Wanted(shard, start, end, isolation, follow)
+        chunks = self._pieces(RecordPieces, wanted, on_corrupt, timeout_s)
         values = self.values
         async with aclosing(chunks):
             async for records in chunks:
@@ -327,7 +352,7 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
                     plain: Any = records
                     yield plain
                     continue
-                found, bad = values.records(shard, records)
+                found, bad = values.records(records)
                 if found:
                     yield found
                 if bad is not None:
@@ -335,6 +360,7 @@ class AsyncTopic(TopicArrow, Generic[ValueT]):
 
 
 def _check_expected(expected_offset: int, shard: int | None) -> None:
+    check_whole(expected_offset=expected_offset)
     if shard is None:
         raise InvalidRequestError("expected_offset needs shard: offsets belong to a shard")
     if expected_offset < 0:

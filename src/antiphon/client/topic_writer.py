@@ -10,8 +10,9 @@ know. A conditional append (KIP-27) is also sent alone: when nothing is in fligh
 answer.
 """
 
+import contextlib
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon import system
 from antiphon.client.cluster import Cluster
@@ -24,9 +25,13 @@ from antiphon.errors import (
     ProtocolViolationError,
     TimedOutError,
 )
+from antiphon.model.body import reply_as
 from antiphon.model.requests import AppendBatch, Appended
 from antiphon.records.builder import build_batch
 from antiphon.wire.frames import Buffer
+
+if TYPE_CHECKING:
+    import asyncio
 
 RECORDS_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 256 * 1024
@@ -62,6 +67,8 @@ class TopicWriter(ShardPipeline):
         self._fresh_id = False  # the chain of sequences is broken
         self._poisoned = False  # by a batch whose outcome is not known
         self._known = False  # the shard has a batch of this producer id
+        self._alone = 0  # batches that are tried again on their own
+        self._hastened: set[asyncio.Task[None]] = set()
 
     def _take(self) -> Request | None:
         queue = self._queue
@@ -101,7 +108,7 @@ class TopicWriter(ShardPipeline):
             items.append(queue.popleft())
         return items
 
-    def _encode(self, request: Request) -> tuple[Any, Sequence[Buffer]]:
+    def _encode(self, request: Request, producer_id: int | None = None) -> tuple[Any, Sequence[Buffer]]:
         first = request.items[0].what
         records = (
             first.records
@@ -110,7 +117,7 @@ class TopicWriter(ShardPipeline):
         )
         batch = build_batch(
             records,
-            producer_id=self.producer_id,
+            producer_id=self.producer_id if producer_id is None else producer_id,
             producer_epoch=0,
             base_sequence=request.sequence,
             compression=first.compression,
@@ -138,6 +145,71 @@ class TopicWriter(ShardPipeline):
             super()._resend(connection)
         else:
             self._send(connection, self._sent[0], None)
+
+    async def again(self, item: Item, deadline: float) -> tuple[int, int]:
+        """What became of an item whose caller gave up: offset and term of its first record, which is tried again.
+
+        The batch is sent as it was, under the same sequence, so it is in the log once. Raises TimedOutError where its
+        outcome stays unknown, and what the shard refuses it with.
+        """
+        request = item.request
+        under_way = request is not None and request.answer is None and request in self._sent
+        if request is None or under_way or not (request.attempts or request.answer):
+            item.future, item.deadline = self._loop.create_future(), deadline
+            if request is None or not under_way:  # nothing of it was ever sent
+                await self.enter(item)
+            else:  # it is repeated with those around it
+                self._sweeper.plan(min(deadline, self._sweeper.at_s))
+                if request.in_flight:  # but its answer may never come
+                    self._hasten(request, deadline)
+            place: tuple[int, int] = await item.future
+            return place
+        reply = request.answer
+        if reply is None:
+            reply = request.answer = await self._send_again(request, deadline)
+        if isinstance(reply, AntiphonError):
+            raise reply
+        before = sum(len(one.what.records) for one in request.items[: request.items.index(item)])
+        return reply.base_offset + before, reply.term
+
+    async def _send_again(self, request: Request, deadline: float) -> Appended:
+        """A batch on its own, under the sequence that it had."""
+        request.attempts += 1
+        self._alone += 1  # nothing gets another sequence meanwhile
+        body, payload = self._encode(request, request.producer_id)
+        left_s = max(0.001, deadline - self._loop.time())
+        try:
+            reply, _ = await self._cluster.call_shard(self._shard_id, body, payload, timeout_s=left_s)
+        except OutOfOrderSequenceError as error:
+            raise TimedOutError(
+                "an append before this one, whose outcome is not known, is not in the log: try that one again first",
+                sent=True,
+            ) from error
+        except TimedOutError as error:
+            raise error.with_unknown_outcome() from error.__cause__  # of the try before, whatever became of this one
+        finally:
+            self._alone -= 1
+        return reply_as(Appended, reply, "for an append")
+
+    def _hasten(self, request: Request, deadline: float) -> None:
+        async def work() -> None:
+            with contextlib.suppress(AntiphonError):  # the item's own time ends
+                reply = await self._send_again(request, deadline)
+                if request in self._sent:
+                    request.answer = reply
+                    self._forget(request)
+                    self._resolve(request, reply)
+                    self._flush_soon()
+
+        task = self._loop.create_task(work())
+        self._hastened.add(task)
+        task.add_done_callback(self._hastened.discard)
+
+    async def close(self) -> None:
+        """Fail what is not answered."""
+        for task in list(self._hastened):
+            task.cancel()
+        await super().close()
 
     def _refused(self, request: Request, error: AntiphonError) -> bool:
         if not isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
@@ -168,7 +240,7 @@ class TopicWriter(ShardPipeline):
             for request in [request for request in self._sent if request.failure and request.attempts > 1]:
                 self._sent.remove(request)
                 request.fail(_unknown_outcome())
-        if any(request.failure is None for request in self._sent):
+        if self._alone or any(request.failure is None for request in self._sent):
             return False  # only under the old id it can be found out whether they are in the log
         self._fresh_id = self._poisoned = False
         return True

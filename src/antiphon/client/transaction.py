@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Self, overload
 
+from antiphon.client.given import Expected, expected_id, known_id
 from antiphon.client.hashing import as_bytes
 from antiphon.client.session import AnySession, AsyncSession, TablePlaces
 from antiphon.client.values import Values
@@ -48,7 +49,7 @@ class Transaction(Generic[ValueT]):
         key: str | bytes,
         value: str | bytes,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: AnySession | None = None,
     ) -> None: ...
 
@@ -58,7 +59,7 @@ class Transaction(Generic[ValueT]):
         key: str | bytes,
         value: ValueT,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: AnySession | None = None,
     ) -> None: ...
 
@@ -67,7 +68,7 @@ class Transaction(Generic[ValueT]):
         key: str | bytes,
         value: str | bytes | ValueT,
         *,
-        expected_version: int | None = None,
+        expected_version: Expected = None,
         session: AnySession | None = None,
     ) -> None:
         """Set a key; with `expected_version` only if it has that version id, or is not there (`ABSENT`).
@@ -75,21 +76,22 @@ class Transaction(Generic[ValueT]):
         Under a `session` the row is removed when the session ends; SessionNotFoundError if it has ended.
         """
         key = as_bytes(key, "key")
+        expected = None if expected_version is None else expected_id(expected_version)
         given: Any = value
         data = as_bytes(given, "value") if self._values is None else self._values.encode(key, given)
         if session is None:
-            self.operations.append(Put(key, data, expected_version))
+            self.operations.append(Put(key, data, expected))
             return
         self._sessions.append((session.aio, key))
-        self.operations.append(PutEphemeral(key, data, session.id, expected_version))
+        self.operations.append(PutEphemeral(key, data, session.id, expected))
 
-    def delete(self, key: str | bytes, *, expected_version: int | None = None) -> None:
+    def delete(self, key: str | bytes, *, expected_version: Expected = None) -> None:
         """Remove a key; a key that does not exist refuses the transaction."""
-        self.operations.append(Delete(as_bytes(key, "key"), expected_version))
+        self.operations.append(Delete(as_bytes(key, "key"), expected_id(expected_version)))
 
-    def check(self, key: str | bytes, expected_version: int) -> None:
+    def check(self, key: str | bytes, expected_version: int | Version) -> None:
         """Change nothing, and refuse the transaction unless the key has that version id, or is not there (`ABSENT`)."""
-        self.operations.append(Check(as_bytes(key, "key"), expected_version))
+        self.operations.append(Check(as_bytes(key, "key"), known_id(expected_version)))
 
     async def commit(self) -> Results:
         """Carry it out. Raises what `AsyncTable.write` raises; nothing was written then, unless that is TimedOutError."""

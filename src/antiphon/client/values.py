@@ -53,17 +53,15 @@ class Values(Generic[ValueT]):
         value: Any = None if data is None else self.decode(row.key, data)
         return Row(row.key, value, row.version, row.session_id)
 
-    def records(
-        self, shard: int, records: Iterable[Record]
-    ) -> tuple[list[Record[ValueT]], BadRecordError | None]:
+    def records(self, records: Iterable[Record]) -> tuple[list[Record[ValueT]], BadRecordError | None]:
         """Records with their values; those before the first that cannot be decoded, and the error."""
         found: list[Record[ValueT]] = []
-        for offset, timestamp_ms, key, data, headers in records:
+        for offset, timestamp_ms, key, data, headers, shard in records:
             try:
                 value = None if data is None else self.decode(key, data, shard=shard, offset=offset)
             except BadRecordError as error:
                 return found, error
-            found.append(Record(offset, timestamp_ms, key, value, headers))
+            found.append(Record(offset, timestamp_ms, key, value, headers, shard))
         return found, None
 
 

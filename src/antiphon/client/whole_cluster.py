@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from antiphon.client.cluster import Cluster
-from antiphon.errors import TimedOutError, UnavailableError
+from antiphon.errors import AntiphonError, TimedOutError, UnavailableError
 from antiphon.model.metadata import ClusterMeta
 
 
@@ -41,5 +41,7 @@ class WholeCluster:
             async with asyncio.timeout(limit_s):
                 connection = await self._cluster.connection(self._cluster.address_of(meta.controller))
                 return await connection.request(body)
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"node {meta.controller} did not answer within {limit_s:.1f} s") from None

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from antiphon import system
-from antiphon.errors import InternalError, InvalidRequestError, TimedOutError
+from antiphon.errors import AntiphonError, InternalError, InvalidRequestError, TimedOutError
 
 Message = MutableMapping[str, Any]
 App = Callable[
@@ -168,6 +168,8 @@ async def run(app: App, request: WebRequest, timeout_s: float) -> WebAnswer:
 
     try:
         await asyncio.wait_for(work(), timeout_s)
+    except AntiphonError:  # some are TimeoutErrors, too
+        raise
     except TimeoutError:
         raise TimedOutError(f"the page was not ready within {timeout_s:.0f} s") from None
     if not exchange.status:

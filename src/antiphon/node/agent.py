@@ -330,6 +330,8 @@ class ClusterAgent:
         self._node.ask_coordinator(self.coordinator(), body, done)
         try:
             return await asyncio.wait_for(future, max(0.001, timeout_s))
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"the coordinator did not answer within {timeout_s:.1f} s") from None
 

@@ -232,6 +232,8 @@ class PeerLink:
         request_id = self.request(body, answered, payload)
         try:
             return await asyncio.wait_for(future, timeout_s)
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"node {self.node_id} did not answer within {timeout_s:.1f} s") from None
         finally:

@@ -45,6 +45,8 @@ class Questions:
             return await self._link(node_id).ask(body, timeout_s)
         try:
             return await asyncio.wait_for(self._answer(body), timeout_s)
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"node {node_id} did not answer itself within {timeout_s:.1f} s") from None
 
@@ -66,6 +68,8 @@ class Questions:
         request_id = link.forward(body, memoryview(b""), answered)
         try:
             return await asyncio.wait_for(answer, timeout_s)
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"node {node_id} did not answer within {timeout_s:.1f} s") from None
         finally:

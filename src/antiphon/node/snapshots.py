@@ -282,7 +282,7 @@ class Snapshots:
 
 def _is_of_the_copy(error: Exception) -> bool:
     """Can the copy not be read, or is it not what it was? Then it would fail again: the next try makes another one."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, AntiphonError):
         return error.errno not in PASSING
     return isinstance(error, CorruptBatchError)  # says the receiver, which has thrown all of it away
 

@@ -199,6 +199,8 @@ class ShardRequests:
         try:
             async with asyncio.timeout(timeout_s):
                 return await future, memoryview(b"")
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise TimedOutError(f"shard {body.shard_id} did not answer within {timeout_s:.1f} s") from None
 

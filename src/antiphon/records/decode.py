@@ -7,7 +7,7 @@ use.
 import sys
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Any, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from antiphon.errors import CorruptBatchError
 from antiphon.records.batch import (
@@ -30,11 +30,14 @@ RECORD_BYTES_MIN = (
     7  # length, attributes, timestamp, offset, key length, value length, header count: a byte each
 )
 
+NO_SHARD: Final = -1
+
 
 class Record(NamedTuple, Generic[ValueT_co]):
     """One record as it stands in the log. `timestamp_ms` is ms since 1970 UTC; headers keep their order.
 
-    `Record` is one of bytes; the value of a `Record[Order]` was decoded by a codec of the client.
+    `Record` is one of bytes; the value of a `Record[Order]` was decoded by a codec of the client. `shard` is the shard of
+    the topic that it was read from; -1 where bytes were decoded that nobody says the shard of.
     """
 
     offset: int
@@ -42,10 +45,14 @@ class Record(NamedTuple, Generic[ValueT_co]):
     key: bytes | None
     value: ValueT_co | None
     headers: tuple[tuple[str, bytes | None], ...]
+    shard: int = NO_SHARD
 
     def display(self) -> dict[str, Any]:
-        """Its fields, as people see them."""
-        return self._asdict()
+        """Its fields, as people see them: without the shard where that is not known."""
+        fields = self._asdict()
+        if self.shard == NO_SHARD:
+            del fields["shard"]
+        return fields
 
     def __repr__(self) -> str:
         return line("Record", self.display())
@@ -104,6 +111,7 @@ def decode_records(
     include_control: bool = False,
     check_crc: bool = True,
     limit_bytes: int = DECOMPRESSED_BYTES_MAX,
+    shard: int = NO_SHARD,
 ) -> list[Record]:
     """All records of the whole batches that stand in `buf`, in order of offset.
 
@@ -112,6 +120,7 @@ def decode_records(
         include_control: also records of control batches, which are not user data.
         check_crc: check each batch's CRC and counts first, as the last guard between the producer and the reader.
         limit_bytes: that the records of a batch may unpack to.
+        shard: what the records say of where they were read.
 
     Raises:
         CorruptBatchError: bytes that are not whole valid batches, or records that do not fill their batch.
@@ -122,7 +131,7 @@ def decode_records(
             check_batch(header, batch)
         if header.is_control and not include_control:
             continue
-        _decode_batch(header, batch, found, limit_bytes)
+        _decode_batch(header, batch, found, limit_bytes, shard)
     return found
 
 
@@ -136,21 +145,21 @@ class BadBatch(NamedTuple):
 
 
 def decode_what_can_be(
-    buf: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX
+    buf: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX, shard: int = NO_SHARD
 ) -> tuple[list[Record], list[BadBatch]]:
     """The records of all batches in `buf` that can be read, as `decode_records` gives them, and the batches that cannot.
 
     Raises CorruptBatchError where no whole batch stands: nobody knows where the next one would begin.
     """
     try:
-        return decode_records(buf, limit_bytes=limit_bytes), []
+        return decode_records(buf, limit_bytes=limit_bytes, shard=shard), []
     except CorruptBatchError:
         pass
     found: list[Record] = []
     bad: list[BadBatch] = []
     for header, batch in iter_batches(buf):
         try:
-            found += decode_records(batch, limit_bytes=limit_bytes)
+            found += decode_records(batch, limit_bytes=limit_bytes, shard=shard)
         except CorruptBatchError as error:
             bad.append(BadBatch(header.base_offset, header.next_offset, bytes(batch), error))
     return found, bad
@@ -203,14 +212,18 @@ def records_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterato
         raise CorruptBatchError(f"records of the batch at offset {header.base_offset}: {error}") from error
 
 
-def _decode_batch(header: BatchHeader, batch: Buffer, found: list[Record], limit_bytes: int) -> None:
+def _decode_batch(
+    header: BatchHeader, batch: Buffer, found: list[Record], limit_bytes: int, shard: int
+) -> None:
     cls = _batch_class or load_batch_class()
     plain = plain_batch(header, batch, limit_bytes)
     first = len(found)
     try:
         for r in cls(plain):
             headers = r.headers
-            found.append(Record(r.offset, r.timestamp, r.key, r.value, tuple(headers) if headers else ()))
+            found.append(
+                Record(r.offset, r.timestamp, r.key, r.value, tuple(headers) if headers else (), shard)
+            )
     except Exception as error:  # aiokafka's own type, UnicodeDecodeError and the like
         raise CorruptBatchError(f"records of the batch at offset {header.base_offset}: {error}") from error
     if len(found) > first:

@@ -19,7 +19,7 @@ from antiphon.archive.job.plan import named, remove_file
 from antiphon.archive.writer import GROUP_ROWS, FileWriter
 from antiphon.client.blocking import Cluster
 from antiphon.client.blocking_link import Address
-from antiphon.errors import ArchiveError, CorruptBatchError, OffsetOutOfRangeError
+from antiphon.errors import AntiphonError, ArchiveError, CorruptBatchError, OffsetOutOfRangeError
 from antiphon.records.arrow import to_arrow
 from antiphon.records.batch import Buffer, iter_batches, read_header
 from antiphon.records.decode import BadBatch
@@ -76,7 +76,7 @@ def run_task(task: ArchiveTask) -> ArchivedFile | None:
             remove_file(file, task.options)
         if isinstance(error, OffsetOutOfRangeError) and error.details.get("start", -1) > task.file.start:
             return None
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, AntiphonError):
             raise ArchiveError(f"{file.uri} could not be written: {error}", uri=file.uri) from error
         raise
     return proven

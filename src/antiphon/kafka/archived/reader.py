@@ -145,6 +145,8 @@ class ArchiveReader:
         try:
             async with asyncio.timeout(LISTED_S):
                 return await self._told(self._first_since(topic, shard, timestamp_ms, start, log_start))
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             raise ArchiveError(
                 f"{topic.name} shard {shard}: its archive was not read within {LISTED_S:.0f} s"

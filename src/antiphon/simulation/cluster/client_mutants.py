@@ -5,13 +5,28 @@ from typing import Final
 from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
 from antiphon.client.pipeline import ShardPipeline
 from antiphon.client.table_writer import TableWriter
+from antiphon.client.topic_reads import TopicReads
 from antiphon.client.topic_writer import TopicWriter
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, RESETS
+from antiphon.simulation.cluster.mutant_worlds import CALM, LONG_CUTS, RESETS
 
+_AGAIN: Final = {**LONG_CUTS, "topic_shards": 2, "appenders": 4, "putters": 0, "operations_per_s": 100}
 _LEDGER: Final = {**CALM, "ledger_keepers": 3, "putters": 0, "appenders": 0}
 
 CLIENT_MUTANTS: Final = (
+    ClusterMutant(
+        "client-tries-again-as-new",
+        "an append that a program tries again goes by another producer id",
+        (Edit(TopicWriter, "_send_again", "request.producer_id)", "request.producer_id ^ (1 << 40))"),),
+        options={**_AGAIN, "tries_again": True},
+        quick=True,
+    ),
+    ClusterMutant(
+        "client-follows-some-shards",
+        "a follow of a whole topic leaves the last shard out",
+        (Edit(TopicReads, "_of_all", "for span in bounded]", "for span in bounded[:-1]]"),),
+        options={**CALM, "topic_shards": 2, "putters": 0, "followers": True, "whole_readers": True},
+    ),
     ClusterMutant(
         "client-repeats-as-new",
         "a client that repeats an append does so under a new producer id",

@@ -209,10 +209,7 @@ class Machine:
             if options.compacted_writers
             else Cleaner(),
             sessions=Sessions(SESSION_MIN_MS),
-            timings=Timings(
-                founding=options.founding_ms,
-                **({"retention_check": RETENTION_CHECK_MS} if options.retention_writers else {}),
-            ),
+            timings=self._timings(),
             metadata=Metadata(
                 checkpoint_records=options.checkpoint_records,
                 checkpoint_per_object=1,
@@ -228,6 +225,11 @@ class Machine:
                 oauth=OAUTH if options.identities else OAuth(),
             ),
         )
+
+    def _timings(self) -> Timings:
+        options = self._world.options
+        often = {"retention_check": RETENTION_CHECK_MS} if options.retention_writers else {}
+        return Timings(founding=options.founding_ms, **often)
 
     def start(self) -> None:
         """Start the node in a new process. Whoever was to start it again does nothing when the machine is retired."""

@@ -72,6 +72,8 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     LISTENERS: Drawn(sometimes(0.5), "doors", 0),
     "thread_lag_us": Drawn(one_of(0, 0, 0, 1_000, 20_000), "delays", 0),
     "slow_watchers": Drawn(sometimes(0.3), "delays", 1),
+    "tries_again": Drawn(sometimes(0.5)),
+    "whole_readers": Drawn(sometimes(0.5)),
     "peer_key": Drawn(sometimes(0.25), "proofs", 0),
     "scrub": Drawn(sometimes(0.2), "rot", 0),
     "disk_reserve": Drawn(lambda draw, world: draw.choice((0, 16_384, 65_536)) * world["scrub"], "rot", 1),

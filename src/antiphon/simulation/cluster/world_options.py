@@ -34,6 +34,8 @@ class WorldOptions:
     commands: str = ""  # of the operator, separated by spaces; empty: all that there are
     topic_config: str = ""  # of the topic: name=value, separated by spaces
     rocks: bool = False  # tables' stores are RocksDB, not the store in memory; it takes a quarter longer
+    tries_again: bool = False  # appenders try an append again whose outcome is not known
+    whole_readers: bool = False  # followers of the whole topic too, without saying shards
     slow_watchers: bool = False  # they take their time over what they are given
     thread_lag_us: int = 0  # what was done in a thread is known so much later, at most
     store_block_bytes: int = 4096  # of tables' stores: a row of another block is read where one is damaged

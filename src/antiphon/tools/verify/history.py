@@ -115,7 +115,7 @@ def outcome_of(error: AntiphonError) -> Outcome | None:
         return Outcome.REFUSED
     if isinstance(error, TimedOutError) and error.details.get("sent") is False:
         return Outcome.REFUSED
-    return Outcome.UNKNOWN if error.retriable else None
+    return Outcome.UNKNOWN if error.retriable or error.outcome_unknown else None
 
 
 def now_ns() -> int:

@@ -75,7 +75,7 @@ class _Committed:
 
 @workload("followers", 4, Drawn(sometimes(0.4), "loads", 5), reads="topic", switch=True)
 class FollowerWorkload(FollowingWorkload):
-    """`read(follow=True)`, committed, uncommitted and by the topic's default.
+    """`read(follow=True)`, committed, uncommitted and by the topic's default, of a shard and of the whole topic.
 
     Checked: committed reads return what is committed there, without gaps, from an offset where some log began; other
     reads: offsets rise, and a client has sent each record.
@@ -106,6 +106,14 @@ class FollowerWorkload(FollowingWorkload):
                 )
                 self._readers.append(reader)
                 self.spawn(f"{shard}-{number}", lambda process, reader=reader: self._work(process, reader))  # type: ignore[misc]
+        if options.whole_readers:
+            isolation = self.cluster.stream("readers of whole topics").choice(ISOLATIONS)
+            own = {
+                shard: _Reader(shard, shard_id, isolation, judged=promised and self._is_committed(isolation))
+                for shard, shard_id in enumerate(self._topic.shard_ids)
+            }
+            self._readers += own.values()
+            self.spawn("whole", lambda process: self._work_on_all(process, own))
 
     def _is_committed(self, isolation: str) -> bool:
         return isolation == "committed" or (not isolation and self.cluster.options.profile != "fluvio")
@@ -123,6 +131,41 @@ class FollowerWorkload(FollowingWorkload):
                 self.cluster.tell("read-out-of-range", reader.shard_id, reader.next, error.message)
                 self._check_gone(reader, int(error.details.get("start", 0)))
                 reader.next = -1
+                await self.think(process)
+            except AntiphonError as error:
+                self.cluster.tell("read-failed", error.code)
+                await self.think(process)
+
+    async def _work_on_all(self, process: "Process", readers: dict[int, _Reader]) -> None:
+        db = await self.connected()
+        await self.follow(self._read_all_again(db, process, readers))
+        await db.close()
+
+    async def _read_all_again(
+        self, db: "AsyncClient", process: "Process", readers: dict[int, _Reader]
+    ) -> None:
+        """Follow all shards as one, and begin anew where each of them is."""
+        while True:
+            starts = {shard: EARLIEST if one.next < 0 else one.next for shard, one in readers.items()}
+            records = process.random.randint(1, 2 * RECORDS_MAX)
+            isolation = readers[0].isolation
+            try:
+                topic = await db.topic(self._topic.name)
+                self.outcomes["reads"] += 1
+                chunks = topic.read_chunks(
+                    start=starts, isolation=isolation, follow=True, timeout_s=PATIENCE_S
+                )
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        for record in chunk:
+                            self._given(readers[record.shard], record)
+                        records -= len(chunk)
+                        if records < 0:
+                            break
+            except OffsetOutOfRangeError as error:
+                self.cluster.tell("read-out-of-range", "whole", error.message)
+                for one in readers.values():  # it may be any of them
+                    one.next = -1
                 await self.think(process)
             except AntiphonError as error:
                 self.cluster.tell("read-failed", error.code)

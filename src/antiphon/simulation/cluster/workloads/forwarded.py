@@ -113,13 +113,13 @@ class AnyNodeTable:
                 self._workload.asked(shard_id, node_id)
                 body = request(shard_id)
                 reply, _ = await connection.request(body)
-        except TimeoutError:
-            await self._hang_up(node_id)
-            raise TimedOutError(f"node {node_id} did not answer") from None
         except AntiphonError:
             self._ranges = None  # perhaps the shard was split
             await self._hang_up(node_id)
             raise
+        except TimeoutError:
+            await self._hang_up(node_id)
+            raise TimedOutError(f"node {node_id} did not answer") from None
         wanted = TableRows if isinstance(body, TableGet) else TableWritten
         require(
             isinstance(reply, wanted), "own-answer", shard_id, f"node {node_id} answers {body} with {reply}"

@@ -72,6 +72,8 @@ class OwnMover(Mover):
             async with asyncio.timeout(self._draw.choice(INTERRUPTED_S)):
                 await transaction.flush()
                 await transaction.abort()
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
         except TimeoutError:
             self._of.cluster.tell("transfer-interrupted", asked.tag)
 

@@ -9,18 +9,20 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import AntiphonError, OffsetMismatchError
+from antiphon.errors import AntiphonError, OffsetMismatchError, TimedOutError
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
+    from antiphon.client.topic_writer import Position
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
 MILLION = 1_000_000
 PIPELINED_MAX = 8
+AGAIN_MAX = 3
 
 
 class _Guesses:
@@ -44,7 +46,7 @@ class TopicWorkload(Workload):
 
     Checked: acknowledged records are committed, once, at their offsets; those of one client are in order. A conditional
     append is at its offset or nowhere, and was refused only if the log ended elsewhere at some moment between request and
-    answer.
+    answer. An append whose outcome is not known and that is tried again (`tries_again`) is there once.
 
     `losses_allowed`: the commit rule may lose what it acknowledged.
     """
@@ -62,6 +64,8 @@ class TopicWorkload(Workload):
         self._pending: dict[bytes, None] = {}  # no outcome yet
         self._expected: dict[bytes, int] = {}  # value -> offset that its append named
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
+        if cluster.options.tries_again:
+            self.outcomes["again"] = 0
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
@@ -125,10 +129,13 @@ class TopicWorkload(Workload):
             self._check_refusal(value, shard, int(error.details["actual"]), committed)
             return False
         except AntiphonError as error:
-            self.outcomes["unknown"] += 1
             self._unknown.add(value)
             self.cluster.tell("append-failed", value.decode(), error.code)
-            return False
+            again = await self._again(topic, error)
+            if again is None:
+                self.outcomes["unknown"] += 1
+                return False
+            at = again
         finally:  # it does not come to this where the process ends
             self._pending.pop(value, None)
         self.outcomes["ok"] += 1
@@ -136,6 +143,22 @@ class TopicWorkload(Workload):
         self.cluster.tell("appended", value.decode(), at.offset)
         self._check_acknowledged(value)
         return True
+
+    async def _again(self, topic: Any, error: AntiphonError) -> "Position | None":
+        """Where an append is that was tried again; None: that is not known either."""
+        if not self.cluster.options.tries_again:
+            return None
+        for _ in range(AGAIN_MAX):
+            if not (isinstance(error, TimedOutError) and error.outcome_unknown):
+                return None
+            try:
+                positions: list[Position] = await topic.retry(error, timeout_s=PATIENCE_S)
+            except AntiphonError as later:
+                error = later
+            else:
+                self.outcomes["again"] += 1
+                return positions[0]
+        return None
 
     def died(self, number: int) -> None:
         """See `Workload`."""

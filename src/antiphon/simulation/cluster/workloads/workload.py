@@ -209,6 +209,6 @@ async def insist(work: Callable[[], Awaitable[Any]]) -> Any:
         try:
             return await work()
         except AntiphonError as error:
-            if not error.retriable:
+            if not (error.retriable or error.outcome_unknown):
                 raise
             await asyncio.sleep(0.1)
