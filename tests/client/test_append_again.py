@@ -1,11 +1,13 @@
 """Appends whose outcome is not known, tried again by hand: each is in the log once."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from antiphon.client.aio import AsyncClient
+from antiphon.client.pipeline import Item, Request
 from antiphon.errors import BatchTooLargeError, InvalidRequestError, TimedOutError
 from antiphon.model.requests import AppendBatch
 from tests.client.conftest import in_a_cluster
@@ -158,3 +160,25 @@ async def test_other_errors_are_not_taken(cluster: FailingNodes, db: AsyncClient
     for of, wrong in ((topic, refused.value), (topic, TimedOutError("a read's")), (other, error)):
         with pytest.raises(InvalidRequestError, match="retry takes the TimedOutError of an append to"):
             await of.retry(wrong)
+
+
+def test_a_write_that_is_answered_leaves_nothing_for_the_garbage_collector() -> None:
+    """A circle for each write would have the collector stop the client now and then, for all writes that wait."""
+
+    @in_a_cluster
+    async def scenario(_cluster: FailingNodes, db: AsyncClient) -> None:
+        topic, table = await db.create_topic("t"), await db.create_table("rows")
+        await topic.append(b"warm")
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(5):
+                await topic.append(b"value")
+                await topic.append_batch([b"a", b"b"])
+                await table.put(b"k", str(number).encode())
+            left = [one for one in gc.get_objects() if isinstance(one, Item | Request)]
+        finally:
+            gc.enable()
+        assert len(left) < 5, "those of the last writes at most"
+
+    scenario()

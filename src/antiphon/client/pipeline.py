@@ -36,8 +36,8 @@ _numbers = itertools.count()
 class Item:
     """One caller's write. `size_bytes` is about what it adds to a request; `deadline` is loop time.
 
-    `alone`: it shares its request with nobody. `number` rises in the order in which callers made them. `request`: what it
-    travels in.
+    `alone`: it shares its request with nobody. `number` rises in the order in which callers made them. `request`: what an
+    append travels in, until its caller has the result.
     """
 
     __slots__ = ("alone", "deadline", "future", "number", "request", "size_bytes", "trace", "what")
@@ -84,8 +84,6 @@ class Request:
         self.failure: AntiphonError | None = None
         self.answer: Any = None
         self.producer_id = -1
-        for item in items:
-            item.request = self
 
     @property
     def wanted(self) -> bool:

@@ -92,7 +92,10 @@ class TopicWriter(ShardPipeline):
         count = sum(len(item.what.records) for item in items)
         sequence = self._next_sequence
         self._next_sequence = (sequence + count) & SEQUENCE_MASK
-        return Request(items, sequence, count)
+        request = Request(items, sequence, count)
+        for item in items:
+            item.request = request
+        return request
 
     def _take_singles(self) -> list[Item]:
         queue = self._queue
@@ -134,6 +137,7 @@ class TopicWriter(ShardPipeline):
         for item in request.items:
             if not item.future.done():
                 item.future.set_result((offset, reply.term))
+                item.request = None  # nobody tries it again, and no circle is left for the garbage collector
             offset += len(item.what.records)
 
     def _restart(self, producer_id: int) -> None:
