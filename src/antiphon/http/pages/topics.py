@@ -1,6 +1,5 @@
 """Topics and tables: the list, one of them with its shards, and the browser for records."""
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
@@ -150,13 +149,7 @@ async def record(site: Site, look: Look) -> Response:
 
 
 async def _offset_at(look: Look, shard_id: int) -> int:
-    text = look.text("at")
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequestError(f"{text!r} is no time: write 2026-01-31T12:00 (UTC)") from None
-    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    reply = await look.asker.offset_at(shard_id, int(when.timestamp() * 1000))
+    reply = await look.asker.offset_at(shard_id, words.instant(look.text("at")))
     return reply.offset if reply.offset >= 0 else reply.high_watermark
 
 

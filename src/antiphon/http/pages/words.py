@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from antiphon import system
+from antiphon.errors import InvalidRequestError
 
 UNKNOWN: Final = "\N{EN DASH}"
 SHOWN_BYTES: Final = 2_048  # of a key or value in a list
@@ -58,6 +59,16 @@ def moment(at_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return str(at_ms)
     return f"{when:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def instant(text: str) -> int:
+    """The ms since 1970 of a time that somebody wrote; UTC unless it says otherwise. Raises InvalidRequestError."""
+    try:
+        when = datetime.fromisoformat(text)
+        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return int(when.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidRequestError(f"{text!r} is no time: write 2026-01-31T12:00 (UTC)") from None
 
 
 def safe(text: str) -> str:
