@@ -53,6 +53,7 @@ PATHS = (
     "/ui/groups",
     "/ui/transactions",
     "/ui/jobs",
+    "/ui/queries",
     "/ui/sessions",
     "/ui/client-metrics",
     "/ui/security",

@@ -1,4 +1,4 @@
-"""Groups with their members, where they are and how far behind; transactional ids; jobs that remember.
+"""Groups with their members, where they are and how far behind; transactional ids; jobs that remember; queries that write.
 
 All of it stands in rows of internal tables, which any node can ask their leaders for. Each look is bounded.
 """
@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.http.pages import own_rows
 from antiphon.http.pages.site import Look, Site, paged
@@ -96,3 +97,21 @@ async def jobs(site: Site, look: Look) -> Response:
     seen = [(name, one) for name, one in found.items() if wanted in name.lower()]
     page = paged(seen, look.whole("start", 0))
     return site.page(look, "jobs.html", title="Jobs", page=page, more=more, is_filtered=bool(wanted))
+
+
+async def queries(site: Site, look: Look) -> Response:
+    """Spark queries that write exactly once: the last batch of each, whether it waits, and since when none came."""
+    look.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    wanted, now_ms = look.text("q"), system.wall_ms()
+    found, more = await own_rows.queries_told(site.gateway, look.asker, wanted)
+    # What waits longest comes first, then what wrote last.
+    found.sort(key=lambda one: (-own_rows.waits_ms(one, now_ms), -one.decided_ms, one.query, one.target))
+    page = paged(found, look.whole("start", 0))
+    return site.page(
+        look,
+        "queries.html",
+        title="Spark queries",
+        page=page._replace(rows=[(one, own_rows.waits_ms(one, now_ms)) for one in page.rows]),
+        more=more,
+        is_filtered=bool(wanted),
+    )
