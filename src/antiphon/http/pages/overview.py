@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from antiphon import system
-from antiphon.http.pages import health
+from antiphon.http.pages import health, time_line
 from antiphon.http.pages.health import PROBLEMS_SHOWN, carried
 from antiphon.http.pages.site import Look, Paged, Site
 from antiphon.model.access import Operation, Resource
@@ -53,6 +53,8 @@ async def overview(site: Site, look: Look) -> Response:
         page=page,
         map_nodes=shown_nodes,
         map_rows=[(topic, shard, _cells(shard, shown_nodes, statuses)) for topic, shard in page.rows],
+        line=time_line.drawn(site.gateway.events, look.text("span"), system.wall_ms()),
+        spans=[*time_line.SPANS],
         events=[*reversed(site.gateway.events)][:EVENTS_SHOWN],
     )
 
