@@ -102,7 +102,6 @@ async def list_transactions(call: Call, asked: ListTransactionsOf) -> Continued[
 
 
 def _transaction(call: Call, one: TransactionState) -> TransactionInfo:
-    meta = call.gateway.metadata
     return TransactionInfo(
         transactional_id=one.transactional_id,
         state=one.state,
@@ -110,7 +109,7 @@ def _transaction(call: Call, one: TransactionState) -> TransactionInfo:
         producer_epoch=one.producer_epoch,
         timeout_ms=one.timeout_ms,
         began_ms=one.began_ms if one.began_ms >= 0 else None,
-        shards=[name_of(meta, shard) for shard in one.shards[:SHARDS_TOLD]],
+        shards=[name_of(call.gateway, shard) for shard in one.shards[:SHARDS_TOLD]],
         groups=list(one.groups[:SHARDS_TOLD]),
     )
 

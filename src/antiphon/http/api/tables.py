@@ -22,6 +22,7 @@ from antiphon.model.rows import Row
 from antiphon.model.sessions import ListSessions, SessionState
 
 SHARDS_AT_ONCE: Final = 16
+SHARDS_ASKED: Final = 256  # for their sessions, for one answer
 KEY_BYTES_MAX: Final = KEY_HEX_MAX // 2
 
 
@@ -136,10 +137,9 @@ async def list_sessions(call: Call, asked: ListSessionsOf) -> Continued[SessionI
     """Open sessions of the tables that you may describe, by shard and id: their time-outs, rows and ages."""
     shard_id, _, session_id = asked.after.partition("-")
     first, after = int(shard_id or 0), int(session_id or 0)
-    found, silent, more = await sessions_of(call, asked.table, (first, after), asked.limit)
+    found, silent, place = await sessions_of(call, asked.table, (first, after), asked.limit)
     told = [_session(*one) for one in found]
-    last = found[-1] if found else None
-    following = f"{last[1].shard_id}-{last[2].session_id}" if last is not None and more else None
+    following = None if place is None else f"{place[0]}-{place[1]}"
     return Continued(items=told, after=following, is_partial=bool(silent))
 
 
@@ -148,8 +148,11 @@ Found = tuple[TopicMeta, ShardMeta, SessionState]
 
 async def sessions_of(
     call: Call, table: str, after: tuple[int, int], limit: int
-) -> tuple[list[Found], list[int], bool]:
-    """Sessions behind (shard id, session id), shards whose leaders do not answer, and whether there may be more."""
+) -> tuple[list[Found], list[int], tuple[int, int] | None]:
+    """Sessions behind (shard id, session id), shards whose leaders do not answer, and behind which place there may be more.
+
+    A bounded number of shards is asked, so there may be more where few or none are found.
+    """
     places = sorted(
         (
             (shard.shard_id, topic, shard)
@@ -166,7 +169,7 @@ async def sessions_of(
     )
     found: list[Found] = []
     silent: list[int] = []
-    for at in range(0, len(places), SHARDS_AT_ONCE):
+    for at in range(0, min(len(places), SHARDS_ASKED), SHARDS_AT_ONCE):
         some = places[at : at + SHARDS_AT_ONCE]
         asks = (_sessions(call, shard_id, after, limit) for shard_id, _, _ in some)
         for (shard_id, topic, shard), states in zip(some, await asyncio.gather(*asks), strict=True):
@@ -176,7 +179,10 @@ async def sessions_of(
                 found += [(topic, shard, one) for one in states]
         if len(found) > limit:
             break
-    return found[:limit], silent, len(found) > limit
+    if len(found) > limit:
+        _, shard, state = found[limit - 1]
+        return found[:limit], silent, (shard.shard_id, state.session_id)
+    return found, silent, (places[SHARDS_ASKED][0], 0) if len(places) > SHARDS_ASKED else None
 
 
 async def _sessions(

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.http.pages import own_rows
+from antiphon.http.pages.health import name_of
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
 from antiphon.model.groups import GroupKind
@@ -64,7 +65,7 @@ async def transactions(site: Site, look: Look) -> Response:
     more = any(isinstance(reply, TransactionsReply) and reply.more for reply in answers.values())
     silent = [node for node, reply in answers.items() if isinstance(reply, AntiphonError)]
     rows = [
-        (one, [_named(site, shard) for shard in one.shards[:20]], max(0, len(one.shards) - 20))
+        (one, [name_of(site.gateway, shard) for shard in one.shards[:20]], max(0, len(one.shards) - 20))
         for one in found[:IDS]
     ]
     last = (
@@ -79,14 +80,6 @@ async def transactions(site: Site, look: Look) -> Response:
         last=last,
         silent=silent,
     )
-
-
-def _named(site: Site, shard_id: int) -> str:
-    try:
-        topic, shard = site.gateway.shard(shard_id)
-    except AntiphonError:
-        return f"shard {shard_id}"
-    return f"{topic.name}/{shard.index}"
 
 
 async def jobs(site: Site, look: Look) -> Response:
