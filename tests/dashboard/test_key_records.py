@@ -9,6 +9,7 @@ import pytest
 from antiphon.client.hashing import shard_of_topic_key as where_clients_put_it
 from antiphon.http.pages import key_records
 from antiphon.http.pages.asking import Asker, Piece
+from antiphon.http.pages.log_pages import PIECE_BYTES
 from antiphon.model.requests import CreateTopic
 from antiphon.model.topic_keys import shard_of_topic_key
 from tests.api.test_reads import client
@@ -110,7 +111,7 @@ async def test_a_key_is_paged_backwards_from_the_end_within_a_bound_of_bytes(
         while path is not None:
             read.clear()
             text = (await page(path)).text
-            assert sum(read) <= key_records.READ_BYTES_MAX + 2 * key_records.PIECE_BYTES
+            assert sum(read) <= key_records.READ_BYTES_MAX + 2 * PIECE_BYTES
             seen += offsets(text)
             path = following(text)
             assert len(seen) <= len(wanted), "no record is shown twice"

@@ -48,7 +48,7 @@ async def test_rows_are_shown_as_of_a_time_over_all_shards_and_page_on_in_the_sa
         table = await db.create_table("carts", shards=4)
         for number in range(70):
             await table.put(f"k{number:02}", b"old")
-        row = await table.find("k69")
+        row = await table.get("k69")
         await asyncio.sleep(5)
         for number in range(70):
             await table.put(f"k{number:02}", b"new")
@@ -76,7 +76,7 @@ async def test_one_version_of_a_key_is_shown() -> None:
     async with served() as nodes, client(nodes) as db:
         one = await db.create_table("one", shards=2)
         await one.put("a", b"first")
-        version = (await one.find("a")).version.id
+        version = (await one.get("a")).version.id
         await one.put("a", b"second")
         text = (await page(f"/ui/tables/one?q=a&version={version}")).text
         assert (keys(text), "first" in text, ">second<" in text) == (["a"], True, False)

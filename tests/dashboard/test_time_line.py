@@ -16,7 +16,7 @@ def event(seconds_ago: float, kind: EventKind = EventKind.LEADER, subject: str =
 
 
 def marks(found: time_line.TimeLine) -> dict[str, list[tuple[str, str, int]]]:
-    return {lane.name: [(one.place, one.looks, one.count) for one in lane.marks] for lane in found.lanes}
+    return {lane.name: [(one.place, one.looks, one.total) for one in lane.marks] for lane in found.lanes}
 
 
 def test_events_stand_where_they_were_on_the_axis_of_their_sort() -> None:
@@ -38,7 +38,7 @@ def test_events_stand_where_they_were_on_the_axis_of_their_sort() -> None:
         "Leaders": [("100.00%", "accent", 1)],
         "Members": [("75.00%", "second", 1)],
     }
-    assert (found.count, found.span) == (4, "1h"), (
+    assert (found.total, found.span) == (4, "1h"), (
         "what is older than the axis, or of another sort, is left out"
     )
     assert [place for place, _ in found.ticks] == ["0.00%", "25.00%", "50.00%", "75.00%", "100.00%"]
@@ -49,13 +49,13 @@ def test_events_stand_where_they_were_on_the_axis_of_their_sort() -> None:
 def test_what_happens_at_once_is_one_mark_of_the_gravest_look() -> None:
     some = [event(30), event(29, EventKind.NO_LEADER, "flights/1"), *[event(28)] * 7]
     (mark,) = time_line.drawn(some, "1h", NOW_MS).lanes[2].marks
-    assert (mark.looks, mark.count, mark.at_ms) == ("bad", 9, NOW_MS - 29_000)
+    assert (mark.looks, mark.total, mark.at_ms) == ("bad", 9, NOW_MS - 29_000)
     assert mark.says.split("\n")[1] == "07:59:31 flights/1 went on"
     assert mark.says.endswith("and 3 more")
     many = [event(number % 3_600) for number in range(50_000)]
     assert sum(len(lane.marks) for lane in time_line.drawn(many, "1h", NOW_MS).lanes) <= time_line.STEPS
     quiet = time_line.drawn([event(9_000)], "nonsense", NOW_MS)
-    assert (quiet.span, quiet.count, quiet.last) == ("1h", 0, event(9_000))
+    assert (quiet.span, quiet.total, quiet.last) == ("1h", 0, event(9_000))
 
 
 @in_virtual_time

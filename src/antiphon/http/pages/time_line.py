@@ -38,7 +38,7 @@ class Mark(NamedTuple):
 
     place: str
     looks: str
-    count: int
+    total: int
     at_ms: int
     says: str
 
@@ -56,7 +56,7 @@ class TimeLine(NamedTuple):
     span: str
     lanes: list[Lane]
     ticks: list[tuple[str, str]]
-    count: int
+    total: int
     last: Event | None
 
 
