@@ -53,6 +53,7 @@ PATHS = (
     "/ui/groups",
     "/ui/transactions",
     "/ui/jobs",
+    "/ui/queries",
     "/ui/sessions",
     "/ui/client-metrics",
     "/ui/security",
@@ -170,6 +171,9 @@ def test_plots_are_drawn_and_nothing_moves_when_they_are(browser: Any, base: str
         browser.execute_script("return document.querySelector('#map').getBoundingClientRect().top") == before
     )
     assert until(browser, "document.querySelector('[data-now=records]').textContent").endswith("/s")
+    line = browser.find_element("css selector", "#time-line svg")
+    assert line.size["width"] > 1_000, "the axis of what happened is as wide as its page"
+    assert line.find_elements("css selector", "circle.mark")
 
 
 def test_a_filter_answers_while_one_types_and_keys_go_everywhere(browser: Any, base: str) -> None:

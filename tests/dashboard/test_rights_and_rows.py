@@ -128,6 +128,7 @@ CLOSED_TO_EVE = (
     "/ui/groups/others",
     "/ui/transactions",
     "/ui/jobs",
+    "/ui/queries",
     "/ui/security",
     "/ui/client-metrics",
     "/ui/nodes/0",

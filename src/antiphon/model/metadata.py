@@ -5,7 +5,7 @@ fields at the end.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -242,6 +242,13 @@ class KeyRanges:
         """First and last hash of a shard's keys."""
         at = self._shards.index(shard)
         return (self._ends[at - 1] + 1 if at else 0), self._ends[at]
+
+    def starts(self) -> Iterator[tuple[int, ShardMeta]]:
+        """The first hash of each shard's keys, in the order of their ranges."""
+        at = 0
+        for shard, end in zip(self._shards, self._ends, strict=True):
+            yield at, shard
+            at = end + 1
 
     def within(self, first: int, last: int) -> list[ShardMeta]:
         """The shards that hold keys with hashes from `first` to `last`, in the order of their ranges."""

@@ -277,6 +277,6 @@ def bounds_of(topic: TopicMeta, shard: ShardMeta, start: int, end: int) -> Bound
     ranges = KeyRanges(topic.shards)
     first, last = ranges.range_of(shard)
     # Shards hand over the upper part of their keys: where a shard began never changes.
-    others = (ranges.range_of(one)[0] for one in topic.shards if not one.own_start)
+    others = (start for start, one in ranges.starts() if not one.own_start)
     last_ever = min((other - 1 for other in others if other > first), default=HASH_MAX)
     return Bounds(start, end, shard.own_start, first, last, last_ever)

@@ -1,7 +1,5 @@
 """The cluster, its nodes, what they found, what happened."""
 
-from collections import Counter
-
 from antiphon.errors import UnavailableError
 from antiphon.http.api.answers import (
     ClusterInfo,
@@ -34,7 +32,8 @@ async def get_cluster(call: Call, _asked: Nothing) -> ClusterInfo:
     call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
     meta = call.gateway.metadata
     statuses = await call.asker.statuses([])
-    found = health.problems(meta, statuses)
+    survey = health.surveyed(meta)
+    found = health.problems(call.gateway, survey, statuses)
     bad = any(one.level == "bad" for one in found)
     return ClusterInfo(
         cluster_id=meta.cluster_id,
@@ -44,9 +43,7 @@ async def get_cluster(call: Call, _asked: Nothing) -> ClusterInfo:
         voters=list(_voters(call)),
         health="unhealthy" if bad else "degraded" if found else "healthy",
         counts={
-            name: count
-            for name, count in health.counts(meta).items()
-            if name not in {"controller", "version"}
+            name: count for name, count in survey.counts.items() if name not in {"controller", "version"}
         },
         troubles=[_trouble(one) for one in found[: health.PROBLEMS_SHOWN]],
         more_troubles=max(0, len(found) - health.PROBLEMS_SHOWN),
@@ -62,12 +59,12 @@ async def list_nodes(call: Call, asked: Listed) -> Page[NodeInfo]:
     """The nodes, with what each tells of itself."""
     call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
     statuses = await call.asker.statuses([])
-    leads, holds = health.carried(call.gateway.metadata)
+    survey = health.surveyed(call.gateway.metadata)
     return page(
         call.gateway.metadata.nodes,
         asked.start,
         asked.limit,
-        lambda one: _node(call, one, statuses.get(one.node_id), leads, holds),
+        lambda one: _node(call, one, statuses.get(one.node_id), survey),
     )
 
 
@@ -94,12 +91,10 @@ async def get_node(call: Call, asked: OneNode) -> NodeInfo:
         status = await call.asker.node(asked.node, GetStatus(()))
     except UnavailableError:
         status = None
-    return _node(call, node, status, *health.carried(call.gateway.metadata))
+    return _node(call, node, status, health.surveyed(call.gateway.metadata))
 
 
-def _node(
-    call: Call, node: NodeMeta, status: StatusReply | None, leads: Counter[int], holds: Counter[int]
-) -> NodeInfo:
+def _node(call: Call, node: NodeMeta, status: StatusReply | None, survey: health.Survey) -> NodeInfo:
     return NodeInfo(
         node=node.node_id,
         is_alive=node.alive,
@@ -111,8 +106,8 @@ def _node(
         kafka=node.kafka,
         http=node.http,
         rack=node.rack,
-        leads=leads.get(node.node_id, 0),
-        holds=holds.get(node.node_id, 0),
+        leads=survey.leads.get(node.node_id, 0),
+        holds=survey.holds.get(node.node_id, 0),
         version=None if status is None else status.version,
         uptime_ms=None if status is None else status.uptime_ms,
         memory_bytes=None if status is None else status.rss_bytes,
@@ -176,7 +171,7 @@ async def list_findings(call: Call, asked: Filtered) -> Page[FindingInfo]:
         return FindingInfo(
             node=node,
             kind=one.kind,
-            shard=None if one.shard_id < 0 else health.name_of(meta, one.shard_id),
+            shard=None if one.shard_id < 0 else health.name_of(call.gateway, one.shard_id),
             level=one.level,
             what=one.what,
             do=one.do,

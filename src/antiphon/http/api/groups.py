@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import msgspec
-
 from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.http.api.answers import (
@@ -24,10 +22,8 @@ from antiphon.http.pages.health import name_of
 from antiphon.model.access import Operation, Resource
 from antiphon.model.epochs import EpochHead
 from antiphon.model.groups import GroupKind, GroupMember, GroupPosition
-from antiphon.model.internal import EPOCHS_TABLE
 from antiphon.model.transactions import ListTransactions, TransactionsReply, TransactionState
 
-HEADS: Final = b"head/"
 SHARDS_TOLD: Final = 100  # of one transaction
 MEMBERS_TOLD: Final = 200  # of one group
 
@@ -106,7 +102,6 @@ async def list_transactions(call: Call, asked: ListTransactionsOf) -> Continued[
 
 
 def _transaction(call: Call, one: TransactionState) -> TransactionInfo:
-    meta = call.gateway.metadata
     return TransactionInfo(
         transactional_id=one.transactional_id,
         state=one.state,
@@ -114,7 +109,7 @@ def _transaction(call: Call, one: TransactionState) -> TransactionInfo:
         producer_epoch=one.producer_epoch,
         timeout_ms=one.timeout_ms,
         began_ms=one.began_ms if one.began_ms >= 0 else None,
-        shards=[name_of(meta, shard) for shard in one.shards[:SHARDS_TOLD]],
+        shards=[name_of(call.gateway, shard) for shard in one.shards[:SHARDS_TOLD]],
         groups=list(one.groups[:SHARDS_TOLD]),
     )
 
@@ -141,23 +136,10 @@ async def list_jobs(call: Call, asked: Filtered) -> Page[JobInfo]:
     )
 
 
-_HEAD: Final = msgspec.msgpack.Decoder(EpochHead)
-
-
 async def list_queries(call: Call, asked: Filtered) -> Page[QueryInfo]:
     """Spark queries that write exactly once: their newest epochs, and how long those have waited to be applied."""
     call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
-    rows, more = await own_rows.scan_own(call.gateway, call.asker, EPOCHS_TABLE, HEADS, values=True)
-    wanted = asked.q.lower()
-    found = []
-    for row in rows:
-        try:
-            one = _HEAD.decode(row.value or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            more = True
-            continue
-        if wanted in f"{one.query} {one.target}".lower():
-            found.append(one)
+    found, more = await own_rows.queries_told(call.gateway, call.asker, asked.q)
     now_ms = system.wall_ms()
     return page(found, asked.start, asked.limit, lambda one: _query(one, now_ms), is_partial=more)
 
@@ -170,5 +152,5 @@ def _query(one: EpochHead, now_ms: int) -> QueryInfo:
         rows=one.rows,
         decided_ms=one.decided_ms,
         applied_ms=one.applied_ms or None,
-        lag_ms=0 if one.applied_ms else max(0, now_ms - one.decided_ms),
+        lag_ms=own_rows.waits_ms(one, now_ms),
     )

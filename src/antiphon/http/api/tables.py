@@ -3,13 +3,13 @@
 import asyncio
 from typing import Final
 
-from antiphon.errors import AntiphonError, KeyNotFoundError, WrongKindError
+from antiphon.errors import AntiphonError, WrongKindError
 from antiphon.http.access import may_see
 from antiphon.http.api.answers import Continued, RowInfo, SessionInfo
 from antiphon.http.api.asked import KEY_HEX_MAX, ListSessionsOf, ReadRows
 from antiphon.http.api.call import Call, data
 from antiphon.http.api.logs import TOLD_BYTES_MAX, find_shard
-from antiphon.http.api.past import KEPT_BYTES_MAX, ShardPast
+from antiphon.http.api.past import KEPT_BYTES_MAX, ShardPast, check_has_past, row_of_version, rows_at
 from antiphon.http.api.problems import AskedWronglyError
 from antiphon.http.pages.asking import topic_for
 from antiphon.http.pages.row_pages import SHARDS_MERGED, end_of, merged_rows
@@ -18,11 +18,11 @@ from antiphon.model.internal import is_internal
 from antiphon.model.metadata import KeyRanges, Kind, ShardMeta, TopicMeta, key_hash
 from antiphon.model.past import Wanted, rows_as_of
 from antiphon.model.requests import TableGet
-from antiphon.model.rows import Row, Version
+from antiphon.model.rows import Row
 from antiphon.model.sessions import ListSessions, SessionState
-from antiphon.records.changes import Change, decode_changes
 
 SHARDS_AT_ONCE: Final = 16
+SHARDS_ASKED: Final = 256  # for their sessions, for one answer
 KEY_BYTES_MAX: Final = KEY_HEX_MAX // 2
 
 
@@ -93,6 +93,7 @@ async def _one(call: Call, asked: ReadRows, topic: TopicMeta, key: bytes) -> Row
     if asked.as_of is not None and asked.version is not None:
         raise AskedWronglyError("give as_of or version, not both", parameter="version")
     if asked.as_of is not None:
+        check_has_past(topic)
         source = ShardPast(call, topic, place, (key, key + b"\x00"))
         found = await rows_as_of(source, place.index, asked.as_of, Wanted(key.__eq__, KEPT_BYTES_MAX))
         if not found.hashes[0] <= key_hash(key) <= found.hashes[1]:
@@ -105,27 +106,7 @@ async def _one(call: Call, asked: ReadRows, topic: TopicMeta, key: bytes) -> Row
     row = (await call.asker.rows(TableGet(place.shard_id, (key,), consistency="leader"))).rows[0]
     if asked.version is None or (row is not None and row.version.id == asked.version):
         return row
-    return await _of_version(call, topic, place, key, asked.version)
-
-
-async def _of_version(call: Call, topic: TopicMeta, shard: ShardMeta, key: bytes, version: int) -> Row:
-    """The row that a key was when it had a version. Raises KeyNotFoundError where the log does not have that any more."""
-    source = ShardPast(call, topic, shard, (key, key + b"\x00"))
-    bounds = await source.bounds()
-    async for piece in source.log(bounds.start, bounds.end):
-        for change in decode_changes([piece]):
-            if change.key == key and change.version_id == version and change.value is not None:
-                return _changed(change, change.value)
-    raise KeyNotFoundError(
-        f"key {key!r} never had version {version} in what the log of {topic.name}/{shard.index} still has, from offset "
-        f"{bounds.start} on",
-        start=bounds.start,
-    )
-
-
-def _changed(change: Change, value: bytes) -> Row:
-    version = Version(change.version_id, change.modifications, change.created_ms, change.modified_ms)
-    return Row(change.key, value, version, change.session_id)
+    return await row_of_version(call, topic, place, key, asked.version)
 
 
 async def _several(call: Call, asked: ReadRows, topic: TopicMeta) -> tuple[list[Row], bool]:
@@ -145,10 +126,7 @@ async def _several(call: Call, asked: ReadRows, topic: TopicMeta) -> tuple[list[
         )
     if asked.as_of is None:
         return await merged_rows(call.asker, [one.shard_id for one in shards], start, end, asked.limit)
-    wanted = Wanted(lambda key: key >= start and (not end or key < end), KEPT_BYTES_MAX)
-    source = ShardPast(call, topic, shards[0], (start, end))
-    found = await rows_as_of(source, shards[0].index, asked.as_of, wanted)
-    rows = sorted(found.rows.values(), key=lambda row: row.key)
+    rows = await rows_at(call, topic, shards[0], (start, end), asked.as_of)
     return rows[: asked.limit], len(rows) > asked.limit
 
 
@@ -159,10 +137,9 @@ async def list_sessions(call: Call, asked: ListSessionsOf) -> Continued[SessionI
     """Open sessions of the tables that you may describe, by shard and id: their time-outs, rows and ages."""
     shard_id, _, session_id = asked.after.partition("-")
     first, after = int(shard_id or 0), int(session_id or 0)
-    found, silent, more = await sessions_of(call, asked.table, (first, after), asked.limit)
+    found, silent, place = await sessions_of(call, asked.table, (first, after), asked.limit)
     told = [_session(*one) for one in found]
-    last = found[-1] if found else None
-    following = f"{last[1].shard_id}-{last[2].session_id}" if last is not None and more else None
+    following = None if place is None else f"{place[0]}-{place[1]}"
     return Continued(items=told, after=following, is_partial=bool(silent))
 
 
@@ -171,8 +148,11 @@ Found = tuple[TopicMeta, ShardMeta, SessionState]
 
 async def sessions_of(
     call: Call, table: str, after: tuple[int, int], limit: int
-) -> tuple[list[Found], list[int], bool]:
-    """Sessions behind (shard id, session id), shards whose leaders do not answer, and whether there may be more."""
+) -> tuple[list[Found], list[int], tuple[int, int] | None]:
+    """Sessions behind (shard id, session id), shards whose leaders do not answer, and behind which place there may be more.
+
+    A bounded number of shards is asked, so there may be more where few or none are found.
+    """
     places = sorted(
         (
             (shard.shard_id, topic, shard)
@@ -189,7 +169,7 @@ async def sessions_of(
     )
     found: list[Found] = []
     silent: list[int] = []
-    for at in range(0, len(places), SHARDS_AT_ONCE):
+    for at in range(0, min(len(places), SHARDS_ASKED), SHARDS_AT_ONCE):
         some = places[at : at + SHARDS_AT_ONCE]
         asks = (_sessions(call, shard_id, after, limit) for shard_id, _, _ in some)
         for (shard_id, topic, shard), states in zip(some, await asyncio.gather(*asks), strict=True):
@@ -199,7 +179,10 @@ async def sessions_of(
                 found += [(topic, shard, one) for one in states]
         if len(found) > limit:
             break
-    return found[:limit], silent, len(found) > limit
+    if len(found) > limit:
+        _, shard, state = found[limit - 1]
+        return found[:limit], silent, (shard.shard_id, state.session_id)
+    return found, silent, (places[SHARDS_ASKED][0], 0) if len(places) > SHARDS_ASKED else None
 
 
 async def _sessions(

@@ -51,6 +51,7 @@ PAGES: Final[dict[str, Page]] = {
     "/ui/groups/{name:path}": groups.group,
     "/ui/transactions": groups.transactions,
     "/ui/jobs": groups.jobs,
+    "/ui/queries": groups.queries,
     "/ui/sessions": sessions.sessions,
     "/ui/client-metrics": subscriptions.subscriptions,
     "/ui/security": people.security,

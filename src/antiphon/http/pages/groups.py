@@ -1,4 +1,4 @@
-"""Groups with their members, where they are and how far behind; transactional ids; jobs that remember.
+"""Groups with their members, where they are and how far behind; transactional ids; jobs that remember; queries that write.
 
 All of it stands in rows of internal tables, which any node can ask their leaders for. Each look is bounded.
 """
@@ -7,8 +7,10 @@ from typing import Final
 
 from starlette.responses import Response
 
+from antiphon import system
 from antiphon.errors import AntiphonError
 from antiphon.http.pages import own_rows
+from antiphon.http.pages.health import name_of
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
 from antiphon.model.groups import GroupKind
@@ -63,7 +65,7 @@ async def transactions(site: Site, look: Look) -> Response:
     more = any(isinstance(reply, TransactionsReply) and reply.more for reply in answers.values())
     silent = [node for node, reply in answers.items() if isinstance(reply, AntiphonError)]
     rows = [
-        (one, [_named(site, shard) for shard in one.shards[:20]], max(0, len(one.shards) - 20))
+        (one, [name_of(site.gateway, shard) for shard in one.shards[:20]], max(0, len(one.shards) - 20))
         for one in found[:IDS]
     ]
     last = (
@@ -80,14 +82,6 @@ async def transactions(site: Site, look: Look) -> Response:
     )
 
 
-def _named(site: Site, shard_id: int) -> str:
-    try:
-        topic, shard = site.gateway.shard(shard_id)
-    except AntiphonError:
-        return f"shard {shard_id}"
-    return f"{topic.name}/{shard.index}"
-
-
 async def jobs(site: Site, look: Look) -> Response:
     """Jobs that can be started again: what they were told, how many parts are through, whether they ended."""
     look.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
@@ -96,3 +90,21 @@ async def jobs(site: Site, look: Look) -> Response:
     seen = [(name, one) for name, one in found.items() if wanted in name.lower()]
     page = paged(seen, look.whole("start", 0))
     return site.page(look, "jobs.html", title="Jobs", page=page, more=more, is_filtered=bool(wanted))
+
+
+async def queries(site: Site, look: Look) -> Response:
+    """Spark queries that write exactly once: the last batch of each, whether it waits, and since when none came."""
+    look.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
+    wanted, now_ms = look.text("q"), system.wall_ms()
+    found, more = await own_rows.queries_told(site.gateway, look.asker, wanted)
+    # What waits longest comes first, then what wrote last.
+    found.sort(key=lambda one: (-own_rows.waits_ms(one, now_ms), -one.decided_ms, one.query, one.target))
+    page = paged(found, look.whole("start", 0))
+    return site.page(
+        look,
+        "queries.html",
+        title="Spark queries",
+        page=page._replace(rows=[(one, own_rows.waits_ms(one, now_ms)) for one in page.rows]),
+        more=more,
+        is_filtered=bool(wanted),
+    )

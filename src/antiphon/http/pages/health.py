@@ -3,8 +3,10 @@
 from collections import Counter
 from typing import Final, NamedTuple
 
+from antiphon.errors import AntiphonError
+from antiphon.gateway.interface import Gateway
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import ClusterMeta, ShardMeta, ShardStatus, TopicMeta
+from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, ShardMeta, ShardStatus, TopicMeta
 from antiphon.model.requests import StatusReply
 
 PROBLEMS_SHOWN: Final = 30
@@ -19,25 +21,57 @@ class Problem(NamedTuple):
     since_ms: int = 0
 
 
-def counts(meta: ClusterMeta) -> dict[str, int]:
-    """Nodes, topics, shards: how many there are, and how many of them are well."""
-    shards = [shard for topic in meta.topics for shard in topic.shards]
-    return {
+class Survey(NamedTuple):
+    """What one look at all shards says.
+
+    Attributes:
+        counts: nodes, topics, shards: how many there are, and how many of them are well.
+        leads, holds: how many shards each node leads, and of how many it has a replica.
+        lost: the first shards without a leader, with their topics; `lost_count`: how many there are.
+    """
+
+    counts: dict[str, int]
+    leads: Counter[int]
+    holds: Counter[int]
+    lost: list[tuple[TopicMeta, ShardMeta]]
+    lost_count: int
+
+
+def surveyed(meta: ClusterMeta) -> Survey:
+    """The look: pages that follow the cluster ask for it every few seconds, so each shard is visited once."""
+    leads: Counter[int] = Counter()
+    holds: Counter[int] = Counter()
+    lost: list[tuple[TopicMeta, ShardMeta]] = []
+    shards = lost_count = thin = 0
+    for topic in meta.topics:
+        for shard in topic.shards:
+            shards += 1
+            leads[shard.leader] += 1
+            for node in shard.everybody:
+                holds[node] += 1
+            thin += len(shard.live) < len(shard.ensemble)
+            if shard.status is not ShardStatus.ONLINE:
+                lost_count += 1
+                if len(lost) < PROBLEMS_SHOWN:
+                    lost.append((topic, shard))
+    counts = {
         "nodes": len(meta.nodes),
         "up": sum(node.alive for node in meta.nodes),
         "topics": sum(topic.kind == "topic" and not is_internal(topic) for topic in meta.topics),
         "tables": sum(topic.kind == "table" and not is_internal(topic) for topic in meta.topics),
-        "shards": len(shards),
-        "led": sum(shard.status is ShardStatus.ONLINE for shard in shards),
-        "thin": sum(len(shard.live) < len(shard.ensemble) for shard in shards),
+        "shards": shards,
+        "led": shards - lost_count,
+        "thin": thin,
         "controller": meta.controller,
         "version": meta.version,
     }
+    return Survey(counts, leads, holds, lost, lost_count)
 
 
-def problems(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[Problem]:
+def problems(gateway: Gateway, survey: Survey, statuses: dict[int, StatusReply]) -> list[Problem]:
     """What is wrong, the worst first."""
     found = []
+    meta = gateway.metadata
     for node in meta.nodes:
         if not node.alive:
             do = "start it again: antiphon node start; or drain and replace it (docs/membership.md)"
@@ -45,22 +79,21 @@ def problems(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[Proble
         elif node.node_id not in statuses:
             do = "look at its node.log; it is counted as alive, and this node does not reach it"
             found.append(Problem("warn", f"Node {node.node_id} does not answer", do))
-    lost = [(topic, shard) for topic, shard in every_shard(meta) if shard.status is not ShardStatus.ONLINE]
-    for topic, shard in lost[:PROBLEMS_SHOWN]:
+    for topic, shard in survey.lost:
         do = (
             f"it needs a majority of nodes {', '.join(map(str, shard.ensemble))}: start those that are down; if most of "
             f"their disks are lost for good: antiphon shard recover {topic.name} {shard.index}"
         )
         found.append(Problem("bad", f"{topic.name}/{shard.index} has no leader ({shard.status})", do))
-    if len(lost) > PROBLEMS_SHOWN:
-        found.append(Problem("bad", f"{len(lost) - PROBLEMS_SHOWN} more shards have no leader", ""))
+    if survey.lost_count > len(survey.lost):
+        found.append(Problem("bad", f"{survey.lost_count - len(survey.lost)} more shards have no leader", ""))
     for node_id, status in statuses.items():
         if status.metadata_unreadable:
             what = f"Node {node_id} passed over {status.metadata_unreadable} entries of the cluster's own log"
             found.append(Problem("warn", what, "its node.log says which (metadata_not_readable)"))
         for one in status.findings:
             if not one.mended_ms:
-                of = "" if one.shard_id < 0 else f", {name_of(meta, one.shard_id)}"
+                of = "" if one.shard_id < 0 else f", {name_of(gateway, one.shard_id)}"
                 level = "bad" if one.level == "unhealthy" else "warn"
                 found.append(
                     Problem(level, f"Node {node_id}{of}: {one.kind}: {one.what}", one.do, one.since_ms)
@@ -79,24 +112,10 @@ def mended(statuses: dict[int, StatusReply]) -> list[Problem]:
     return sorted(found, key=lambda one: -one.since_ms)[:5]
 
 
-def every_shard(meta: ClusterMeta) -> list[tuple[TopicMeta, ShardMeta]]:
-    """Each shard with its topic."""
-    return [(topic, shard) for topic in meta.topics for shard in topic.shards]
-
-
-def carried(meta: ClusterMeta) -> tuple[Counter[int], Counter[int]]:
-    """How many shards each node leads, and of how many it has a replica."""
-    leads: Counter[int] = Counter()
-    holds: Counter[int] = Counter()
-    for _, shard in every_shard(meta):
-        leads[shard.leader] += 1
-        holds.update(shard.everybody)
-    return leads, holds
-
-
-def name_of(meta: ClusterMeta, shard_id: int) -> str:
+def name_of(gateway: Gateway, shard_id: int) -> str:
     """A shard for people: `topic/index`; its number where it is not known."""
-    for topic, shard in every_shard(meta):
-        if shard.shard_id == shard_id:
-            return f"{topic.name}/{shard.index}"
-    return "__cluster" if shard_id == 0 else f"shard {shard_id}"
+    try:
+        topic, shard = gateway.shard(shard_id)
+    except AntiphonError:
+        return "__cluster" if shard_id == CLUSTER_SHARD_ID else f"shard {shard_id}"
+    return f"{topic.name}/{shard.index}"

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from antiphon import system
-from antiphon.http.pages import health
-from antiphon.http.pages.health import PROBLEMS_SHOWN, carried
+from antiphon.http.pages import health, time_line
+from antiphon.http.pages.health import PROBLEMS_SHOWN
 from antiphon.http.pages.site import Look, Paged, Site
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
@@ -38,7 +38,9 @@ async def overview(site: Site, look: Look) -> Response:
     start = min(max(0, look.whole("start", 0)), max(0, found.total - 1))
     page = found._replace(start=start, rows=found.rows[start : start + MAP_ROWS])
     statuses = await look.asker.statuses([shard.shard_id for _, shard in page.rows])
-    found_problems = health.problems(meta, statuses)
+    told = {(node, one.shard_id): one for node, status in statuses.items() for one in status.replicas}
+    survey = health.surveyed(meta)
+    found_problems = health.problems(site.gateway, survey, statuses)
     shown_nodes = [node.node_id for node in meta.nodes]
     return site.page(
         look,
@@ -47,12 +49,14 @@ async def overview(site: Site, look: Look) -> Response:
         problems=found_problems[:PROBLEMS_SHOWN],
         more_problems=max(0, len(found_problems) - PROBLEMS_SHOWN),
         mended=health.mended(statuses),
-        counts=health.counts(meta),
+        counts=survey.counts,
         statuses=statuses,
-        node_rows=_node_rows(meta, statuses),
+        node_rows=_node_rows(meta, statuses, survey),
         page=page,
         map_nodes=shown_nodes,
-        map_rows=[(topic, shard, _cells(shard, shown_nodes, statuses)) for topic, shard in page.rows],
+        map_rows=[(topic, shard, _cells(shard, shown_nodes, told)) for topic, shard in page.rows],
+        line=time_line.drawn(site.gateway.events, look.text("span"), system.wall_ms()),
+        spans=[*time_line.SPANS],
         events=[*reversed(site.gateway.events)][:EVENTS_SHOWN],
     )
 
@@ -88,28 +92,27 @@ def _shards_found(meta: ClusterMeta, wanted: str, *, with_internal: bool) -> Pag
     return Paged(rows, 0, len(rows), MAP_ROWS)
 
 
-def _node_rows(meta: ClusterMeta, statuses: dict[int, StatusReply]) -> list[dict[str, Any]]:
-    leads, holds = carried(meta)
+def _node_rows(
+    meta: ClusterMeta, statuses: dict[int, StatusReply], survey: health.Survey
+) -> list[dict[str, Any]]:
     return [
         {
             "node": node,
             "status": statuses.get(node.node_id),
-            "leads": leads.get(node.node_id, 0),
-            "holds": holds.get(node.node_id, 0),
+            "leads": survey.leads.get(node.node_id, 0),
+            "holds": survey.holds.get(node.node_id, 0),
             "coordinates": node.node_id == meta.controller,
         }
         for node in meta.nodes
     ]
 
 
-def _cells(shard: ShardMeta, nodes: list[int], statuses: dict[int, StatusReply]) -> list[Cell | None]:
-    replicas = {
-        node: next((one for one in status.replicas if one.shard_id == shard.shard_id), None)
-        for node, status in statuses.items()
-    }
-    leads = replicas.get(shard.leader)
+def _cells(
+    shard: ShardMeta, nodes: list[int], told: dict[tuple[int, int], ReplicaStatus]
+) -> list[Cell | None]:
+    leads = told.get((shard.leader, shard.shard_id))
     end = leads.log_end if leads is not None else None
-    return [_cell(shard, node, replicas.get(node), end) for node in nodes]
+    return [_cell(shard, node, told.get((node, shard.shard_id)), end) for node in nodes]
 
 
 def _cell(shard: ShardMeta, node: int, replica: ReplicaStatus | None, end: int | None) -> Cell | None:

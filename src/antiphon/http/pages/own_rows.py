@@ -1,4 +1,4 @@
-"""Rows of the cluster's own tables: where groups are, and jobs that remember. Each look is bounded."""
+"""Rows of the cluster's own tables: where groups are, jobs that remember, queries that write. Each look is bounded."""
 
 import asyncio
 from collections import Counter
@@ -10,8 +10,9 @@ from antiphon.errors import AntiphonError, UnavailableError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.http.pages.asking import Asker
 from antiphon.model.access import Operation, Resource
+from antiphon.model.epochs import EpochHead
 from antiphon.model.groups import GetGroups, GroupKind, GroupsReply, GroupState, merged
-from antiphon.model.internal import GROUPS_TABLE, JOBS_TABLE
+from antiphon.model.internal import EPOCHS_TABLE, GROUPS_TABLE, JOBS_TABLE
 from antiphon.model.requests import TableScan
 from antiphon.model.rows import Row
 from antiphon.security.authorizer import Rights
@@ -21,6 +22,8 @@ from antiphon.transactions.share_rows import group_of_key, place_of_key
 SCAN_ROWS: Final = 1_000
 SCANS_MAX: Final = 10  # of each shard, for one page
 JOB_PARTS: Final = b"part/"
+EPOCH_HEADS: Final = b"head/"
+_HEAD: Final = msgspec.msgpack.Decoder(EpochHead)
 
 
 class Listed(NamedTuple):
@@ -175,3 +178,23 @@ def _told(value: bytes | None) -> str:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return ""
+
+
+async def queries_told(gateway: Gateway, asker: Asker, wanted: str) -> tuple[list[EpochHead], bool]:
+    """The newest epoch of each query and target that have `wanted` in their names; are there more, or unreadable ones?"""
+    rows, more = await scan_own(gateway, asker, EPOCHS_TABLE, EPOCH_HEADS, values=True)
+    found = []
+    for row in rows:
+        try:
+            one = _HEAD.decode(row.value or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            more = True
+            continue
+        if wanted.lower() in f"{one.query} {one.target}".lower():
+            found.append(one)
+    return found, more
+
+
+def waits_ms(one: EpochHead, now_ms: int) -> int:
+    """How long an epoch has been decided and is not all in its target; 0: it is."""
+    return 0 if one.applied_ms else max(0, now_ms - one.decided_ms)

@@ -56,11 +56,12 @@ async def node(site: Site, look: Look) -> Response:
     if found is None:
         known = ", ".join(str(one.node_id) for one in meta.nodes)
         raise InvalidRequestError(f"there is no node {node_id}: the cluster has {known}")
+    wanted = look.text("q").lower()
     held = [
         (topic, shard)
         for topic in meta.topics
         for shard in topic.shards
-        if node_id in shard.everybody and look.text("q").lower() in f"{topic.name}/{shard.index}".lower()
+        if node_id in shard.everybody and (not wanted or wanted in f"{topic.name}/{shard.index}".lower())
     ]
     page = paged(held, look.whole("start", 0), REPLICA_ROWS)
     status: StatusReply | None = None
@@ -84,10 +85,10 @@ async def node(site: Site, look: Look) -> Response:
         replicas=replicas,
         coordinates=meta.controller == node_id,
         findings=[
-            (one, name_of(meta, one.shard_id) if one.shard_id >= 0 else "")
+            (one, name_of(site.gateway, one.shard_id) if one.shard_id >= 0 else "")
             for one in (status.findings if status else ())
         ],
-        reads=name_of(meta, status.scrub.shard_id)
+        reads=name_of(site.gateway, status.scrub.shard_id)
         if status and status.scrub and status.scrub.shard_id >= 0
         else "",
     )

@@ -1,6 +1,5 @@
 """Topics and tables: the list, one of them with its shards, and the browser for records."""
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
@@ -10,11 +9,12 @@ from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRange
 from antiphon.http.access import may_see
 from antiphon.http.pages import words
 from antiphon.http.pages.asking import leaders_of, sizes_of, topic_for
+from antiphon.http.pages.key_records import KeyFound, read_key, shard_of_key
 from antiphon.http.pages.log_pages import RECORDS, Found, read_records
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 
 if TYPE_CHECKING:
     from antiphon.model.requests import StatusReply
@@ -90,12 +90,17 @@ async def records(site: Site, look: Look) -> Response:
         raise InvalidRequestError(
             f"{found.name!r} has shards 0 to {len(found.shards) - 1}, and no {index}: choose one of them"
         )
+    key = _key(look)
+    if key is not None and look.text("here") != "1":
+        shard = shard_of_key(found, key)
     how = look.text("as") if look.text("as") in words.FORMATS else "auto"
     if look.text("at"):
         offset = await _offset_at(look, shard.shard_id)
         rest = {name: value for name, value in look.request.query_params.items() if name != "at"}
         query = urlencode({**rest, "offset": str(offset)})
         return RedirectResponse(f"{look.request.url.path}?{query}", 303)
+    if key is not None:
+        return await _of_key(site, look, found, shard, key, how)
     problem: AntiphonError | None = None
     page = Found([], [], None, 0, 0)
     start = 0
@@ -112,11 +117,50 @@ async def records(site: Site, look: Look) -> Response:
         shard=shard,
         how=how,
         formats=words.FORMATS,
+        key_forms=words.KEY_FORMS,
         start=start,
         page=page,
         problem=problem,
         rows=[(one, words.shown(one.key, how), words.shown(one.value, how)) for one in page.records],
         size=RECORDS,
+    )
+
+
+def _key(look: Look) -> bytes | None:
+    """The key that is looked for; None: no key is."""
+    text = str(look.request.query_params.get("key", ""))
+    return words.key_bytes(text, look.text("key_as")) if text else None
+
+
+async def _of_key(
+    site: Site, look: Look, found: TopicMeta, shard: ShardMeta, key: bytes, how: str
+) -> Response:
+    """Records of one key, the newest first, backwards from an offset or the end."""
+    problem: AntiphonError | None = None
+    page = KeyFound([], [], None, 0, 0)
+    first = before = 0
+    try:
+        bounds = await look.asker.offset_at(shard.shard_id, -2)
+        first, end = bounds.log_start, bounds.high_watermark
+        before = min(end, max(first, look.whole("offset", end - 1) + 1))
+        page = await read_key(look.asker, shard.shard_id, first, before, key)
+    except AntiphonError as error:
+        problem = error
+    return site.page(
+        look,
+        "key_records.html",
+        title=f"{found.name} records of a key",
+        topic=found,
+        shard=shard,
+        how=how,
+        formats=words.FORMATS,
+        key_forms=words.KEY_FORMS,
+        first=first,
+        before=before,
+        page=page,
+        problem=problem,
+        shown_key=words.shown(key, how),
+        rows=[(one, words.shown(one.value, how)) for one in page.records],
     )
 
 
@@ -143,6 +187,7 @@ async def record(site: Site, look: Look) -> Response:
         one=one,
         how=how,
         formats=words.FORMATS,
+        key_hex=(one.key or b"").hex() if one else "",
         key=words.shown(one.key if one else None, how, WHOLE_BYTES, indent=2),
         value=words.shown(one.value if one else None, how, WHOLE_BYTES, indent=2),
         headers=[(words.safe(name), words.shown(value, how)) for name, value in (one.headers if one else ())],
@@ -150,13 +195,7 @@ async def record(site: Site, look: Look) -> Response:
 
 
 async def _offset_at(look: Look, shard_id: int) -> int:
-    text = look.text("at")
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequestError(f"{text!r} is no time: write 2026-01-31T12:00 (UTC)") from None
-    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    reply = await look.asker.offset_at(shard_id, int(when.timestamp() * 1000))
+    reply = await look.asker.offset_at(shard_id, words.instant(look.text("at")))
     return reply.offset if reply.offset >= 0 else reply.high_watermark
 
 

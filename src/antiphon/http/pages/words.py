@@ -1,10 +1,12 @@
 """How pages write numbers, times and bytes. What clients wrote is shown so that it cannot pass for anything else."""
 
+import base64
 import json
 from datetime import UTC, datetime
 from typing import Final
 
 from antiphon import system
+from antiphon.errors import InvalidRequestError
 
 UNKNOWN: Final = "\N{EN DASH}"
 SHOWN_BYTES: Final = 2_048  # of a key or value in a list
@@ -12,6 +14,8 @@ UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 PASSED: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 FORMATS: Final = ("auto", "json", "text", "hex")
 HEX_LINE: Final = 16
+KEY_FORMS: Final = ("text", "hex", "base64")
+KEY_TEXT_MAX: Final = 8_192
 
 
 def number(value: float | None) -> str:
@@ -58,6 +62,34 @@ def moment(at_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return str(at_ms)
     return f"{when:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def instant(text: str) -> int:
+    """The ms since 1970 of a time that somebody wrote; UTC unless it says otherwise. Raises InvalidRequestError."""
+    try:
+        when = datetime.fromisoformat(text)
+        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return int(when.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidRequestError(f"{text!r} is no time: write 2026-01-31T12:00 (UTC)") from None
+
+
+def key_bytes(text: str, form: str) -> bytes:
+    """The key that somebody wrote, as text, hexadecimal or Base64. Raises InvalidRequestError."""
+    if len(text) > KEY_TEXT_MAX:
+        raise InvalidRequestError(
+            f"a key that is looked for has at most {KEY_TEXT_MAX} letters, and this has {len(text)}"
+        )
+    try:
+        if form == "hex":
+            return bytes.fromhex(text)
+        if form == "base64":
+            return base64.b64decode(text.strip().replace("-", "+").replace("_", "/"), validate=True)
+    except ValueError:
+        raise InvalidRequestError(
+            f"{safe(text[:100])!r} is no {form}: write 6b31 (hex) or azE= (base64) for k1"
+        ) from None
+    return text.encode("utf-8", "surrogateescape")
 
 
 def safe(text: str) -> str:

@@ -83,10 +83,25 @@
   };
   const drawn = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // What happened is marked on each plot: the marks of the time line, which the server drew.
+  function marks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const one of all("#time-line [data-at]")) {
+      const x = plot.valToPos(Number(one.dataset.at) / 1000, "x", true);
+      if (!(x >= bbox.left && x <= bbox.left + bbox.width)) continue;
+      ctx.strokeStyle = colour("--" + one.dataset.looks);
+      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+    }
+    ctx.restore();
+  }
   function options(place, plot) {
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     return {
       width: place.clientWidth, height: place.clientHeight, legend: { show: false }, cursor: { points: { size: 5 }, drag: { x: false, y: false }, sync: { key: "rates" } },
+      hooks: { draw: [marks] },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.15] } },
       axes: [{ ...axis, space: 70, size: 22 }, { ...axis, size: 58, space: 34, values: (_, marks) => marks.map((one) => plot.words(one)) }],
       series: [{}, ...plot.lines.map((_, at) => ({ stroke: colour(at ? "--second" : "--accent"), width: 1.6, fill: at ? undefined : colour("--accent") + "22", points: { show: false }, spanGaps: true }))],

@@ -32,6 +32,7 @@ OF_OTHERS: Final = (
     "/ui/transactions",
     "/ui/sessions",
     "/ui/jobs",
+    "/ui/queries",
     "/ui/security",
     "/ui/actions/create_topic",
     "/ui/actions/add_user",
