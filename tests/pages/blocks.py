@@ -6,21 +6,26 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
+from unittest.mock import patch
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
 from tests.cli.script import AntiphonScript
 
 ROOT: Final = Path(__file__).parent.parent.parent
-LANGUAGES: Final = ("python", "sh", "console")
+LANGUAGES: Final = {"python": "python", "sh": "sh", "bash": "sh", "console": "console"}
+DATA: Final = ("toml", "json")  # which tests/pages/test_data.py reads
+SHOWN: Final = ("text", "mermaid", "")  # nobody types them
 # Lines that the test does in its own way: it has started the cluster, and ends it.
 OF_THE_TEST: Final = re.compile(
     r"^(\S*/)?antiphon (up|down) (?!.*-secure)|^pip install |^export ANTIPHON_SERVERS="
 )
 _BLOCK: Final = re.compile(
-    r"^```(?P<language>python|sh|console)\n(?P<text>.*?)^```\n(?:\n*```text\n(?P<said>.*?)^```\n)?",
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```\n"
+    r"(?:\n*(?P=indent)```text\n(?P<said>.*?)^(?P=indent)```\n)?",
     re.DOTALL | re.MULTILINE,
 )
 _OF_THE_PAGES: Final = re.compile(
@@ -46,11 +51,11 @@ class Block(NamedTuple):
 
 def blocks_of(page: str) -> list[Block]:
     """The blocks of a page, named from the root of the tree. `$ ` of a console is a command, the rest what it says."""
-    text = (ROOT / page).read_text()
     found = []
-    for match in _BLOCK.finditer(text):
-        line = text.count("\n", 0, match.start()) + 1
-        block = Block(page, line, match["language"], match["text"], match["said"])
+    for block in fences_of(page):
+        if block.language not in LANGUAGES:
+            continue
+        block = block._replace(language=LANGUAGES[block.language])
         if block.language == "console":
             lines = block.text.splitlines(keepends=True)
             commands = "".join(one[2:] for one in lines if one.startswith("$ "))
@@ -59,6 +64,21 @@ def blocks_of(page: str) -> list[Block]:
             )
         found.append(block)
     return found
+
+
+def fences_of(page: str) -> list[Block]:
+    """Everything that is fenced on a page, with the language that is written there. One in a list stands to the right."""
+    text = (ROOT / page).read_text()
+    return [
+        Block(
+            page,
+            text.count("\n", 0, match.start()) + 1,
+            match["language"],
+            textwrap.dedent(match["text"]),
+            None if match["said"] is None else textwrap.dedent(match["said"]),
+        )
+        for match in _BLOCK.finditer(text)
+    ]
 
 
 class Reader:
@@ -73,6 +93,9 @@ class Reader:
             "127.0.0.1:9092": cluster.kafka.split(",")[0],
             "127.0.0.1:8080": cluster.http.split(",")[0],
             ".venv/bin/antiphon": "antiphon",
+            "s3://bucket/": f"{folder}/bucket/",  # folders in the place of object stores
+            ":/lake/": f":{folder}/lake/",
+            "port=9108": "port=0",
         }
         self.names: dict[str, Any] = {"__name__": "__page__"}
         (folder / "tmp").mkdir()
@@ -80,9 +103,10 @@ class Reader:
         self._environment = {
             **os.environ,
             "ANTIPHON_SERVERS": self._places["127.0.0.1:7400"],
+            "CURL_HOME": str(folder),
             "PATH": f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
-
+        (folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")  # what is not found is an error
         if not servers:
             del self._environment["ANTIPHON_SERVERS"]
 
@@ -119,7 +143,7 @@ class Reader:
         before = Path.cwd()
         os.chdir(self._folder)
         try:
-            with contextlib.redirect_stdout(written):
+            with contextlib.redirect_stdout(written), patch.dict(os.environ, self._environment):
                 exec(compile(text, place, "exec"), self.names)
         finally:
             os.chdir(before)
@@ -128,6 +152,8 @@ class Reader:
     def _shell(self, text: str, place: str) -> str:
         done = subprocess.run(
             ["/bin/sh", "-e", "-c", text],
+            input="typed\n",  # where a command asks for a password
+            start_new_session=True,  # so that it does not ask the terminal of who runs the tests
             capture_output=True,
             text=True,
             cwd=self._folder,
