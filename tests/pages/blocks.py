@@ -48,6 +48,15 @@ class Block(NamedTuple):
         """By which the list of those that are not run knows it, without the remark beside it."""
         return self.text.strip().splitlines()[0].partition("  ")[0]
 
+    def check(self, said: str) -> None:
+        """Raises AssertionError if the page tells something else than the block said."""
+        if self.said is None:
+            return
+        parts = [re.escape(part) for part in self.said.strip().split("...")]
+        assert re.fullmatch(".*?".join(parts), said.strip(), re.DOTALL), (
+            f"{self.page}:{self.line} says\n{said}\nand not\n{self.said}"
+        )
+
 
 def blocks_of(page: str) -> list[Block]:
     """The blocks of a page, named from the root of the tree. `$ ` of a console is a command, the rest what it says."""
@@ -89,9 +98,11 @@ class Reader:
         self._folder = folder
         self._cluster = str(cluster.dir)
         self._places = {
-            "127.0.0.1:7400": cluster.native.split(",")[0],
-            "127.0.0.1:9092": cluster.kafka.split(",")[0],
-            "127.0.0.1:8080": cluster.http.split(",")[0],
+            f"127.0.0.1:{port + number}": place
+            for port, places in ((7400, cluster.native), (9092, cluster.kafka), (8080, cluster.http))
+            for number, place in enumerate(places.split(","))
+        }
+        self._places |= {
             ".venv/bin/antiphon": "antiphon",
             "s3://bucket/": f"{folder}/bucket/",  # folders in the place of object stores
             ":/lake/": f":{folder}/lake/",
@@ -102,7 +113,7 @@ class Reader:
         self._command = AntiphonScript(folder / "bin")
         self._environment = {
             **os.environ,
-            "ANTIPHON_SERVERS": self._places["127.0.0.1:7400"],
+            "ANTIPHON_SERVERS": cluster.native,
             "CURL_HOME": str(folder),
             "PATH": f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
@@ -120,11 +131,7 @@ class Reader:
         )
         place = f"{block.page}:{block.line}"
         said = self._python(text, place) if block.language == "python" else self._shell(text, place)
-        if block.said is not None:
-            parts = [re.escape(part) for part in block.said.strip().split("...")]
-            assert re.fullmatch(".*?".join(parts), said.strip(), re.DOTALL), (
-                f"{place} says\n{said}\nand not\n{block.said}"
-            )
+        block.check(said)
 
     def __enter__(self) -> Self:
         return self
