@@ -32,8 +32,8 @@ def scene(page: str, cluster: LocalCluster, folder: Path, **names: Any) -> Itera
                     BEFORE[page](db, given)
                     reader.names.update(given)
                 yield reader
-                if page in AFTER:
-                    reader.follow(Block(page, 0, "sh", AFTER[page], None))
+                for language, text in AFTER.get(page, ()):
+                    reader.follow(Block(f"after {page}", 0, language, text, None))
         finally:
             _tidy(cluster, before)
 
@@ -80,7 +80,8 @@ def _kafka(db: antiphon.Client, names: Names) -> None:
     db.create_topic("game", config={"expected.offset.header": "true"})
     names["producer"] = Producer({"bootstrap.servers": names["kafka"]})
     names["end"] = db.topic("game").offsets(0)[1]
-    names["outcome"] = lambda error, message: None
+    names["outcomes"] = outcomes = []
+    names["outcome"] = lambda error, _: outcomes.append(error)
 
 
 def _multi_writer(_: antiphon.Client, names: Names) -> None:
@@ -137,9 +138,15 @@ BEFORE: Final[dict[str, Callable[[antiphon.Client, Names], None]]] = {
     "docs/transactions.md": _transactions,
 }
 FOLDERS: Final = {"docs/security.md": ("node-0",)}
-# What is left behind that is neither topic nor table, and that the pages after it would feel.
+# What is left behind that is no topic and no table, and that the pages after it would feel; and how a piece came out.
 AFTER: Final = {
-    "docs/kafka.md": "antiphon client-metrics delete slow-producers\n",
-    "docs/security.md": "antiphon quota remove --user '*' --client-id reports\n"
-    "antiphon quota remove --ip '*'\nantiphon quota remove --user '*'\n",
+    "docs/kafka.md": (
+        ("sh", "antiphon client-metrics delete slow-producers\n"),
+        ("python", "assert producer.flush(30) == 0 and outcomes == [None]\n"),
+    ),
+    "docs/security.md": (
+        ("sh", "antiphon quota remove --user '*' --client-id reports\n"),
+        ("sh", "antiphon quota remove --ip '*'\nantiphon quota remove --user '*'\n"),
+    ),
+    "docs/spark.md": (("python", "watch.stop()\n"),),
 }
