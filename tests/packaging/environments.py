@@ -74,6 +74,23 @@ def with_extra(folder: Path, base: Path, extra: str) -> Path:
     return python
 
 
+def linked(python: Path, name: str) -> bool:
+    """Give an environment a distribution that this one has."""
+    found = distribution(name)
+    for file in found.files or []:
+        _link(Path(str(found.locate_file(""))), packages(python), file.parts[:1])
+    return True
+
+
+def added(python: Path, name: str) -> bool:
+    """Install a package from the registry into an environment; False where it has none for this Python, or no answer."""
+    try:
+        _install(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python), name)
+    except AssertionError:
+        return False
+    return True
+
+
 def packages(python: Path) -> Path:
     """The `site-packages` of an environment."""
     (found,) = python.parent.parent.glob("lib/python*/site-packages")

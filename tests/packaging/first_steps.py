@@ -2,16 +2,29 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
-PROGRAM = """
-import sys
-import antiphon
-with antiphon.connect(sys.argv[1]) as db:
-    at = db.create_topic("flights").append(b"EWR-IAH", key=b"N14228")
-    print([record.value for record in db.topic("flights").read(at.shard)])
+from tests.pages.blocks import Block, blocks_of
+
+PAGE: Final = "docs/five-minutes.md"
+ANY_PORT: Final = "--kafka-port 0 --oxia-port 0 --native-port 0 --http-port 0"
+# Executes one block after the other, each a line of JSON, with the names of those before; answers what it printed.
+_PYTHON: Final = """
+import contextlib, io, json, sys
+names = {"__name__": "__page__"}
+for line in sys.stdin:
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written):
+        exec(compile(json.loads(line), "page", "exec"), names)
+    print(json.dumps(written.getvalue()), flush=True)
 """
+# Adds a package to an environment, given its Python; False where that cannot be had.
+Add = Callable[[Path, str], bool]
 
 
 class Shell:
@@ -43,23 +56,87 @@ class Shell:
         return self.run(str(self._python), "-c", program, *words)
 
 
-def take_first_steps(python: Path, folder: Path, version: str) -> None:
-    """Help, version, a cluster, a row, a record, and the end of the cluster. Raises AssertionError."""
+class Follower:
+    """Somebody who follows the page in one terminal and one Python, with a cluster whose ports and folder are free ones."""
+
+    def __init__(self, python: Path, folder: Path, add: Add) -> None:
+        self._shell = Shell(python, folder)
+        self._python = python
+        self._add = add
+        self._cluster = folder / "cluster"
+        self._kept = folder / "environment.sh"  # what was exported
+        self.left_out: list[str] = []
+        self._interpreter = subprocess.Popen(
+            [python, "-c", _PYTHON],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=self._shell.environment,
+        )
+
+    def follow(self, blocks: list[Block]) -> None:
+        """All of them, in order. Raises AssertionError."""
+        missing: set[str] = set()
+        for block in blocks:
+            if any(re.search(rf"^(from|import) {name}\b", block.text, re.MULTILINE) for name in missing):
+                continue
+            for name in re.findall(r"^pip install (\S+)$", block.text, re.MULTILINE):
+                if name != "antiphon" and not self._add(self._python, name):  # which is the wheel, and here
+                    missing.add(name.replace("-", "_"))
+                    self.left_out.append(name)
+            text = self._with_places(re.sub(r"^pip install .*\n", "", block.text, flags=re.MULTILINE))
+            block.check(self._in_python(text) if block.language == "python" else self._in_shell(text))
+
+    def end(self) -> None:
+        """End Python, and the nodes if the page did not come that far."""
+        self._interpreter.kill()
+        self._interpreter.communicate()
+        if (self._cluster / "cluster.json").exists():
+            self._shell.run("antiphon", "down", "--dir", str(self._cluster))
+
+    def _with_places(self, text: str) -> str:
+        text = text.replace("/tmp/antiphon", str(self._cluster)).replace(
+            "antiphon up ", f"antiphon up {ANY_PORT} "
+        )
+        file = self._cluster / "cluster.json"
+        nodes = json.loads(file.read_text())["nodes"] if file.exists() else []
+        for number, node in enumerate(nodes):
+            for port, listener in ((7400, "native"), (9092, "kafka")):
+                text = text.replace(f"127.0.0.1:{port + number}", node[listener])
+        return text
+
+    def _in_shell(self, text: str) -> str:
+        kept = shlex.quote(str(self._kept))
+        return self._shell.run(
+            "/bin/sh", "-e", "-c", f"if [ -e {kept} ]; then . {kept}; fi\n{text}\nexport -p > {kept}\n"
+        )
+
+    def _in_python(self, text: str) -> str:
+        asked, told, wrong = self._interpreter.stdin, self._interpreter.stdout, self._interpreter.stderr
+        assert asked is not None
+        assert told is not None
+        assert wrong is not None
+        asked.write(f"{json.dumps(text)}\n")
+        asked.flush()
+        line = told.readline()
+        assert line, wrong.read()
+        return str(json.loads(line))
+
+
+def take_first_steps(python: Path, folder: Path, version: str, add: Add) -> list[str]:
+    """Help and version, then the page of the first five minutes. Raises AssertionError.
+
+    Returns what the page installs that was not to be had; the blocks that import it were left out.
+    """
     shell = Shell(python, folder)
     assert "antiphon up --nodes 3" in shell.run("antiphon", "--help")
     assert shell.run(str(python), "-m", "antiphon", "--version") == f"antiphon {version}\n"
     assert shell.python("import antiphon; print(antiphon.__version__)") == f"{version}\n"
-    ports = ("--kafka-port", "0", "--oxia-port", "0", "--native-port", "0", "--http-port", "0")
-    where = ("--dir", str(folder / "cluster"))
-    started = json.loads(shell.run("antiphon", "up", *where, "--nodes", "3", *ports, "--detach", "--json"))
+    follower = Follower(python, folder, add)
     try:
-        shell.environment["ANTIPHON_SERVERS"] = started["native"]
-        shell.run("antiphon", "produce", "greetings", stdin="hello world\n")
-        assert "hello world\n" in shell.run("antiphon", "consume", "greetings")
-        shell.run("antiphon", "kv", "default", "put", "answer", "42", "--if-absent")
-        assert shell.run("antiphon", "kv", "default", "get", "answer") == "42\n"
-        assert "healthy" in shell.run("antiphon", "status")
-        assert shell.python(PROGRAM, started["native"]) == "[b'EWR-IAH']\n"
+        follower.follow(blocks_of(PAGE))
     finally:
-        ended = shell.run("antiphon", "down", *where)
-    assert ended.startswith("Stopped 3 of 3 nodes")
+        follower.end()
+    return follower.left_out

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
-from tests.packaging.environments import ROOT, build, installed, packages
+from tests.packaging.environments import ROOT, added, build, installed, packages
 from tests.packaging.extras import INSTALLATIONS, Installation, cannot_import
 from tests.packaging.first_steps import take_first_steps
 
@@ -67,7 +67,9 @@ def _tried(version: str, python: str, wheel: Path, one: Installation) -> bool:
             assert not missing, f"cannot import {missing}"
             if not one.extra:
                 project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-                take_first_steps(made, Path(folder), project["version"])
+                left_out = take_first_steps(made, Path(folder), project["version"], added)
+                if left_out:
+                    _say(f"{version:6}{name:10} not to be had, and left out: {', '.join(left_out)}")
         except AssertionError as error:
             _say(f"{version:6}{name:10} FAILED: {error}")
             return False

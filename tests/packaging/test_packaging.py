@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import ROOT, bare, build, needed, with_extra
+from tests.packaging.environments import ROOT, bare, build, linked, needed, with_extra
 from tests.packaging.extras import INSTALLATIONS, Installation, cannot_import
-from tests.packaging.first_steps import Shell, take_first_steps
+from tests.packaging.first_steps import Follower, Shell, take_first_steps
+from tests.pages.blocks import Block
 from tests.release.run import NOT_FOR_USERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.packaging, pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -29,8 +30,29 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bare(tmp_path_factory.mktemp("base") / "environment", wheel)
 
 
-def test_first_steps_with_the_base_dependencies_alone(base: Path, tmp_path: Path) -> None:
-    take_first_steps(base, tmp_path, PROJECT["version"])
+def test_first_steps_with_the_base_dependencies_alone(wheel: Path, tmp_path: Path) -> None:
+    python = bare(tmp_path / "environment", wheel)  # one of its own: the page adds a package
+    assert take_first_steps(python, tmp_path, PROJECT["version"], linked) == []
+
+
+def test_what_is_not_to_be_had_is_left_out(base: Path, tmp_path: Path) -> None:
+    page = "pip install no-such-package\n", "import no_such_package\n", "print(6 * 7)\n"
+    blocks = [
+        Block("page", line, language, text, None)
+        for line, (language, text) in enumerate(zip(("sh", "python", "python"), page, strict=True))
+    ]
+    follower = Follower(base, tmp_path, lambda python, name: False)
+    try:
+        follower.follow([*blocks[:2], blocks[2]._replace(said="42\n")])
+        assert follower.left_out == ["no-such-package"]
+        with pytest.raises(AssertionError, match="and not"):
+            follower.follow([blocks[2]._replace(said="43\n")])
+        follower.follow([Block("page", 4, "sh", "export ANSWER=42\n", None)])
+        follower.follow([Block("page", 5, "sh", 'echo "it is $ANSWER"\n', "it is 42\n")])
+        with pytest.raises(AssertionError, match="ZeroDivisionError"):
+            follower.follow([Block("page", 6, "python", "1 / 0\n", None)])
+    finally:
+        follower.end()
 
 
 def test_the_simulator_keeps_its_promises_with_the_base_dependencies_alone(

@@ -6,21 +6,26 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
+from unittest.mock import patch
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
 from tests.cli.script import AntiphonScript
 
 ROOT: Final = Path(__file__).parent.parent.parent
-LANGUAGES: Final = ("python", "sh", "console")
+LANGUAGES: Final = {"python": "python", "sh": "sh", "bash": "sh", "console": "console"}
+DATA: Final = ("toml", "json")  # which tests/pages/test_data.py reads
+SHOWN: Final = ("text", "mermaid", "")  # nobody types them
 # Lines that the test does in its own way: it has started the cluster, and ends it.
 OF_THE_TEST: Final = re.compile(
     r"^(\S*/)?antiphon (up|down) (?!.*-secure)|^pip install |^export ANTIPHON_SERVERS="
 )
 _BLOCK: Final = re.compile(
-    r"^```(?P<language>python|sh|console)\n(?P<text>.*?)^```\n(?:\n*```text\n(?P<said>.*?)^```\n)?",
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```\n"
+    r"(?:\n*(?P=indent)```text\n(?P<said>.*?)^(?P=indent)```\n)?",
     re.DOTALL | re.MULTILINE,
 )
 _OF_THE_PAGES: Final = re.compile(
@@ -43,14 +48,23 @@ class Block(NamedTuple):
         """By which the list of those that are not run knows it, without the remark beside it."""
         return self.text.strip().splitlines()[0].partition("  ")[0]
 
+    def check(self, said: str) -> None:
+        """Raises AssertionError if the page tells something else than the block said."""
+        if self.said is None:
+            return
+        parts = [re.escape(part) for part in self.said.strip().split("...")]
+        assert re.fullmatch(".*?".join(parts), said.strip(), re.DOTALL), (
+            f"{self.page}:{self.line} says\n{said}\nand not\n{self.said}"
+        )
+
 
 def blocks_of(page: str) -> list[Block]:
     """The blocks of a page, named from the root of the tree. `$ ` of a console is a command, the rest what it says."""
-    text = (ROOT / page).read_text()
     found = []
-    for match in _BLOCK.finditer(text):
-        line = text.count("\n", 0, match.start()) + 1
-        block = Block(page, line, match["language"], match["text"], match["said"])
+    for block in fences_of(page):
+        if block.language not in LANGUAGES:
+            continue
+        block = block._replace(language=LANGUAGES[block.language])
         if block.language == "console":
             lines = block.text.splitlines(keepends=True)
             commands = "".join(one[2:] for one in lines if one.startswith("$ "))
@@ -61,6 +75,21 @@ def blocks_of(page: str) -> list[Block]:
     return found
 
 
+def fences_of(page: str) -> list[Block]:
+    """Everything that is fenced on a page, with the language that is written there. One in a list stands to the right."""
+    text = (ROOT / page).read_text()
+    return [
+        Block(
+            page,
+            text.count("\n", 0, match.start()) + 1,
+            match["language"],
+            textwrap.dedent(match["text"]),
+            None if match["said"] is None else textwrap.dedent(match["said"]),
+        )
+        for match in _BLOCK.finditer(text)
+    ]
+
+
 class Reader:
     """Somebody who follows pages in a folder of their own, beside a cluster that runs already. A context."""
 
@@ -69,20 +98,26 @@ class Reader:
         self._folder = folder
         self._cluster = str(cluster.dir)
         self._places = {
-            "127.0.0.1:7400": cluster.native.split(",")[0],
-            "127.0.0.1:9092": cluster.kafka.split(",")[0],
-            "127.0.0.1:8080": cluster.http.split(",")[0],
+            f"127.0.0.1:{port + number}": place
+            for port, places in ((7400, cluster.native), (9092, cluster.kafka), (8080, cluster.http))
+            for number, place in enumerate(places.split(","))
+        }
+        self._places |= {
             ".venv/bin/antiphon": "antiphon",
+            "s3://bucket/": f"{folder}/bucket/",  # folders in the place of object stores
+            ":/lake/": f":{folder}/lake/",
+            "port=9108": "port=0",
         }
         self.names: dict[str, Any] = {"__name__": "__page__"}
         (folder / "tmp").mkdir()
         self._command = AntiphonScript(folder / "bin")
         self._environment = {
             **os.environ,
-            "ANTIPHON_SERVERS": self._places["127.0.0.1:7400"],
+            "ANTIPHON_SERVERS": cluster.native,
+            "CURL_HOME": str(folder),
             "PATH": f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
-
+        (folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")  # what is not found is an error
         if not servers:
             del self._environment["ANTIPHON_SERVERS"]
 
@@ -96,11 +131,7 @@ class Reader:
         )
         place = f"{block.page}:{block.line}"
         said = self._python(text, place) if block.language == "python" else self._shell(text, place)
-        if block.said is not None:
-            parts = [re.escape(part) for part in block.said.strip().split("...")]
-            assert re.fullmatch(".*?".join(parts), said.strip(), re.DOTALL), (
-                f"{place} says\n{said}\nand not\n{block.said}"
-            )
+        block.check(said)
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +150,7 @@ class Reader:
         before = Path.cwd()
         os.chdir(self._folder)
         try:
-            with contextlib.redirect_stdout(written):
+            with contextlib.redirect_stdout(written), patch.dict(os.environ, self._environment):
                 exec(compile(text, place, "exec"), self.names)
         finally:
             os.chdir(before)
@@ -128,6 +159,8 @@ class Reader:
     def _shell(self, text: str, place: str) -> str:
         done = subprocess.run(
             ["/bin/sh", "-e", "-c", text],
+            input="typed\n",  # where a command asks for a password
+            start_new_session=True,  # so that it does not ask the terminal of who runs the tests
             capture_output=True,
             text=True,
             cwd=self._folder,
