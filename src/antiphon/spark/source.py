@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from antiphon.spark.read.options import Shape, parse_read, parse_shape
-from antiphon.spark.schema import check_schema, chosen, format_schema, topic_schema
+from antiphon.spark.schema import check_schema, chosen, format_schema, topic_schema, with_text_keys
 
 if TYPE_CHECKING:
     from antiphon.spark.read.log_reader import LogStreamReader
@@ -79,6 +79,7 @@ class AntiphonDataSource(DataSource):
 
 
 def _all_columns(shape: Shape) -> StructType:
-    return (
+    found = (
         format_schema(shape.format) if shape.is_table else topic_schema(include_headers=shape.include_headers)
     )
+    return with_text_keys(found) if shape.key_format == "string" else found
