@@ -1,13 +1,15 @@
 """Options: what is accepted, and what a wrong one is told."""
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
-from antiphon.spark.option_values import parse_servers
+from antiphon.spark.option_values import COMMON, READ, WRITE, parse_servers
 from antiphon.spark.read.keys import KeyRange
 from antiphon.spark.read.options import parse_read, parse_shape
 from antiphon.spark.write.options import parse_write
@@ -168,6 +170,13 @@ def test_wrong_write_options_name_the_right_one(raw: dict[str, str], streaming: 
     with pytest.raises(InvalidRequestError) as caught:
         parse_write(raw, streaming=streaming)
     assert message in caught.value.message
+
+
+def test_every_option_has_a_row_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(COMMON + READ + WRITE) - told == set()
 
 
 def test_sparks_own_options_pass() -> None:
