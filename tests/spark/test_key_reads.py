@@ -165,12 +165,12 @@ def test_parts_are_grouped_by_size_and_always_alike() -> None:
     for _ in range(2):
         groups = grouped(_parts(*sizes), sizes, 2)
         assert all(isinstance(group, PartitionGroup) for group in groups)
-        shards = [[part.shard_id for part in group.parts] for group in groups]  # type: ignore[attr-defined]
+        shards = [[part.shard_id for part in group.parts] for group in groups]
         assert shards == [[0, 2, 3, 4], [1, 5]]
-    assert [one.shard_id for one in grouped(_parts(1, 2), [1, 2], 2)] == [0, 1]  # type: ignore[attr-defined]
+    assert [one.shard_id for one in grouped(_parts(1, 2), [1, 2], 2)] == [0, 1]
     (first, second) = grouped(_parts(30, 40, 70), [30, 40, 70], 2)
-    assert [part.shard_id for part in first.parts] == [0, 1]  # type: ignore[attr-defined]
-    assert [part.shard_id for part in second.parts] == [2]  # type: ignore[attr-defined]
+    assert [part.shard_id for part in first.parts] == [0, 1]
+    assert [part.shard_id for part in second.parts] == [2]
     assert grouped([], [], 3) == []
 
 
