@@ -1,12 +1,16 @@
 """Options: what is accepted, and what a wrong one is told."""
 
+import re
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.errors import InvalidRequestError
 from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec
-from antiphon.spark.option_values import parse_servers
+from antiphon.spark.option_values import COMMON, READ, WRITE, parse_servers
+from antiphon.spark.read.keys import KeyRange
 from antiphon.spark.read.options import parse_read, parse_shape
 from antiphon.spark.write.options import parse_write
 
@@ -89,6 +93,19 @@ READ_ERRORS: list[tuple[dict[str, str], bool, str]] = [
     ({**BASE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, True, "such as 500ms, 30s or 15m"),
     ({**BASE, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, True, "is above"),
     ({**BASE, "maxRecordsPerPartition": "0"}, False, "is not within"),
+    ({**BASE, "maxPartitions": "2", "minPartitions": "3"}, False, "minPartitions=3 is above maxPartitions=2"),
+    ({**BASE, "maxPartitions": "2", "maxRecordsPerPartition": "3"}, False, "not both"),
+    ({**BASE, "maxPartition": "2"}, False, "did you mean maxPartitions?"),
+    ({**BASE, "key": "a"}, False, "does not apply to anything but a snapshot of a table"),
+    ({**TABLE, "keyPrefix": "a"}, True, "does not apply to anything but a snapshot of a table"),
+    ({**TABLE, "key": "a", "keyPrefix": "a"}, False, "key or keyPrefix, not both"),
+    ({**TABLE, "keyPrefix": ""}, False, "keyPrefix is empty"),
+    ({**TABLE, "keyPrefx": "a"}, False, "did you mean keyPrefix?"),
+    ({**TABLE, "keyFormat": "hex"}, False, "there is binary, string"),
+    ({**TABLE, "asOfTimestamp": "noon"}, False, "such as 2026-03-01T12:00:00Z, not 'noon'"),
+    ({**BASE, "startingTimestamp": "-1"}, False, "is not within"),
+    ({**BASE, "endingTimestamp": "1969-12-31T23:59:59Z"}, False, "is before 1970"),
+    ({**TABLE, "timestampAsOf": "x"}, False, "use asOfTimestamp"),
     ({**BASE, "columns": "key,key"}, False, "twice"),
     ({**BASE, "columns": ","}, False, "is empty"),
     ({**BASE, "readFrom": "anyone"}, False, "there is leader, follower"),
@@ -155,6 +172,13 @@ def test_wrong_write_options_name_the_right_one(raw: dict[str, str], streaming: 
     assert message in caught.value.message
 
 
+def test_every_option_has_a_row_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(COMMON + READ + WRITE) - told == set()
+
+
 def test_sparks_own_options_pass() -> None:
     raw: dict[str, Any] = {**BASE, "checkpointlocation": "/tmp/c", "queryname": "q"}
     assert parse_write(raw, streaming=True).checkpoint == "/tmp/c"
@@ -193,6 +217,44 @@ def test_a_format_means_changes() -> None:
     for name in ("cdf", "debezium"):
         options = parse_read({**TABLE, "format": name}, streaming=False)
         assert (options.mode, options.format) == ("changes", name)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1767323045006", 1_767_323_045_006),
+        ("2026-01-02T03:04:05.006Z", 1_767_323_045_006),
+        ("2026-01-02T03:04:05.006", 1_767_323_045_006),
+        ("2026-01-02T05:04:05.006+02:00", 1_767_323_045_006),
+        ("2026-01-02 03:04:05.006", 1_767_323_045_006),
+        (str(datetime(2026, 1, 2, 3, 4, 5, 6_000, tzinfo=UTC)), 1_767_323_045_006),
+        ("2026-01-02", 1_767_312_000_000),
+        ("1970-01-01T00:00:00Z", 0),
+    ],
+)
+def test_a_time_is_a_number_or_text(text: str, ms: int) -> None:
+    assert parse_read({**BASE, "startingTimestamp": text}, streaming=True).starting.timestamp_ms == ms
+    assert parse_read({**BASE, "endingTimestamp": text}, streaming=False).ending.timestamp_ms == ms
+    assert parse_read({**TABLE, "asOfTimestamp": text}, streaming=False).as_of == OffsetSpec(LATEST, ms)
+
+
+def test_a_time_that_is_finer_than_a_ms_leaves_out_what_was_before_it() -> None:
+    text = "2026-01-02 03:04:05.006001"
+    assert (
+        parse_read({**BASE, "startingTimestamp": text}, streaming=True).starting.timestamp_ms
+        == 1_767_323_045_007
+    )
+    assert parse_read({**TABLE, "asOfTimestamp": text}, streaming=False).as_of == OffsetSpec(
+        LATEST, 1_767_323_045_006
+    )
+
+
+def test_blanks_of_a_key_count() -> None:
+    keys = parse_read({**TABLE, "key": " ä "}, streaming=False).keys
+    assert keys == KeyRange(" ä ".encode(), b" \xc3\xa4 \0", is_one=True)
+    assert parse_read({**TABLE, "key": ""}, streaming=False).keys == KeyRange(b"", b"\0", is_one=True)
+    keys = parse_read({**TABLE, "keyPrefix": "a/ÿ"}, streaming=False).keys
+    assert keys == KeyRange(b"a/\xc3\xbf", b"a/\xc3\xc0", is_one=False)
 
 
 @pytest.mark.parametrize(("text", "ms"), [("250", 250), ("5s", 5_000), ("2 min", 120_000), ("1h", 3_600_000)])

@@ -103,8 +103,8 @@ def test_several_topics(server: "NativeServer", antiphon_reader: "Reader") -> No
 
 ERRORS = [
     ({"topic": "nothing"}, "there is no topic 'nothing'"),
-    ({"topic": "aircraft"}, 'read it with option("table"'),
-    ({"table": "flights"}, 'read it with option("topic"'),
+    ({"topic": "aircraft"}, 'give option("table"'),
+    ({"table": "flights"}, 'give option("topic"'),
     ({"topic": "flights", "startingOffset": "earliest"}, "did you mean startingOffsets"),
     ({"topic": "flights", "startingOffsets": '{"flights": {"3": 1}}'}, "has shards 0 to 0, not 3"),
     ({"topic": "flights", "startingOffsets": '{"flights": {"0": 500}}'}, "ends at offset 11"),

@@ -129,9 +129,7 @@ class Cluster(Closes):
             if topic.name == name:
                 if (topic.kind == Kind.TABLE) != table:
                     found, wanted = ("table", "topic") if table is False else ("topic", "table")
-                    raise WrongKindError(
-                        f'{name} is a {found}: read it with option("{found}", ...), not "{wanted}"'
-                    )
+                    raise WrongKindError(f'{name} is a {found}: give option("{found}", ...), not "{wanted}"')
                 return topic
         kind = "table" if table else "topic"
         raise UnknownTopicError(

@@ -16,6 +16,7 @@ from antiphon.lake.targets.target import Target
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.options import ValueOptions
 from antiphon.lake.values.spec import fixed_columns, value_spec
+from antiphon.spark.connect import parallelism
 from antiphon.spark.servers import options_of
 from antiphon.spark.spark_errors import our_error
 
@@ -107,7 +108,7 @@ class MirrorQuery:
                 **options_of(source.servers),
                 startingOffsets=self._starting(source, trigger),
                 maxOffsetsPerTrigger=str(trigger.max_offsets),
-                minPartitions=str(trigger.partitions or spark.sparkContext.defaultParallelism),
+                minPartitions=str(trigger.partitions or parallelism(spark)),
                 failOnDataLoss=str(trigger.fail_on_data_loss).lower(),
                 timeoutMs=str(trigger.timeout_ms),
                 columns=shape.source_columns,

@@ -12,6 +12,7 @@ from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.target import Target, open_target
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.options import ValueOptions
+from antiphon.spark.connect import refuse_connect
 from antiphon.spark.servers import options_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def mirror_table(
     A change whose value cannot be decoded is a dead letter, and its key has no row until a later change can be. Other
     arguments, results and errors are those of `mirror_topic`; a target is refused whose rows cannot be changed (parquet).
     """
+    refuse_connect(spark, "mirror_table")
     check_choice("start", start, STARTS)
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
     trigger = TriggerOptions(

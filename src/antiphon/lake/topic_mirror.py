@@ -8,6 +8,7 @@ from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQ
 from antiphon.lake.records import RowShape
 from antiphon.lake.targets.target import Target, open_target
 from antiphon.lake.values.options import ValueOptions
+from antiphon.spark.connect import refuse_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +63,7 @@ def mirror_topic(
     BadRecordError that names the first bad record, without `dead_letters`; DataLossError where the records to go on with are
     gone, or the checkpoint is ahead of the table; TargetConflictError where another mirror of the topic writes to the table.
     """
+    refuse_connect(spark, "mirror_topic")
     options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
     trigger = TriggerOptions(
         every, max_offsets, partitions, starting, fail_on_data_loss, timeout_ms

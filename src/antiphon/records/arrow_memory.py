@@ -14,16 +14,25 @@ tuples of them, and arrays that can be written to. Loading numba takes about a q
 loaded when there are rows to move.
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
-import numba
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from antiphon.errors import InvalidRequestError
+
+try:
+    import numba
+    from llvmlite import ir  # type: ignore[import-untyped]
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+except ModuleNotFoundError as missing:
+    raise InvalidRequestError(
+        f"{missing.name} is not installed in this Python ({sys.executable}), and rows are moved by what it compiles: "
+        "pip install 'antiphon[spark]', on every executor of Spark too, or 'antiphon[arrow]' without Spark"
+    ) from missing
 
 BytesColumn = tuple[int, int, int, int, int]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError
+from antiphon.spark.connect import refusal, refuse_connect
 from antiphon.spark.servers import SETTINGS, options_of
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ def upserts(
             recognise; `complete` needs `staged`, since what is to be deleted depends on what is in the table.
 
     Raises:
-        InvalidRequestError: an unknown output mode, or one that does not go with the protocol.
+        InvalidRequestError: an unknown output mode, or one that does not go with the protocol; Spark Connect.
     """
+    if _is_remote():
+        raise refusal("antiphon.spark.upserts")
     direct = options.get("protocol", "staged").lower() == "direct"
     if output_mode not in OUTPUT_MODES:
         raise InvalidRequestError(
@@ -50,6 +53,7 @@ def upserts(
         )
 
     def write(frame: "DataFrame", epoch: int) -> None:
+        refuse_connect(frame.sparkSession, "antiphon.spark.upserts")
         query_id = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is None:
             raise InvalidRequestError("upserts is a function for foreachBatch of a streaming query")
@@ -79,6 +83,15 @@ def upserts(
         return result.unionByName(gone.selectExpr("key", "cast(null as binary) as value"))
 
     return write
+
+
+def _is_remote() -> bool:
+    """Does this process talk to Spark by Spark Connect?"""
+    try:
+        from pyspark.sql import is_remote
+    except ImportError:
+        return False
+    return bool(is_remote())
 
 
 def _reads(options: dict[str, str]) -> dict[str, str]:

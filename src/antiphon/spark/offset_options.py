@@ -49,7 +49,7 @@ def parse_range_end(options: Options, which: str, target: Target, default: int) 
     if len(given) > 1:
         raise InvalidRequestError(f"give {given[0]} or {given[1]}, not both")
     is_strict = which == "starting" and _is_strict(options, given)
-    timestamp_ms = options.number(names[1], None, low=0)
+    timestamp_ms = options.time_ms(names[1], round_up=True)
     if timestamp_ms is not None:
         return OffsetSpec(default, timestamp_ms, is_strict=is_strict)
     if given == [names[2]]:
@@ -132,7 +132,7 @@ def _number(value: object, low: int) -> int:
 
 def parse_as_of(options: Options, target: Target) -> OffsetSpec | None:
     """Options `asOfOffset` and `asOfTimestamp`, of which one may be given. Raises InvalidRequestError."""
-    text, timestamp_ms = options.text("asOfOffset"), options.number("asOfTimestamp", None, low=0)
+    text, timestamp_ms = options.text("asOfOffset"), options.time_ms("asOfTimestamp", round_up=False)
     if text is not None and timestamp_ms is not None:
         raise InvalidRequestError("give asOfOffset or asOfTimestamp, not both")
     if timestamp_ms is not None:

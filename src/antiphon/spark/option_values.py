@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from antiphon.client.access import Access, Addresses
@@ -22,7 +23,8 @@ READ: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "asOfOffset", "asOfTimestamp",
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "isolation", "readFrom", "retries", "fetchBytes",
+    "key", "keyPrefix", "keyFormat", "minPartitions", "maxPartitions", "maxRecordsPerPartition",
+    "failOnDataLoss", "isolation", "readFrom", "retries", "fetchBytes",
     "onCorrupt", "deadLetters",
 )  # fmt: skip
 WRITE: Final = ("protocol", "txnId", "txnVersion", "batchRows", "batchBytes", "compression")
@@ -60,7 +62,7 @@ _HINTS: Final = {
     "verifychecksums": "nothing: every batch is checked",
     "txnappid": "txnId",
     "versionasof": "asOfOffset",
-    "timestampasof": "asOfTimestamp, in ms",
+    "timestampasof": "asOfTimestamp",
     "readchangefeed": "format=cdf",
     "readchangedata": "format=cdf",
     "startingversion": "startingOffsets",
@@ -70,6 +72,9 @@ _HINTS: Final = {
 TIMEOUT_MS_DEFAULT: Final = 60_000
 _PATTERN_CHARACTERS_MAX: Final = 1_000
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NUMBER: Final = re.compile(r"[+-]?\d+")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 _DURATION: Final = re.compile(r"(\d{1,15})\s*([a-z]*)")
 
 
@@ -111,6 +116,31 @@ class Options:
         """The value without blanks around it; None where it was not given."""
         value = self._raw.get(name.lower())
         return None if value is None else value.strip()
+
+    def exact(self, name: str) -> str | None:
+        """The value as it was given, blanks and all; None where it was not given."""
+        return self._raw.get(name.lower())
+
+    def time_ms(self, name: str, *, round_up: bool) -> int | None:
+        """A time in ms since 1970: a number, or text as ISO 8601 and Spark write it, in UTC where it names no zone.
+
+        `round_up`: to the next ms, where text is finer than that; else to the one before.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        if _NUMBER.fullmatch(value):
+            return self.number(name, None, low=0)
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            raise InvalidRequestError(
+                f"option {name} has to be a time, ms since 1970 or text such as 2026-03-01T12:00:00Z, not {value!r}"
+            ) from None
+        since = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)) - _EPOCH
+        if since < timedelta():
+            raise InvalidRequestError(f"option {name}={value!r} is before 1970")
+        return -(-since // _MS) if round_up else since // _MS
 
     def number(self, name: str, default: int | None, low: int = 1, high: int = 2**63 - 1) -> int | None:
         """An integer within bounds."""

@@ -1,5 +1,7 @@
 """From Arrow columns to what is written: which columns there may be, and for tables the rows, one by one.
 
+An error about a row has the row's place in its task as the detail `row`: the same row is refused however often it is tried.
+
 Which shard a row goes to and where batches are cut depends on the rows alone, in their order, so a task that is run again
 over the same rows sends the same batches, byte for byte. (Rows of topics stay columns: `topic_rows`.)
 """
@@ -121,17 +123,20 @@ class TableRows:
     def _refuse(self, key: bytes | None, size_bytes: int) -> NoReturn:
         if key is None:
             raise InvalidRequestError(
-                f"{self._job}: row {self.rows} has no key; a row without a key cannot be put in a table"
+                f"{self._job}: row {self.rows} has no key; a row without a key cannot be put in a table",
+                row=self.rows,
             )
         if len(key) > TABLE_KEY_BYTES_MAX:
             raise InvalidRequestError(
-                f"{self._job}: row {self.rows} has a key of {len(key)} bytes, a table takes {TABLE_KEY_BYTES_MAX}"
+                f"{self._job}: row {self.rows} has a key of {len(key)} bytes, a table takes {TABLE_KEY_BYTES_MAX}",
+                row=self.rows,
             )
         raise BatchTooLargeError(
             f"{self._job}: row {self.rows} takes {size_bytes} bytes, the table takes {self._limit_bytes} "
             "(max.message.bytes)",
             size_bytes=size_bytes,
             limit_bytes=self._limit_bytes,
+            row=self.rows,
         )
 
 

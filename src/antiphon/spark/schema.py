@@ -108,6 +108,12 @@ def format_schema(format_: str) -> StructType:
     return {"raw": table_schema, "cdf": cdf_schema, "debezium": debezium_schema}[format_]()
 
 
+def with_text_keys(schema: StructType) -> StructType:
+    """The same with keys as text (`keyFormat=string`)."""
+    text = StructField("key", StringType(), nullable=True)
+    return StructType([text if column.name == "key" else column for column in schema])
+
+
 def chosen(schema: StructType, names: Sequence[str] | None) -> StructType:
     """The columns that option `columns` names, in its order; all where it was not given. Raises InvalidRequestError."""
     if names is None:

@@ -3,17 +3,22 @@
 Spark starts several processes for each epoch that just ask what to do, so readers and writers are imported where needed.
 """
 
-from typing import TYPE_CHECKING, Any
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from antiphon.errors import InvalidRequestError
 from antiphon.spark.read.options import Shape, parse_read, parse_shape
-from antiphon.spark.schema import check_schema, chosen, format_schema, topic_schema
+from antiphon.spark.schema import check_schema, chosen, format_schema, topic_schema, with_text_keys
 
 if TYPE_CHECKING:
     from antiphon.spark.read.log_reader import LogStreamReader
     from antiphon.spark.write.sink import BatchSink, StreamSink
+
+NEEDED: Final = ("numba", "numpy", "pyarrow")  # to read and write rows
 
 
 class AntiphonDataSource(DataSource):
@@ -41,6 +46,7 @@ class AntiphonDataSource(DataSource):
 
     def reader(self, schema: StructType) -> Any:
         """A batch read."""
+        _check_libraries()
         options = parse_read(self.options, streaming=False)
         self._check(schema)
         if options.mode == "snapshot":
@@ -55,6 +61,7 @@ class AntiphonDataSource(DataSource):
         """A streaming read."""
         from antiphon.spark.read.log_reader import LogStreamReader
 
+        _check_libraries()
         options = parse_read(self.options, streaming=True)
         self._check(schema)
         return LogStreamReader(options, schema)
@@ -68,6 +75,7 @@ class AntiphonDataSource(DataSource):
         from antiphon.spark.write.options import parse_write
         from antiphon.spark.write.sink import BatchSink
 
+        _check_libraries()
         return BatchSink(parse_write(self.options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSink":  # noqa: N802 - Spark's name
@@ -75,10 +83,22 @@ class AntiphonDataSource(DataSource):
         from antiphon.spark.write.options import parse_write
         from antiphon.spark.write.sink import StreamSink
 
+        _check_libraries()
         return StreamSink(parse_write(self.options, streaming=True), schema, overwrite=overwrite)
 
 
+def _check_libraries() -> None:
+    """What tasks need and planners do without is missed here, once, rather than by four attempts of a task."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InvalidRequestError(
+            f"{', '.join(missing)} is not installed in the Python of Spark's driver ({sys.executable}): "
+            "pip install 'antiphon[spark]', there and on every executor"
+        )
+
+
 def _all_columns(shape: Shape) -> StructType:
-    return (
+    found = (
         format_schema(shape.format) if shape.is_table else topic_schema(include_headers=shape.include_headers)
     )
+    return with_text_keys(found) if shape.key_format == "string" else found

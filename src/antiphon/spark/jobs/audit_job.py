@@ -14,12 +14,13 @@ Only one kind of job can say that all copies are the same: one that reads all of
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from antiphon.client.access import Access
 from antiphon.errors import AntiphonError
+from antiphon.spark.connect import parallelism
 from antiphon.spark.jobs.audit_link import NodeLink
 from antiphon.spark.jobs.audit_locate import locate
 from antiphon.spark.jobs.audit_model import (
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOKED_AT_AGAIN_MAX: Final = 64  # blocks that differ; of the others only the block is named
-PARALLELISM: Final = 8  # where the session does not say (Spark Connect)
 
 
 def audit(
@@ -137,7 +137,7 @@ def _run(
     judge: "Callable[[AuditPlan, pa.Table], pa.Table]",
 ) -> list[ShardResult]:
     frame = spark.read.format(FORMAT).options(
-        plan=encode_plan(plan), what=what, parallelism=str(_parallelism(spark)), **access
+        plan=encode_plan(plan), what=what, parallelism=str(parallelism(spark)), **access
     )
 
     def judged(table: "pa.Table") -> "pa.Table":
@@ -145,13 +145,6 @@ def _run(
 
     rows = frame.load().groupBy(*keys).applyInArrow(judged, RESULT_SCHEMA).collect()
     return [msgspec.msgpack.decode(bytes(row["body"]), type=ShardResult) for row in rows]
-
-
-def _parallelism(spark: Any) -> int:
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 - Spark Connect has no context, and says so by an error of its own
-        return PARALLELISM
 
 
 def look_again(

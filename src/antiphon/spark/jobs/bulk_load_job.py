@@ -24,6 +24,7 @@ from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import is_multi
 from antiphon.model.requests import TableScan
+from antiphon.spark.connect import parallelism
 from antiphon.spark.jobs.bulk_load_columns import ORDER_COLUMN, load_frame
 from antiphon.spark.jobs.bulk_load_writer import (
     TASK_COLUMN,
@@ -200,7 +201,7 @@ def run_load(chosen: "DataFrame", spec: LoadSpec, write: "Writer" = write_partit
     order = ["key", *([ORDER_COLUMN] if ORDER_COLUMN in chosen.columns else []), "value"]
     sorted_rows = routed.repartitionById(spec.tasks, sf.col(TASK_COLUMN)).sortWithinPartitions(*order)
     if spec.rate:
-        cores = max(1, chosen.sparkSession.sparkContext.defaultParallelism)
+        cores = parallelism(chosen.sparkSession)
         spec = msgspec.structs.replace(spec, rate=max(1, spec.rate // min(cores, spec.tasks)))
     try:
         rows = sorted_rows.mapInArrow(partial(write, spec), "result string").collect()
@@ -227,7 +228,7 @@ def plain_error(error: Exception) -> Exception:
 
 def slices_for(spark: "SparkSession", table: "TopicMeta") -> int:
     """Tasks for each shard, so that every core has two."""
-    cores: int = spark.sparkContext.defaultParallelism
+    cores = parallelism(spark)
     shards = TableWriters.shards(table)
     return max(1, -(-2 * cores // shards))
 

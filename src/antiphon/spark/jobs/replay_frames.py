@@ -8,6 +8,7 @@ import msgspec
 
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.records.unreadable import DEAD_LETTER, FAIL, Choice, letters_of
+from antiphon.spark.connect import parallelism
 from antiphon.spark.servers import options_of
 
 if TYPE_CHECKING:
@@ -127,10 +128,10 @@ def folded(records: "DataFrame", fold: Fold, by: str, shards: int) -> "DataFrame
     if by == "shard":
         placed = rows.repartitionById(max(1, shards), "partition").sortWithinPartitions("partition", "offset")
     elif by == "key":
-        cores = records.sparkSession.sparkContext.defaultParallelism
+        cores = parallelism(records.sparkSession)
         placed = (
             rows.where("key is not null")
-            .repartition(max(1, 2 * cores), "key")
+            .repartition(2 * cores, "key")
             .sortWithinPartitions("key", "partition", "offset")
         )
     else:

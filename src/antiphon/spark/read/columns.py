@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.errors import InvalidRequestError
 from antiphon.records.arrow import array_of, constants, decode, int64_view, null_rows, texts, version_columns
 from antiphon.records.changes import VERSION, VERSION_HEADER, ChangeKind
 from antiphon.records.compression import DECOMPRESSED_BYTES_MAX
@@ -22,8 +23,28 @@ def fitted(columns: dict[str, Any], schema: "pa.Schema") -> "pa.RecordBatch":
     arrays = []
     for field in schema:
         array = columns[field.name]
-        arrays.append(array if array.type.equals(field.type) else array.cast(field.type))
+        if array.type.equals(field.type):
+            arrays.append(array)
+        elif field.name == "key" and pa.types.is_string(field.type):
+            arrays.append(_text_keys(array, columns))
+        else:
+            arrays.append(array.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _text_keys(keys: Any, columns: dict[str, Any]) -> Any:
+    """Keys as text; raises InvalidRequestError that says where one is that is not."""
+    from antiphon.spark.read.json_text import utf8_text
+
+    try:
+        return utf8_text(keys)
+    except InvalidRequestError as error:
+        row = int(error.details["row"])
+        names = [name for name in ("topic", "table", "partition", "offset") if name in columns]
+        place = ", ".join(f"{name} {columns[name][row]}" for name in names)
+        raise InvalidRequestError(
+            f"{place or 'a row'}: the key {keys[row].as_py()[:100]!r} is not UTF-8 text: leave keyFormat=string out"
+        ) from None
 
 
 def log_rows(

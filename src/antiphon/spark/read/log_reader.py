@@ -36,6 +36,7 @@ from antiphon.spark.offsets import (
     to_positions,
 )
 from antiphon.spark.read.admission import Admitter
+from antiphon.spark.read.grouping import grouped, parts_of
 from antiphon.spark.read.options import ReadOptions
 from antiphon.spark.read.planner import Bounds, Planner
 from antiphon.spark.read.split_order import SplitOrder
@@ -44,6 +45,7 @@ from antiphon.spark.schema import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from antiphon.client.blocking import Cluster
     from antiphon.spark.offsets import Position
 
 IDLE_S: Final = (
@@ -64,38 +66,47 @@ def read_partition(
     options: ReadOptions, schema: Any, partition: InputPartition | None
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of a partition, as Arrow record batches. Runs in tasks."""
-    if not isinstance(partition, LogPartition):
+    parts = [part for part in parts_of(partition) if isinstance(part, LogPartition)]
+    if not parts:
         return  # Spark's stand-in for a read without partitions
     # Planners, of which Spark starts several an epoch, do without all this.
-    from antiphon.records.unreadable import plain_limit
     from antiphon.spark.read import columns
-    from antiphon.spark.read.ranges import Place, Range, change_decoder, connect, log_decoder, read_range
+    from antiphon.spark.read.ranges import connect
 
-    span = partition.span
-    wanted = Range(Place(span.topic, span.shard, partition.shard_id), span.start, span.end)
     target = arrow_schema(schema)
     with connect(options) as cluster:
-        if options.format != "raw":
-            from antiphon.spark.read.formats import formatted
-
-            rows = formatted(cluster, options, wanted, target)
-        else:
-            if options.mode == "changes":
-                decoder = change_decoder(target)
-            else:
-                topics = cluster.metadata(refresh=False).topics
-                config = next((topic.config for topic in topics if topic.name == span.topic), {})
-                decoder = log_decoder(target, plain_limit(config))
-            rows = read_range(cluster, options, wanted, decoder)
-        for batch in rows:
-            yield from columns.sliced(batch)
+        for part in parts:
+            for batch in _rows(cluster, options, part, target):
+                yield from columns.sliced(batch)
     worker.spare_imports()
+
+
+def _rows(
+    cluster: "Cluster", options: ReadOptions, part: LogPartition, target: "pa.Schema"
+) -> "Iterator[pa.RecordBatch]":
+    from antiphon.records.unreadable import plain_limit
+    from antiphon.spark.read.ranges import Place, Range, change_decoder, log_decoder, read_range
+
+    span = part.span
+    wanted = Range(Place(span.topic, span.shard, part.shard_id), span.start, span.end)
+    if options.format != "raw":
+        from antiphon.spark.read.formats import formatted
+
+        return formatted(cluster, options, wanted, target)
+    if options.mode == "changes":
+        decoder = change_decoder(target)
+    else:
+        topics = cluster.metadata(refresh=False).topics
+        config = next((topic.config for topic in topics if topic.name == span.topic), {})
+        decoder = log_decoder(target, plain_limit(config))
+    return read_range(cluster, options, wanted, decoder)
 
 
 def _partitions(planner: Planner, ranges: Sequence[Span]) -> list[InputPartition]:
     options = planner.options
     cut = split(list(ranges), options.min_partitions, options.max_records_per_partition)
-    return [LogPartition(span, planner.shard_id((span.topic, span.shard))) for span in cut]
+    parts = [LogPartition(span, planner.shard_id((span.topic, span.shard))) for span in cut]
+    return grouped(parts, [span.size for span in cut], options.max_partitions)
 
 
 class LogBatchReader(DataSourceReader):

@@ -8,6 +8,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.records.unreadable import DEAD_LETTER, FAIL, SKIP, Choice, checked, chosen
 from antiphon.spark.offset_options import EARLIEST, LATEST, OffsetSpec, parse_as_of, parse_range_end
 from antiphon.spark.option_values import COMMON, READ, WRITE, Options, Target, refuse
+from antiphon.spark.read.keys import KeyRange, parse_keys
 
 ISOLATIONS: Final = {
     "committed": "committed",
@@ -16,8 +17,10 @@ ISOLATIONS: Final = {
     "read_uncommitted": "read_uncommitted",
 }
 FORMATS: Final = ("raw", "cdf", "debezium")
+KEY_FORMATS: Final = ("binary", "string")
 ENCODINGS: Final = ("text", "base64", "json")
 FETCH_BYTES_DEFAULT: Final = 4 * 1024 * 1024
+PARTITIONS_MAX: Final = 100_000
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000  # as in Spark's Kafka source
 
 _RANGE: Final = (
@@ -58,8 +61,10 @@ class ReadOptions:
     starting: OffsetSpec
     ending: OffsetSpec
     as_of: OffsetSpec | None
+    keys: KeyRange | None
     admission: Admission
     min_partitions: int | None
+    max_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     isolation: str
@@ -77,6 +82,7 @@ class Shape:
     include_headers: bool = False
     format: str = "raw"
     columns: tuple[str, ...] | None = None
+    key_format: str = "binary"
 
 
 def parse_shape(raw: Mapping[str, str]) -> Shape:
@@ -87,6 +93,7 @@ def parse_shape(raw: Mapping[str, str]) -> Shape:
         options.flag("includeHeaders", default=False),
         options.choice("format", "raw", FORMATS),
         options.names("columns"),
+        options.choice("keyFormat", "binary", KEY_FORMATS),
     )
 
 
@@ -118,8 +125,10 @@ def parse_read(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         starting=parse_range_end(options, "starting", target, LATEST if streaming else EARLIEST),
         ending=parse_range_end(options, "ending", target, LATEST),
         as_of=parse_as_of(options, target),
+        keys=parse_keys(options),
         admission=_admission(options),
-        min_partitions=options.number("minPartitions", None, high=100_000),
+        min_partitions=options.number("minPartitions", None, high=PARTITIONS_MAX),
+        max_partitions=_max_partitions(options),
         max_records_per_partition=options.number("maxRecordsPerPartition", None),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         isolation=isolation,
@@ -128,6 +137,16 @@ def parse_read(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fetch_bytes=options.number("fetchBytes", FETCH_BYTES_DEFAULT, low=1024, high=32 * 1024 * 1024) or 0,
         on_corrupt=_on_corrupt(options, target),
     )
+
+
+def _max_partitions(options: Options) -> int | None:
+    most = options.number("maxPartitions", None, high=PARTITIONS_MAX)
+    least = options.number("minPartitions", None, high=PARTITIONS_MAX)
+    if most is not None and least is not None and least > most:
+        raise InvalidRequestError(f"minPartitions={least} is above maxPartitions={most}")
+    if most is not None and options.text("maxRecordsPerPartition") is not None:
+        raise InvalidRequestError("give maxPartitions or maxRecordsPerPartition, not both")
+    return most
 
 
 def _on_corrupt(options: Options, target: Target) -> Choice:
@@ -154,6 +173,7 @@ def _mode(options: Options, target: Target, format_: str, *, streaming: bool) ->
 
 def _check(options: Options, target: Target, mode: str, format_: str, *, streaming: bool) -> None:
     """Refuse options that mean nothing in this combination: they would be passed over in silence otherwise."""
+    options.choice("keyFormat", "binary", KEY_FORMATS)  # what it means is in the columns
     if streaming:
         refuse(options, "a stream", _OF_BATCHES)
     else:
@@ -165,6 +185,7 @@ def _check(options: Options, target: Target, mode: str, format_: str, *, streami
             raise InvalidRequestError(f"format={format_} is a form of changes: leave mode=snapshot out")
     else:
         refuse(options, "anything but a snapshot of a table", ("asOfOffset", "asOfTimestamp"))
+        refuse(options, "anything but a snapshot of a table; filter rows by their key", ("key", "keyPrefix"))
     if target.is_table:
         refuse(options, "a table, whose columns are fixed", ("includeHeaders",))
     else:

@@ -29,6 +29,7 @@ from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.spark import worker
 from antiphon.spark.offset_options import OffsetSpec
 from antiphon.spark.read import columns
+from antiphon.spark.read.grouping import grouped, parts_of
 from antiphon.spark.read.options import ReadOptions
 from antiphon.spark.read.planner import LIST_LATEST, Planner
 from antiphon.spark.read.ranges import Decoder, Place, Range, change_decoder, connect, read_range
@@ -95,25 +96,29 @@ class SnapshotReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """One per shard."""
+        """One per shard that has what is asked for, or fewer with maxPartitions."""
         planner = Planner(self.options)
         with planner.cluster:
             planner.refresh(of_all_nodes=True)
             if self.options.as_of is not None:
-                return _partitions_as_of(planner, self.options.as_of)
-            return _partitions_now(planner)
+                found = _partitions_as_of(planner, self.options.as_of)
+            else:
+                found = _partitions_now(planner)
+        return grouped(
+            found, [1] * len(found), self.options.max_partitions
+        )  # keys are hashed: shards are alike
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The rows of one shard."""
-        if not isinstance(partition, SnapshotPartition):
+        """The rows of one shard, or of several."""
+        parts = [part for part in parts_of(partition) if isinstance(part, SnapshotPartition)]
+        if not parts:
             return
         with connect(self.options) as cluster:
-            task = _Task(cluster, self.options, partition, arrow_schema(self.schema))
-            rows = (
-                _now(task) if partition.until is None or partition.is_now else _as_of(task, partition.until)
-            )
-            for batch in rows:
-                yield from columns.sliced(batch)
+            for part in parts:
+                task = _Task(cluster, self.options, part, arrow_schema(self.schema))
+                is_now = part.until is None or part.is_now
+                for batch in _now(task) if is_now or part.until is None else _as_of(task, part.until):
+                    yield from columns.sliced(batch)
         worker.spare_imports()
 
 
@@ -121,7 +126,7 @@ class SnapshotReader(DataSourceReader):
 
 
 def _partitions_as_of(planner: Planner, as_of: OffsetSpec) -> list[InputPartition]:
-    name = planner.options.target.name
+    name, keys = planner.options.target.name, planner.options.keys
     shards = planner.topics[name].shards
     if is_multi(planner.topics[name]):
         raise InvalidRequestError(
@@ -143,6 +148,8 @@ def _partitions_as_of(planner: Planner, as_of: OffsetSpec) -> list[InputPartitio
     is_split = any(shard.hashes for shard in shards)
     found: list[InputPartition] = []
     for index, hashes in answering(shards, until).items():
+        if keys is not None and not keys.is_within(hashes):
+            continue
         bound = bounds[name, index]
         if bound.start > 0:
             raise DataLossError(
@@ -194,6 +201,7 @@ def _fold(task: _Task, wanted: Range, *, drop_deleted: bool) -> "tuple[list[pa.R
     fold = Fold(drop_deleted=drop_deleted)
     released: list[Release] = []
     lowest = wanted.end  # of the log, where the rest is archived
+    keys = task.options.keys
 
     def from_log(
         batches: Sequence[memoryview], start: int, end: int, place: tuple[str, int]
@@ -210,7 +218,7 @@ def _fold(task: _Task, wanted: Range, *, drop_deleted: bool) -> "tuple[list[pa.R
         for changes in read_range(
             task.cluster, task.options, wanted, Decoder(from_log, decoder.from_archive)
         ):
-            fold.add(changes)
+            fold.add(changes if keys is None else keys.of(changes))
     if lowest > wanted.start and task.partition.is_split:
         for entry in archived.archived_split_entries(
             task.cluster, wanted.place.topic, wanted.place.shard, wanted.start, lowest
@@ -231,11 +239,15 @@ def _note(batch: memoryview, released: list[Release]) -> None:
 def _partitions_now(planner: Planner) -> list[InputPartition]:
     topic = planner.topics[planner.options.target.name]
     ranges = KeyRanges(topic.shards)
-    statuses = {} if is_multi(topic) else planner.statuses()
+    keys = planner.options.keys
+    # A shard's log has all keys; some of them are sooner found in its store.
+    statuses = {} if is_multi(topic) or keys is not None else planner.statuses()
     sizes = {shard_id: status.size_bytes for shard_id, status in statuses.items()}
     ends = planner.bounds() if sizes else {}
     found: list[InputPartition] = []
     for position, shard in planner.shards.items():
+        if keys is not None and not keys.is_within([ranges.range_of(shard)]):
+            continue
         bound = ends.get(position)
         is_whole = bound is not None and bound.log_start == 0
         until = bound.end if bound is not None and is_whole else None
@@ -333,14 +345,16 @@ def _committed(task: _Task, holder: Holder) -> int:
 
 def _scan(task: _Task, holder: Holder) -> Iterator[Sequence[Row]]:
     """Pages of rows; the next one is on its way while one is made into columns."""
+    keys = task.options.keys
+    first, end = (keys.start, keys.end) if keys is not None else (b"", b"")
 
     def page(start: bytes) -> TableRows:
-        request = TableScan(holder.shard_id, start, b"", SCAN_ROWS, hashes=holder.hashes)
+        request = TableScan(holder.shard_id, start, end, SCAN_ROWS, hashes=holder.hashes)
         reply: TableRows = task.cluster.call(ShardCall(holder.shard_id, request)).body
         return reply
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-scan") as ahead:
-        waiting = ahead.submit(page, b"")
+        waiting = ahead.submit(page, first)
         while True:
             reply = waiting.result()
             rows = [row for row in reply.rows if row is not None]

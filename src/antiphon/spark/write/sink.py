@@ -20,6 +20,9 @@ refused with ProducerFencedError.
 - **Batch writes** are one epoch; the option `txnId` gives it a name, under which a job that is run again writes nothing
   twice. `txnVersion` counts on under one name (a later one bars the earlier). Without a name every run is a new
   one. Only `mode("append")`.
+
+What can never be written is told once, on the driver: a target that is not there when the write is planned, before there are
+tasks; a row that the target does not take when all tasks are done, for Spark would try a task that fails four times.
 """
 
 import time
@@ -33,13 +36,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from antiphon.errors import InvalidRequestError
+from antiphon.client.blocking import Cluster
+from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.spark import worker
 from antiphon.spark.job import Job, epoch_time, plan_of
 from antiphon.spark.rows import EXPECTED, check_columns
 from antiphon.spark.traced import planned, under
 from antiphon.spark.write.options import WriteOptions
-from antiphon.spark.write.task import Task, TaskResult, commit_results, write_rows
+from antiphon.spark.write.task import Task, TaskResult, commit_results, target_of, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +61,18 @@ class Written(WriterCommitMessage):
         self.result = result
 
 
+class Refused(WriterCommitMessage):
+    """A row of a task can never be written."""
+
+    def __init__(self, error: AntiphonError) -> None:
+        self.error = error
+
+
 def _results(messages: "Sequence[WriterCommitMessage | None]") -> list[TaskResult]:
+    """What the tasks did; raises what one of them was refused with."""
+    for message in messages:
+        if isinstance(message, Refused):
+            raise message.error
     return [message.result for message in messages if isinstance(message, Written)]
 
 
@@ -72,7 +87,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self.planned = epoch_time(options.checkpoint if options.protocol == "direct" else None)
         worker.spare_imports()
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written | Refused:
         """Write a task's rows."""
         context = TaskContext.get()
         query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
@@ -84,10 +99,14 @@ class StreamSink(DataSourceStreamArrowWriter):
             return _written(Task(self.options, job, self.planned), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Staged: make the epoch's rows part of the target. Direct: nothing is left to do."""
+        """Staged: make the epoch's rows part of the target. Direct: nothing is left to do.
+
+        Raises what a row was refused with.
+        """
+        results = _results(messages)
         if self.options.protocol == "staged":
             with under("spark commit", self.trace, epoch=batchId):
-                commit_results(self.options, _results(messages), plan_of(self.options.checkpoint, batchId))
+                commit_results(self.options, results, plan_of(self.options.checkpoint, batchId))
         worker.spare_imports()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -115,7 +134,7 @@ class BatchSink(DataSourceArrowWriter):
         self.now_ms = time.time_ns() // 1_000_000
         worker.spare_imports()
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written | Refused:
         """Write a task's rows."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
@@ -124,10 +143,14 @@ class BatchSink(DataSourceArrowWriter):
             return _written(Task(self.options, job, self.now_ms), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Staged: make the rows part of the target. Direct: nothing is left to do."""
+        """Staged: make the rows part of the target. Direct: nothing is left to do.
+
+        Raises what a row was refused with.
+        """
+        results = _results(messages)
         if self.options.protocol == "staged":
             with under("spark commit", self.trace, epoch=self.options.txn_version):
-                commit_results(self.options, _results(messages), b"")
+                commit_results(self.options, results, b"")
         worker.spare_imports()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -137,10 +160,18 @@ class BatchSink(DataSourceArrowWriter):
         """
 
 
-def _written(task: Task, rows: "Iterator[pa.RecordBatch]") -> Written:
-    result = write_rows(task, rows)
+def _written(task: Task, rows: "Iterator[pa.RecordBatch]") -> Written | Refused:
+    written: Written | Refused
+    try:
+        written = Written(write_rows(task, rows))
+    except AntiphonError as error:
+        if "row" not in error.details:
+            raise
+        written = Refused(error)
+        for _ in rows:
+            pass  # Spark wants its rows taken
     worker.spare_imports()
-    return Written(result)
+    return written
 
 
 def _check(options: WriteOptions, schema: Any, *, overwrite: bool) -> None:
@@ -157,3 +188,5 @@ def _check(options: WriteOptions, schema: Any, *, overwrite: bool) -> None:
             f'a column {EXPECTED} needs option("protocol", "direct"): staged rows are appended when their epoch is decided, '
             "and a condition that fails then could not stop the epoch any more"
         )
+    with Cluster(options.target.servers, options.target.timeout_ms) as cluster:
+        target_of(cluster, options.target)

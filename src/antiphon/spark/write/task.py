@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from antiphon.client.blocking import Cluster
-from antiphon.errors import InvalidRequestError, ProducerFencedError
+from antiphon.errors import InvalidRequestError, ProducerFencedError, UnknownTopicError
 from antiphon.model.metadata import TopicMeta, is_multi
 from antiphon.spark.job import EpochTime, Job, record_time_ms
+from antiphon.spark.option_values import Target
 from antiphon.spark.pipelined import Pipeline
 from antiphon.spark.rows import TableRows
 from antiphon.spark.shard_writers import Numbers, TableWriters, TopicWriters, table_request
@@ -74,16 +75,29 @@ def write_rows(task: Task, batches: "Iterator[pa.RecordBatch]") -> TaskResult:
         Cluster(target.servers, target.timeout_ms) as cluster,
         Pipeline(target.servers, target.timeout_ms) as pipeline,
     ):
-        topic = cluster.topic(target.name, table=target.is_table)
-        if is_multi(topic):
-            raise InvalidRequestError(
-                f"every replica of {target.name} takes writes, and none knows what a task wrote to another before it was "
-                "run again, so rows could be there twice: write to a topic or table with writers=single"
-            )
+        topic = target_of(cluster, target)
         pipeline.learn(cluster)
         if task.options.protocol == "direct":
             return _direct(task, cluster, pipeline, topic, batches)
         return _staged(task, cluster, pipeline, topic, batches)
+
+
+def target_of(cluster: Cluster, target: Target) -> TopicMeta:
+    """The topic or table that is written to, as the cluster says it is now.
+
+    Raises UnknownTopicError and WrongKindError, and InvalidRequestError where no job can write to it exactly once.
+    """
+    try:
+        found = cluster.topic(target.name, table=target.is_table)
+    except UnknownTopicError:  # made a moment ago, and the node that was asked may not know it yet
+        cluster.newest_metadata()
+        found = cluster.topic(target.name, table=target.is_table, refresh=False)
+    if is_multi(found):
+        raise InvalidRequestError(
+            f"every replica of {target.name} takes writes, and none knows what a task wrote to another before it was "
+            "run again, so rows could be there twice: write to a topic or table with writers=single"
+        )
+    return found
 
 
 def _direct(

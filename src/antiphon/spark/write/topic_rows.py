@@ -108,6 +108,7 @@ class TopicRows:
                 f"{self._name} takes {self._cut.limit_bytes} (max.message.bytes)",
                 size_bytes=len(encoded.batch),
                 limit_bytes=self._cut.limit_bytes,
+                row=encoded.first_row,
             )
         return Ready(shard, self._numbers.take(shard), encoded.batch, expected)
 
@@ -131,7 +132,8 @@ class TopicRows:
                 at = int(np.flatnonzero(wrong)[0])
                 raise UnknownShardError(
                     f"{self._name} has shards 0 to {self._shards - 1}, a row asks for {asked[at]} "
-                    f"(row {self.rows + at} of {self._job})"
+                    f"(row {self.rows + at} of {self._job})",
+                    row=self.rows + at,
                 )
             found = np.where(given, asked, found)
         return found.astype(np.int32)
@@ -143,7 +145,8 @@ class TopicRows:
     ) -> Iterator[Ready]:
         if (expected < NO_EXPECTATION).any():
             raise InvalidRequestError(
-                f"{self._job}: an {EXPECTED} is negative; null stands for no expectation"
+                f"{self._job}: an {EXPECTED} is negative; null stands for no expectation",
+                row=self.rows + int(np.flatnonzero(expected < NO_EXPECTATION)[0]),
             )
         for shard in np.unique(shards).tolist():
             rows = np.flatnonzero(shards == shard)
