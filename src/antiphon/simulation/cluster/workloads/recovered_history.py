@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from antiphon.model.metadata import key_hash
 from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.simulation.cluster.hurt_machines import newest_metadata
-from antiphon.simulation.cluster.workloads.session_history import ShardSessions
+from antiphon.simulation.cluster.workloads.session_history import ShardSessions, version_of
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -44,19 +44,19 @@ class RecoveredFold(ShardSessions):
         self._newest = -1
 
     def seen(self, records: "list[Record]") -> None:
-        """Versions go on from what is left. Copies of a parent's rows have those of the parent, in any order."""
+        """Versions go on from what is left. Copies of a parent's rows have those of the parent, several of a key at once."""
         for record in records:
-            row = None if record.value is None else self.rows.get(record.key or b"")
-            if row is None or record.value is None:
+            if record.value is None:
                 continue
+            version = version_of(record)
             require(
-                self.copies or row.version_id > self._newest,
+                self.copies or version > self._newest,
                 "versions-go-on",
                 self.shard_id,
-                f"{record.key!r} = {record.value!r} has version {row.version_id}, {self._newest} was given before",
+                f"{record.key!r} = {record.value!r} has version {version}, {self._newest} was given before",
             )
-            self._newest = max(self._newest, row.version_id)
-            self.versions[record.value] = row.version_id
+            self._newest = max(self._newest, version)
+            self.versions[record.value] = version
 
     def _control(self, batch: Any) -> None:
         super()._control(batch)
