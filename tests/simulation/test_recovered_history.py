@@ -94,6 +94,10 @@ def test_versions_are_each_puts_own_and_rise() -> None:
     history = table(logs)
     history.read()
     assert history.folds[CHILD].versions == {b"high": 1, b"higher": 2, b"later": 3}
+    copies = Logs()
+    copies.put(CHILD, (HIGH, b"high", 7), (LOW, b"low", 4))
+    copies.joined = True
+    table(copies).read()  # those come in the order of the keys
     logs.put(CHILD, (HIGH, b"again", 3))
     with pytest.raises(ViolationError, match="versions-go-on"):
         history.read()
