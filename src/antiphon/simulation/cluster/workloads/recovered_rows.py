@@ -44,9 +44,9 @@ class RecoveredRowsWorkload(Workload):
 
     Checked: a scan after a recovery has the rows, versions and owners that the logs which are left come to at some moment
     between request and answer, in each shard that the table was split into; versions rise over a recovery; what was
-    acknowledged or read is in the log of one of these shards, as it was, or is among what was lost;
-    a row of a session that is kept is there as long as no replicas are lost; by the logs that are left, each end of a
-    session removes its rows, and no others; in the end all sessions that are silent have ended.
+    acknowledged or read is in the log of one of these shards, as it was, or is among what was lost; a row of
+    a session that is kept is there as long as no replicas are lost; by the logs that are left, each end of a session
+    removes its rows, and no others; in the end all sessions that are silent have ended.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = f"{RECOVERED}-rows") -> None:
