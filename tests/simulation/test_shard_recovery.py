@@ -38,6 +38,16 @@ def test_a_table_is_what_the_log_that_is_left_comes_to(profile: str) -> None:
     sound_until(("rows-lost", "rows-scanned-after", "leases-lost"), profile, 1, **world)
 
 
+def test_a_table_is_split_and_loses_most_replicas() -> None:
+    """What was acknowledged is in the log of the shard that has the key since; both parts may be lost, and go on."""
+    world = {
+        **CLUSTER_MUTANTS["versions-of-the-last-change"].options,
+        "operator_weight": 1,
+        "commands": "split",
+    }
+    sound_until(("rows-lost", "rows-scanned-after", "rows-scanned-in-parts"), "tarantool", 1, **world)
+
+
 def test_topic_and_table_lose_their_replicas_together_and_a_seed_stays_what_it_is() -> None:
     world = {**CLUSTER_MUTANTS["removed-store-is-used"].options, "recovered_writers": 2, "fault_ms": 5_000}
     same_twice(draw_options(1, "oxia", **world))

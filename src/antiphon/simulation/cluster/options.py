@@ -108,7 +108,13 @@ _OF_OTHERS: Final[dict[str, tuple[type[int] | type[bool], Drawn | None]]] = {
 NEEDS_NO_LOGIN: Final = tuple(one.option for one in workloads_in_order() if not one.logs_in)
 """Workloads whose clients do not know how to log in."""
 
-OFFSETS_STAY: Final = ("kafka_members", "static_members", "consumer_members", "kafka_transactors")
+OFFSETS_STAY: Final = (
+    "kafka_members",
+    "static_members",
+    "consumer_members",
+    "kafka_transactors",
+    "whole_restores",
+)
 """Workloads whose judges expect committed offsets to stay: none of them is in worlds with `expiring_groups`."""
 
 WITH_LOGINS: Final = ("tenants", "identities")

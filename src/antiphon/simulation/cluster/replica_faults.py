@@ -76,6 +76,20 @@ class _Loss:
         self.lost, self.left, self.gone = lost, left, gone
         self.waiting = {one.shard.shard_id for one in lost}
 
+    def split_off(self, cluster: "SimulatedCluster") -> list[_Lost]:
+        """Shards that were split off one of these and joined their table since, so that they are lost with it."""
+        known, away = {one.shard.shard_id for one in self.lost}, {one.node_id for one in self.gone}
+        found = []
+        for _, shard in _may_be_lost(cluster):
+            there = [node for node in shard.ensemble if node not in away]
+            if shard.shard_id not in known and there and len(there) < majority(len(shard.ensemble)):
+                found.append(
+                    _Lost(shard, self.left if self.left.node_id in there else cluster.machines[there[0]])
+                )
+        self.lost += found
+        self.waiting |= {one.shard.shard_id for one in found}
+        return found
+
 
 def _lost_with(
     cluster: "SimulatedCluster", shard: "ShardMeta", left: "Machine", gone: "list[Machine]"
@@ -169,7 +183,12 @@ def _recover(faults: Faults, fault: Fault, loss: _Loss, lost: _Lost) -> None:
     if now is None or operator is None:  # no node is up, or none has heard anything yet
         faults.later(AGAIN_S, _recover, faults, fault, loss, lost)
         return
+    for other in loss.split_off(cluster):
+        faults.later(AGAIN_S, _recover, faults, fault, loss, other)
     is_done = now.recovery is not None and now.recovery.number >= lost.number and now.recovery.done
+    if is_done and _is_splitting(cluster, now.shard_id):  # the other part may join the table yet
+        faults.later(AGAIN_S, _recover, faults, fault, loss, lost)
+        return
     if is_done or (now.status is ShardStatus.ONLINE and _has_enough(cluster, now)):
         cluster.tell("recovered" if is_done else "not-recovered", now.shard_id)
         loss.waiting.discard(now.shard_id)
@@ -183,6 +202,13 @@ def _recover(faults: Faults, fault: Fault, loss: _Loss, lost: _Lost) -> None:
         restart_later(faults, left, 0)
     operator.recover(now.shard_id, left.node_id, lost.number)
     faults.later(AGAIN_S, _recover, faults, fault, loss, lost)
+
+
+def _is_splitting(cluster: "SimulatedCluster", shard_id: int) -> bool:
+    """Is a part of a shard being split off, as far as any node knows?"""
+    views = [machine.node.view for machine in cluster.machines if machine.node is not None]
+    changes = [change for view in views for change in view.joining.values()]
+    return any(one.shard.split is not None and one.shard.split.parent == shard_id for one in changes)
 
 
 def _has_enough(cluster: "SimulatedCluster", shard: "ShardMeta") -> bool:

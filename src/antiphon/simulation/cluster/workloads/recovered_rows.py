@@ -1,12 +1,12 @@
 """Puts, deletes and sessions of a table that may lose most of its replicas, and scans of it all the while.
 
-The table is where the topic of `recovered` is, so both may lose most replicas at once. What the log comes to is folded here
-without the code that makes rows of it (`session_history`).
+The table is where the topic of `recovered` is, so both may lose most replicas at once. An operator may split it. What its
+logs come to is in `recovered_history`.
 """
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import AntiphonError, SessionNotFoundError
 from antiphon.model.metadata import Kind
@@ -14,14 +14,14 @@ from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.replica_faults import RECOVERED
 from antiphon.simulation.cluster.workloads.kept_session import KeptSession
 from antiphon.simulation.cluster.workloads.recovered import make_where_replicas_are_lost
+from antiphon.simulation.cluster.workloads.recovered_history import RecoveredTable, Seen
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.session_history import OWN, ShardSessions
+from antiphon.simulation.cluster.workloads.session_history import OWN
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
-    from antiphon.records.decode import Record
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -30,53 +30,6 @@ TIMEOUTS_S: Final = (0.6, 1.0, 2.0)
 LIVES_S: Final = (0.3, 1.0, 4.0, 20.0)
 LOOK_S: Final = 0.2
 MILLION: Final = 1_000_000
-
-Seen = tuple[bytes, int, int | None]
-"""A row: its value, its version id, the session that it belongs to."""
-
-
-class State(NamedTuple):
-    """The rows at an end of the committed log."""
-
-    end: int
-    rows: dict[bytes, Seen]
-
-
-class RecoveredFold(ShardSessions):
-    """The log of one history, folded. `states`: after each batch; `versions`: by value, what its put got."""
-
-    def __init__(self, shard_id: int, number: int) -> None:
-        super().__init__(shard_id, is_child=False)
-        self.number = number  # of recoveries before
-        self.states = [State(0, {})]
-        self.versions: dict[bytes, int] = {}
-        self._newest = -1
-
-    def seen(self, records: "list[Record]") -> None:
-        """Versions go on from what is left."""
-        for record in records:
-            row = None if record.value is None else self.rows.get(record.key or b"")
-            if row is None or record.value is None:
-                continue
-            require(
-                row.version_id > self._newest,
-                "versions-go-on",
-                self.shard_id,
-                f"{record.key!r} = {record.value!r} has version {row.version_id}, {self._newest} was given before",
-            )
-            self._newest = row.version_id
-            self.versions[record.value] = row.version_id
-
-    def note(self, end: int) -> None:
-        """A batch was folded."""
-        self.states.append(
-            State(end, {key: (row.value, row.version_id, row.owner) for key, row in self.rows.items()})
-        )
-
-    def between(self, first: int, last: int) -> list[State]:
-        """The states from where the log ended at `first` to `last`."""
-        before = [state for state in self.states if state.end <= first][-1:]
-        return before + [state for state in self.states if first < state.end <= last]
 
 
 @workload(
@@ -89,16 +42,17 @@ class RecoveredFold(ShardSessions):
 class RecoveredRowsWorkload(Workload):
     """Put and delete rows of a table that is where `recovered` is, also under sessions, and scan it.
 
-    Checked: a scan after a recovery has the rows, versions and owners that the log which is left comes to at some moment
-    between request and answer; versions rise over a recovery; what was acknowledged or read is in that log, as it was, or is
-    among what was lost; a row of a session that is kept is there as long as no replicas are lost; by the log that is left,
-    each end of a session removes its rows, and no others; in the end all sessions that are silent have ended.
+    Checked: a scan after a recovery has the rows, versions and owners that the logs which are left come to at some moment
+    between request and answer, in each shard that the table was split into; versions rise over a recovery; what was
+    acknowledged or read is in the log of one of these shards, as it was, or is among what was lost; a row of
+    a session that is kept is there as long as no replicas are lost; by the logs that are left, each end of a session
+    removes its rows, and no others; in the end all sessions that are silent have ended.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = f"{RECOVERED}-rows") -> None:
         super().__init__(cluster, name)
         self.shard_id = -1
-        self._fold: RecoveredFold | None = None
+        self._history = RecoveredTable(cluster, self.name, -1)
         self._told: dict[bytes, int] = {}  # values that clients were told of, with their versions
         self._refused: set[bytes] = set()  # their sessions were not open
         self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
@@ -107,6 +61,7 @@ class RecoveredRowsWorkload(Workload):
             "rows-lost": 0,
             "rows-scanned": 0,
             "rows-scanned-after": 0,
+            "rows-scanned-in-parts": 0,
             "leases": 0,
             "leases-lost": 0,
         }
@@ -114,6 +69,7 @@ class RecoveredRowsWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         self.shard_id = await make_where_replicas_are_lost(self.cluster, db, self.name, Kind.TABLE)
+        self._history = RecoveredTable(self.cluster, self.name, self.shard_id)
 
     def begin(self) -> None:
         """See `Workload`."""
@@ -171,7 +127,7 @@ class RecoveredRowsWorkload(Workload):
         self.outcomes["leases"] += 1
         while not self.stopped and self.now < ends_s and not session.is_lost:
             serial += 1
-            value, recoveries = f"{name}-{serial}".encode(), self._recoveries
+            value, recoveries = f"{name}-{serial}".encode(), self._history.recoveries()
             shared = draw.random() < 0.3
             key = draw.choice(KEYS).encode() if shared else OWN + value
             put = table.put(key, value, session=session, timeout_s=PATIENCE_S)
@@ -194,7 +150,7 @@ class RecoveredRowsWorkload(Workload):
             (row is not None and row.session_id == life.session.id)
             or self.now >= until_s
             or recoveries < 0
-            or recoveries != self._recoveries,
+            or recoveries != self._history.recoveries(),
             "ended-early",
             self.shard_id,
             f"{key!r} of session {life.session.id} is {row} at {self.now}; the session was kept until {until_s}, and "
@@ -204,7 +160,7 @@ class RecoveredRowsWorkload(Workload):
     async def _scan(self, process: "Process") -> None:
         db = await self.connected()
         while not self.stopped:
-            recoveries, began = self._recoveries, self.cluster.evidence.truth(self.shard_id).end
+            recoveries, began = self._history.recoveries(), self._history.ends()
             rows: dict[bytes, Seen] = {}
             try:
                 async for row in db.table(self.name).scan(timeout_s=PATIENCE_S):
@@ -213,63 +169,44 @@ class RecoveredRowsWorkload(Workload):
                 self.cluster.tell("rows-not-scanned", error.code)
             else:
                 self._told.update({value: version for value, version, _ in rows.values()})
-                if 0 <= recoveries == self._recoveries:
+                if 0 <= recoveries == self._history.recoveries():
                     self._judge(rows, began, recoveries)
             await self.think(process, 5)
         await db.close()
 
-    def _judge(self, rows: dict[bytes, Seen], began: int, recoveries: int) -> None:
-        """A scan began when so much was committed, and no replicas were lost meanwhile."""
+    def _judge(self, rows: dict[bytes, Seen], began: dict[int, int], recoveries: int) -> None:
+        """A scan began when so much was committed of each shard, and no replicas were lost meanwhile."""
         self.outcomes["rows-scanned"] += 1
         self.outcomes["rows-scanned-after"] += recoveries > 0
-        fold, end = self._folded(), self.cluster.evidence.truth(self.shard_id).end
-        self.cluster.tell("rows-scanned", len(rows), began, end)
-        states = fold.between(began, end)
+        self.outcomes["rows-scanned-in-parts"] += len(began) > 1
+        self.cluster.tell("rows-scanned", len(rows), tuple(began.items()))
+        misfit = self._history.misfit(rows, began)
         require(
-            any(state.rows == rows for state in states),
-            "rows-of-what-is-left",
-            self.shard_id,
-            f"after recovery {recoveries} a scan found {rows}; between its beginning and its answer the log, from {began} "
-            f"to {end}, came to {[state.rows for state in states[-3:]]}",
+            not misfit, "rows-of-what-is-left", self.shard_id, f"after recovery {recoveries} a scan {misfit}"
         )
 
     async def _see_the_end(self, _process: "Process") -> None:
-        while self.is_working or self._recoveries < 0 or self._folded().open:  # noqa: ASYNC110 (nobody says when)
+        while self.is_working or self._history.recoveries() < 0 or self._history.is_open():  # noqa: ASYNC110 (nobody says when)
             await asyncio.sleep(LOOK_S)
 
     # -- what is committed ----------------------------------------------------------------------------------------
 
-    @property
-    def _recoveries(self) -> int:
-        """How many have been led through. While one is not, a reader may still be told of the old history."""
-        found = self.cluster.watch.recoveries.led(self.shard_id)
-        return -1 if found is None else found
-
-    def _folded(self) -> RecoveredFold:
-        """The log as it is committed now. After a recovery it is another one, from its beginning."""
-        number = self.cluster.watch.recoveries.number(self.shard_id)
-        if self._fold is None or self._fold.number != number:
-            self._fold = RecoveredFold(self.shard_id, number)
-        fold, batches = self._fold, self.cluster.evidence.truth(self.shard_id).batches
-        for batch in batches[len(fold.states) - 1 :]:
-            fold.take(batch.data)
-            fold.note(batch.next_offset)
-        return fold
-
     def check(self) -> None:
         """See `Workload`."""
-        fold, lost = self._folded(), self.cluster.watch.recoveries.lost.get(self.shard_id, set())
+        history = self._history
+        folds, lost = [history.folds[shard_id] for shard_id in history.read()], history.lost()
         for value, version in self._told.items():
-            found = fold.versions.get(value)
+            found = {fold.versions[value] for fold in folds if value in fold.versions}
             require(
-                found == version or (found is None and value in lost),
+                found == {version} or (not found and value in lost),
                 "rows-kept",
                 self.shard_id,
-                f"a client was told of {value!r} with version {version}; the log has it with {found}, and it is "
+                f"a client was told of {value!r} with version {version}; the logs have it with {sorted(found)}, and it is "
                 f"{'among' if value in lost else 'not among'} the {len(lost)} that were lost",
             )
-            self.outcomes["rows-lost"] += found is None
-        again = self._refused & fold.values
-        require(not again, "session-put", self.shard_id, f"{again} were refused, and are in the log")
-        left = {key: row.owner for key, row in fold.rows.items() if row.owner is not None}
-        require(not left, "session-end", self.shard_id, f"rows are left of sessions that ended: {left}")
+            self.outcomes["rows-lost"] += not found
+        for fold in folds:
+            again = self._refused & fold.values
+            require(not again, "session-put", fold.shard_id, f"{again} were refused, and are in the log")
+            left = {key: row.owner for key, row in fold.rows.items() if row.owner is not None}
+            require(not left, "session-end", fold.shard_id, f"rows are left of sessions that ended: {left}")

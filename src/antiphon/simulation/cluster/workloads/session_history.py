@@ -106,7 +106,7 @@ class ShardSessions:
                 f"{key!r} = {record.value!r} is put under session {owner}, which is not open",
             )
             self.values.add(record.value)
-            self.rows[key] = Row(record.value, ID.unpack_from(dict(record.headers)["v"] or b"")[0], owner)
+            self.rows[key] = Row(record.value, version_of(record), owner)
 
     def _ends(self, session_id: int, records: "list[Record]") -> None:
         self._require(session_id in self.open, "session-order", f"{session_id} ends, and is not open")
@@ -123,6 +123,11 @@ class ShardSessions:
 
     def _require(self, holds: bool, name: str, text: str) -> None:
         require(holds, name, self.shard_id, text)
+
+
+def version_of(record: "Record") -> int:
+    """The version id that a put got."""
+    return int(ID.unpack_from(dict(record.headers)["v"] or b"")[0])
 
 
 def _owner(record: "Record") -> int | None:
