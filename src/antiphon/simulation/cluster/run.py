@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from antiphon.client.aio import AsyncClient
+from antiphon.client.log import logger as client_logger
 from antiphon.invariants import InvariantError
 from antiphon.simulation.cluster.cluster import SimulatedCluster
 from antiphon.simulation.cluster.faults import Fault, Faults
@@ -73,10 +74,12 @@ def run_cluster(
     freezes = not gc.get_freeze_count()
     if freezes:
         gc.freeze()  # what is there already is no garbage of this run, and need not be looked at after it
+    is_muted, client_logger.disabled = client_logger.disabled, True  # its records have the real time
     try:
         with mutated or nullcontext():
             return _outcome(options, schedule)
     finally:
+        client_logger.disabled = is_muted
         structlog.reset_defaults()
         # A collection of its own accord would hardly ever reach what a seed has left behind. Nobody holds that any more:
         # what were held here now would be frozen by the next run, and so on for ever.
