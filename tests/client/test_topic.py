@@ -8,7 +8,6 @@ import pytest
 from antiphon.client import pipeline, topic_writer
 from antiphon.client.aio import AsyncClient
 from antiphon.client.cluster import Cluster
-from antiphon.client.hashing import murmur2, shard_of_topic_key
 from antiphon.client.topic_writer import Position
 from antiphon.errors import (
     AntiphonError,
@@ -25,6 +24,7 @@ from antiphon.errors import (
     WrongKindError,
 )
 from antiphon.model.requests import AppendBatch, Fetch, NewProducerId
+from antiphon.model.topic_keys import murmur2, shard_of_topic_key
 from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
 from tests.client.conftest import Scenario, in_a_cluster

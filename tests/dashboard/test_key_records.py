@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from antiphon.client.hashing import shard_of_topic_key as where_clients_put_it
 from antiphon.http.pages import key_records
 from antiphon.http.pages.asking import Asker, Piece
 from antiphon.http.pages.log_pages import PIECE_BYTES
@@ -28,13 +27,6 @@ def offsets(text: str) -> list[int]:
 def following(text: str) -> str | None:
     found = re.search(r'rel="next" href="([^"]+)"', text)
     return None if found is None else found[1].replace("&amp;", "&")
-
-
-def test_keys_are_looked_for_where_clients_put_them() -> None:
-    keys = [b"", b"k", b"ke", b"key", b"key-4", *(b"%d" % (number * 7919) for number in range(200)), BINARY]
-    for shards in (1, 2, 7, 64):
-        found = [shard_of_topic_key(key, shards) for key in keys]
-        assert found == [where_clients_put_it(key, shards) for key in keys]
 
 
 @in_virtual_time

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.client.hashing import shard_of_table_key, shard_of_topic_key
+from antiphon.client.hashing import shard_of_table_key
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import key_hash
+from antiphon.model.topic_keys import shard_of_topic_key
 from antiphon.records.arrow_encode import (
     OPEN_BYTES_MAX,
     BatchEncoder,

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from antiphon.client.aio import connect
-from antiphon.client.hashing import shard_of_table_key, shard_of_topic_key
+from antiphon.client.hashing import shard_of_table_key
 from antiphon.errors import NotLeaderError, OffsetMismatchError
 from antiphon.model.requests import CreateTopic
 from antiphon.model.results import AppendResult
+from antiphon.model.topic_keys import shard_of_topic_key
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records

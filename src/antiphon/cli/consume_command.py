@@ -11,7 +11,7 @@ import typer
 import antiphon
 from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
-from antiphon.cli.merged_reads import Pieces, merged
+from antiphon.cli.merged_reads import NothingCameError, Pieces, merged
 from antiphon.cli.output import fail, reports_errors, usage
 from antiphon.cli.record_lines import RecordLines
 from antiphon.cli.times import SinceOption, since_ms
@@ -206,7 +206,7 @@ class _Source:
         )
         try:
             yield from merged(self._db, lambda: self._readers({shard: start}), timeout_s)
-        except TimeoutError:
+        except NothingCameError:
             at = self._log.offsets(shard)[1]
             fail(
                 f"{name} ends at {at}, before --to {end}, and nothing came for {timeout_s:g} s; --timeout waits longer"
@@ -215,7 +215,7 @@ class _Source:
     def _as_they_come(self, starts: dict[int, int]) -> Records:
         try:
             yield from merged(self._db, lambda: self._readers(starts), self._span.timeout_s)
-        except TimeoutError:
+        except NothingCameError:
             if self._span.end is not None:
                 fail(f"nothing came for {self._span.timeout_s:g} s, and --to {self._span.end} is not reached")
             typer.echo(f"antiphon: nothing came for {self._span.timeout_s:g} s", err=True)

@@ -8,7 +8,7 @@ from antiphon.client.append_again import Attempt, Part, Unsettled, attempt_of, c
 from antiphon.client.arrow_calls import BATCH_BYTES_MAX, TopicArrow
 from antiphon.client.cluster import Cluster
 from antiphon.client.given import check_whole
-from antiphon.client.hashing import as_bytes, shard_of_topic_key
+from antiphon.client.hashing import as_bytes
 from antiphon.client.on_unreadable import OnCorrupt, RecordPieces
 from antiphon.client.pipeline import Item
 from antiphon.client.topic_reads import Wanted, Where
@@ -16,6 +16,7 @@ from antiphon.client.topic_writer import Append, Position, RecordInput, TopicWri
 from antiphon.client.values import Values
 from antiphon.errors import InvalidRequestError, TimedOutError, WrongKindError
 from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.topic_keys import shard_of_topic_key
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL
 from antiphon.records.value_type import ValueT

@@ -1,4 +1,4 @@
-"""Which shard of a topic Kafka's default partitioner puts a key into, for those who look for a key on a node."""
+"""Which shard of a topic Kafka's default partitioner puts a key into."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ _MASK: Final = 0xFFFF_FFFF
 
 def shard_of_topic_key(key: bytes, shards: int) -> int:
     """Index of the shard for a key, if whoever wrote it let the key decide."""
-    return 0 if shards == 1 else (_murmur2(key) & 0x7FFF_FFFF) % shards
+    return 0 if shards == 1 else (murmur2(key) & 0x7FFF_FFFF) % shards
 
 
-def _murmur2(data: bytes) -> int:
-    """MurmurHash2 (32 bits) with the seed of Kafka's clients."""
+def murmur2(data: bytes) -> int:
+    """MurmurHash2 (32 bits) with the seed that Kafka's clients use, as an unsigned number."""
     value = _SEED ^ len(data)
     whole = len(data) & ~3
     for at in range(0, whole, 4):
