@@ -213,8 +213,8 @@ async def test_batches_that_compaction_made_smaller_are_built_anew(place: Place)
         with patch.object(restoring, "log_of", lambda *_: iter(log)):
             done = await restore_topic(db, place, backup, "t", "back")
         assert done.shards == [restoring.ShardRestored(0, 1, 0, False)]
-        ((_, at, key, value, headers),) = await records_of(db, "back")
-        assert (at, key, value, headers) == (7, b"k1", b"left", (("h", b"v"),))
+        ((_, at, key, value, headers, shard),) = await records_of(db, "back")
+        assert (at, key, value, headers, shard) == (7, b"k1", b"left", (("h", b"v"),), 0)
 
 
 @in_virtual_time

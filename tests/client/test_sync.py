@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import gc
+import logging
 import re
 import signal
 import threading
@@ -295,7 +296,14 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_a_block_of_the_page(cluster: RealNodes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setenv("ANTIPHON_SERVERS", cluster.servers)
-    exec(BLOCKS[number], {"__name__": "page"})
+    monkeypatch.setattr(logging.root, "handlers", list(logging.root.handlers))  # one of them sets logging up
+    logger = logging.getLogger("antiphon.client")
+    levels = logger.level, logging.root.level
+    try:
+        exec(BLOCKS[number], {"__name__": "page"})
+    finally:
+        logger.setLevel(levels[0])
+        logging.root.setLevel(levels[1])
 
 
 @pytest.fixture

@@ -161,6 +161,7 @@ async def test_a_get_of_too_many_keys_is_refused() -> None:
         client.send(1, TableGet(shard_id, (b"k",) * (GET_KEYS_MAX + 1)))
         client.send(2, TableGet(shard_id, (b"k",) * (FIND_KEYS_MAX + 1), comparison=1))
         answers = await client.answered(3)
+        client.writer.close()
         assert {answers[n].code for n in (1, 2)} == {"invalid_request"}
 
 

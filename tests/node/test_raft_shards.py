@@ -213,6 +213,8 @@ async def test_a_replica_whose_topic_was_deleted_while_its_node_was_down_is_give
         nodes.kill(away)
         gateway = nodes.nodes[leader].gateway
         await gateway.delete_topic("t")
+        others = [node for one, node in nodes.nodes.items() if one != away]
+        await eventually(lambda: all(shard_id not in node.hosts for node in others))
         with structlog.testing.capture_logs() as lines:
             node = await nodes.start(away)
             disk, path = nodes.shard_path(away, shard_id)

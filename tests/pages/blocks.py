@@ -18,7 +18,8 @@ from tests.cli.script import AntiphonScript
 ROOT: Final = Path(__file__).parent.parent.parent
 LANGUAGES: Final = {"python": "python", "sh": "sh", "bash": "sh", "console": "console"}
 DATA: Final = ("toml", "json")  # which tests/pages/test_data.py reads
-SHOWN: Final = ("text", "mermaid", "")  # nobody types them
+# Nobody types them; and what is shown in languages, or of programs, that the tests do not have.
+SHOWN: Final = ("text", "mermaid", "", "java", "py")
 # Lines that the test does in its own way: it has started the cluster, and ends it.
 OF_THE_TEST: Final = re.compile(
     r"^(\S*/)?antiphon (up|down) (?!.*-secure)|^pip install |^export ANTIPHON_SERVERS="

@@ -50,6 +50,11 @@ def _flights(db: antiphon.Client, _: Names) -> None:
     db.create_topic("flights").append_batch([(b"N14228", b'{"air_time": 227}')] * RECORDS, shard=0)
 
 
+def _spark(db: antiphon.Client, names: Names) -> None:
+    _flights(db, names)
+    db.create_table("last-flights", shards=1)
+
+
 def _aircraft(db: antiphon.Client, names: Names) -> None:
     rows = {f"N{number}": b'{"seats": 150}' for number in range(ROWS)}
     names["aircraft"] = aircraft = db.create_table("aircraft", shards=1)
@@ -133,7 +138,7 @@ BEFORE: Final[dict[str, Callable[[antiphon.Client, Names], None]]] = {
     "docs/multi-writer.md": _multi_writer,
     "docs/operations.md": _carts,
     "docs/recipes.md": _recipes,
-    "docs/spark.md": _flights,
+    "docs/spark.md": _spark,
     "docs/tables.md": _tables,
     "docs/transactions.md": _transactions,
 }

@@ -62,7 +62,7 @@ def test_the_test_that_runs_a_page_elsewhere_reads_it(page: str, test: str) -> N
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_has_a_language_that_the_tests_know(page: str) -> None:
-    """A block of `shell` or `py` would be none that anything checks."""
+    """A block of `shell` or `python3` would be none that anything checks."""
     lines = (ROOT / page).read_text().splitlines()
     fences = fences_of(page)
     assert {one.language for one in fences} <= {*LANGUAGES, *DATA, *SHOWN}
