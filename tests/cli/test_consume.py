@@ -71,14 +71,15 @@ async def test_what_a_reader_fails_with_comes_after_what_the_others_have() -> No
 @on_a_loop
 async def test_a_time_out_of_the_client_is_not_taken_for_silence() -> None:
     async def failing() -> AsyncGenerator[Sequence[Record], None]:
+        yield [_record(0)]
         raise antiphon.errors.TimedOutError("no leader")
-        yield []
 
     async def silent() -> AsyncGenerator[Sequence[Record], None]:
         await asyncio.Event().wait()
         yield []
 
     reads = MergedReads({0: failing()})
+    assert await reads.following(1) is not None
     with pytest.raises(antiphon.errors.TimedOutError):
         await reads.following(1)
     await reads.close()
