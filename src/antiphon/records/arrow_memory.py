@@ -22,6 +22,11 @@ from zlib import crc32
 
 from antiphon.errors import InvalidRequestError
 
+
+class MissingLibraryError(InvalidRequestError, ModuleNotFoundError):
+    """An optional library is not installed; `name` says which, as with Python's own error."""
+
+
 try:
     import numba
     from llvmlite import ir  # type: ignore[import-untyped]
@@ -29,10 +34,12 @@ try:
     from numba.core import cgutils
     from numba.extending import intrinsic
 except ModuleNotFoundError as missing:
-    raise InvalidRequestError(
+    told = MissingLibraryError(
         f"{missing.name} is not installed in this Python ({sys.executable}), and rows are moved by what it compiles: "
         "pip install 'antiphon[spark]', on every executor of Spark too, or 'antiphon[arrow]' without Spark"
-    ) from missing
+    )
+    told.name = missing.name
+    raise told from missing
 
 BytesColumn = tuple[int, int, int, int, int]
 Function = TypeVar("Function", bound=Callable[..., Any])
