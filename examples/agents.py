@@ -86,13 +86,14 @@ def views_app(kafka: str, servers: str, topic: str = "views", table: str = "coun
     async def count(stream: Stream) -> None:
         counts = await app.table(table)
         async for record in stream:
+            page = record.key or b""
             try:
-                found = json.loads((await counts.get(record.key)).value)
+                found = json.loads((await counts.get(page)).value)
             except antiphon.KeyNotFoundError:
                 found = {"views": 0, "offset": -1}
             if record.offset > found["offset"]:  # a page is in one partition, so its offsets only grow
                 changed = {"views": found["views"] + 1, "offset": record.offset}
-                await counts.put(record.key, json.dumps(changed).encode())
+                await counts.put(page, json.dumps(changed).encode())
 
     return app
 

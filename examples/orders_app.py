@@ -29,7 +29,7 @@ class Order(BaseModel):
 async def count(consumer: AIOKafkaConsumer, spent: Counter[str]) -> None:
     """Follow the topic: each record is an order that was accepted."""
     async for record in consumer:
-        order = json.loads(record.value)
+        order = json.loads(record.value or b"")
         spent[order["customer"]] += order["cents"]
 
 

@@ -20,7 +20,7 @@ def test_the_examples_have_no_errors(tmp_path: Path) -> None:
     settings = {
         "include": [str(ROOT / "examples")],
         "exclude": [str(ROOT / "examples" / name) for name in OTHERS],
-        "extraPaths": [str(ROOT / "src")],
+        "extraPaths": [str(ROOT / "src"), str(ROOT / "examples")],
         "typeCheckingMode": "standard",
         "pythonVersion": "3.11",
     }
