@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.coordination import client_metrics as subscribed
 from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.client_metrics import NAME_BYTES_MAX, TEXT_CHARACTERS_MAX, VALUE_BYTES_MAX
+from antiphon.coordination.patterns import REGEX_BYTES_MAX
 from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES, WORK_MAX
@@ -23,7 +23,6 @@ from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
 from antiphon.kafka.handlers.markers import PARTS_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE
-from antiphon.kafka.handlers.patterns import REGEX_BYTES_MAX
 from antiphon.kafka.handlers.telemetry import PUSH_BYTES_MAX, UNPACKED_BYTES_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS
 from antiphon.kafka.listener_config import KafkaListenerConfig
@@ -142,7 +141,7 @@ def test_the_figures_are_those_in_the_code() -> None:
 
 
 def test_bounds_of_clients_metrics() -> None:
-    sizes = f"{NAME_BYTES_MAX}, {VALUE_BYTES_MAX:,}, {subscribed.REGEX_BYTES_MAX:,}"
+    sizes = f"{NAME_BYTES_MAX}, {VALUE_BYTES_MAX:,}, {REGEX_BYTES_MAX:,}"
     assert f"| {SUBSCRIPTIONS_MAX}; {sizes}; {TEXT_CHARACTERS_MAX:,} |" in PAGE
     pushed = f"{PUSH_BYTES_MAX >> 20} MiB, {UNPACKED_BYTES_MAX >> 20} MiB; {otlp.FIELDS_MAX:,} | TELEMETRY_TOO_LARGE"
     assert pushed in PAGE

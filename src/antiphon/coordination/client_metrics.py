@@ -7,10 +7,9 @@ How long an expression, a text and a subscription may be, and how many there may
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import re2
-
 from antiphon.coordination.cluster_records import SUBSCRIPTIONS_FORMAT
 from antiphon.coordination.ledger import Ledger
+from antiphon.coordination.patterns import BadRegexError, compiled
 from antiphon.coordination.state import refuse_earlier
 from antiphon.errors import InvalidRequestError
 from antiphon.model.client_metrics import (
@@ -29,7 +28,6 @@ ALL_METRICS: Final = "*"
 NAME_BYTES_MAX: Final = 255
 VALUE_BYTES_MAX: Final = 4_096
 INTERVALS_MS: Final = (100, 3_600_000)
-REGEX_BYTES_MAX: Final = 1_024
 REGEX_MEMORY_BYTES: Final = 128 * 1024  # that an expression may take; there are 600 at most
 TEXT_CHARACTERS_MAX: Final = 1_024  # that are matched; a longer text matches nothing
 SHOWN_CHARACTERS: Final = 100
@@ -150,16 +148,7 @@ def _expressions(value: str) -> dict[str, Any]:
 
 
 def _compiled(regex: str) -> Any:
-    if len(regex.encode()) > REGEX_BYTES_MAX:
-        raise BadValueError(f"a regular expression has {REGEX_BYTES_MAX:,} bytes at most")
-    options = re2.Options()
-    options.max_mem = REGEX_MEMORY_BYTES
-    options.log_errors = False
     try:
-        return re2.compile(regex, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "unknown"
-        told = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise BadValueError(
-            f"{regex[:SHOWN_CHARACTERS]!r} is not a regular expression of RE2: {told[:SHOWN_CHARACTERS]}"
-        ) from error
+        return compiled(regex, REGEX_MEMORY_BYTES)
+    except BadRegexError as error:
+        raise BadValueError(str(error)) from error

@@ -6,6 +6,7 @@ from antiphon import system
 from antiphon.coordination import consumer_terms as t
 from antiphon.coordination.consumer_group import ConsumerGroup
 from antiphon.coordination.consumer_terms import Beat, Beaten, Member, Refused
+from antiphon.coordination.patterns import REGEX_BYTES_MAX, BadRegexError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
@@ -13,7 +14,6 @@ from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.handlers.group_outcomes import beaten, check_reads, each_described, group_for
 from antiphon.kafka.handlers.group_places import assignment, named_assignment
 from antiphon.kafka.handlers.group_topics import GroupTopics
-from antiphon.kafka.handlers.patterns import REGEX_BYTES_MAX, BadRegexError
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import consumer_groups as m

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from typing import Final
 
 from antiphon.coordination.consumer_terms import Catalog, TopicFacts
+from antiphon.coordination.patterns import compiled
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka.handlers.patterns import compiled
 from antiphon.kafka.handlers.rights import sees
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import Kind

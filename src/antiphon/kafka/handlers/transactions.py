@@ -3,13 +3,13 @@
 from typing import Final
 
 from antiphon import system
+from antiphon.coordination.patterns import BadRegexError, compiled
 from antiphon.coordination.transactions import NOBODY, PREPARED, Producer, Refused, Row, State
 from antiphon.errors import AntiphonError, InvalidRequestError, UnknownShardError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.handlers.patterns import BadRegexError, compiled
 from antiphon.kafka.handlers.rights import may, sees
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
