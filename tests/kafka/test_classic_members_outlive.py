@@ -34,11 +34,11 @@ class Member:
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
         )
         self.lines: list[tuple[float, str]] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
@@ -53,10 +53,16 @@ class Member:
         return said[-1].split()[1:] if said else []
 
     def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
         try:
-            self.process.communicate("", timeout=30)
+            self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
+        self.reader.join()  # ends with the process's last line; a pipe closed under it would be an error in its thread
+        self.process.stdout.close()
 
 
 @pytest.fixture
