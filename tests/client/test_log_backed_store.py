@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.client.aio import AsyncClient, connect
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.log_backed_store import AsyncLogBackedStore
 from antiphon.client.topic_writer import Position
 from antiphon.errors import (

@@ -12,8 +12,8 @@ import pytest
 
 import antiphon
 import antiphon.aio
+from antiphon.client.addresses import parse_address
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.client.connection import parse_address
 from antiphon.client.tls import tls_of, trusting_text
 from antiphon.errors import (
     AccessDeniedError,
