@@ -355,7 +355,7 @@ async def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
         def not_ready(*_: Any) -> Any:
             raise NotReadyError("soon")
 
-        served.first.gateway.list_offset = not_ready  # type: ignore[assignment]  # planted
+        served.first.gateway.list_offset = not_ready  # type: ignore[assignment]  # a fault
         client = await connect()
         partition = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
         request = offsets.ListOffsetsRequest(
@@ -381,7 +381,7 @@ async def test_a_fetch_that_can_be_repeated_is_refused_with_a_code_after_which_c
             (ArchiveError("damaged"), code.KAFKA_STORAGE_ERROR),
             (CorruptBatchError("damaged"), code.CORRUPT_MESSAGE),
         ):
-            served.first.gateway.fetch = AsyncMock(side_effect=error)  # type: ignore[method-assign]  # planted
+            served.first.gateway.fetch = AsyncMock(side_effect=error)  # type: ignore[method-assign]  # a fault
             assert (await fetch(client, "t", 0)).error_code == expected
 
 

@@ -99,7 +99,7 @@ def simulate(
     the seed, the step and a short trace; the same seed gives the same trace again.
 
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
-    `antiphon simulate --plant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt --step`
+    `antiphon simulate --mutant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt --step`
     """
     if mutants:
         typer.echo("\n".join(runs.mutants()))
