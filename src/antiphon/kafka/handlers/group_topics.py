@@ -4,6 +4,7 @@ What an expression matches (`patterns`) is looked up once for each version of th
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
 from antiphon.coordination.consumer_terms import Catalog, TopicFacts
@@ -11,7 +12,7 @@ from antiphon.coordination.patterns import compiled
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka.handlers.rights import sees
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import Kind
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.security.authorizer import Rights
 
 KEPT_REGEXES: Final = 256
@@ -31,10 +32,13 @@ class GroupTopics:
         """Topics as of the metadata of now: no tables, nothing of the cluster's own."""
         meta = self._gateway.metadata
         if self._catalog.version != meta.version:
+            racks = {node.node_id: node.rack for node in meta.nodes if node.rack}
             self._catalog = Catalog(
                 meta.version,
                 {
-                    topic.name: TopicFacts(topic.topic_id, len(topic.shards))
+                    topic.name: TopicFacts(
+                        topic.topic_id, len(topic.shards), _racks_of(topic, racks) if racks else ()
+                    )
                     for topic in meta.topics
                     if topic.kind is Kind.TOPIC and not is_internal(topic)
                 },
@@ -55,3 +59,8 @@ class GroupTopics:
     def _look_up(self, regex: str, catalog: Catalog) -> tuple[str, ...]:
         pattern = compiled(regex)
         return tuple(sorted(name for name in catalog.topics if pattern.fullmatch(name)))
+
+
+def _racks_of(topic: TopicMeta, racks: Mapping[int, str]) -> tuple[frozenset[str], ...]:
+    """Where replicas of each partition stand, as far as nodes say so."""
+    return tuple(frozenset(racks[node] for node in shard.ensemble if node in racks) for shard in topic.shards)
