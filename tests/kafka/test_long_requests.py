@@ -127,7 +127,7 @@ async def test_so_many_appends_of_a_request_are_open() -> None:
                 under_way -= 1
                 done(result)
 
-            asyncio.get_running_loop().call_later(0.05, append, *told, ended)
+            asyncio.get_running_loop().call_later(0.05, lambda: append(*told, ended))
 
         with patch.object(gateway, "submit_append", slowly):
             client, small = await connect(), batch(b"x")

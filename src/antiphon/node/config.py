@@ -362,7 +362,10 @@ def load_config(path: Path, own: Mapping[str, Any] | None = None) -> NodeConfig:
         config.dir = (file.parent / config.dir).resolve()
     except (ValueError, OSError) as error:
         raise InvalidRequestError(f"{file}: dir is no path: {error}; {_AGAIN}") from None
-    return check_config(config)
+    try:
+        return check_config(config)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{file}: {error.message}") from None
 
 
 def _path(type_: type, value: object) -> Path:
