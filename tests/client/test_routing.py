@@ -241,7 +241,7 @@ DOUBTS: list[tuple[AntiphonError, bool, bool, bool]] = [
     (NotReadyError("x"), False, False, False),
     (OverloadedError("x"), False, True, False),
     (DiskFullError("x"), False, True, False),
-    (UnavailableError("x"), False, True, False),
+    (UnavailableError("x"), False, True, True),
 ]
 
 

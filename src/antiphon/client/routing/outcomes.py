@@ -17,12 +17,15 @@ from antiphon.errors import (
 
 def leaves_doubt(error: AntiphonError) -> bool:
     """May a write that was sent to a shard's leader, and failed like this, have been carried out?"""
-    return leaves_doubt_anywhere(error) or isinstance(error, NotLeaderError)
+    return isinstance(error, ConnectionLostError | TimedOutError | NotLeaderError)
 
 
 def leaves_doubt_anywhere(error: AntiphonError) -> bool:
-    """The same of a request that any node passes on to the coordinator of the cluster."""
-    return isinstance(error, ConnectionLostError | TimedOutError)
+    """The same of a request that any node passes on to the coordinator of the cluster.
+
+    A node that is left without an answer by a coordinator, which may have begun, says that none is available.
+    """
+    return isinstance(error, ConnectionLostError | TimedOutError | UnavailableError)
 
 
 def leaves_doubt_at_coordinator(error: AntiphonError) -> bool:

@@ -7,6 +7,7 @@ from antiphon.kafka.handlers import produce
 from antiphon.log import producer_state
 from antiphon.model.cluster import MetadataView
 from antiphon.native.session import NativeSession
+from antiphon.node.begun_requests import BegunRequest
 from antiphon.node.metadata_fold import MetadataFold
 from antiphon.node.node_gateway import NodeGateway
 from antiphon.node.peers import PeerLink
@@ -209,4 +210,30 @@ _DIALLED: Final = (
     ),
 )
 
-SHELL_MUTANTS: Final = (*_INTERNAL, *_METADATA, *_GROUPS, *_READERS, *_FORWARDED, *_DIALLED)
+_COMMANDS: Final = (
+    ClusterMutant(
+        "begun-commands-are-said-to-be-unknown",
+        "a command is told that it was not begun when its coordinator ends, and its repeat fails with its own success",
+        (
+            Edit(
+                BegunRequest,
+                "dropped",
+                "not self.repeatable and isinstance(error, NotLeaderError | NotReadyError)",
+                "False",
+            ),
+        ),
+        options={
+            "principals": 0,
+            "tenants": 0,
+            "appenders": 1,
+            "putters": 1,
+            "bulk_writers": 0,
+            "operator_weight": 3,
+            "commands": "create",
+            "fault_every_ms": 120,
+            "fault_ms": 5_000,
+        },
+    ),
+)
+
+SHELL_MUTANTS: Final = (*_INTERNAL, *_METADATA, *_GROUPS, *_READERS, *_FORWARDED, *_DIALLED, *_COMMANDS)
