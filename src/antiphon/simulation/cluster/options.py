@@ -150,4 +150,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
     if overrides.get("expiring_groups", found["expiring_groups"]):
         found |= dict.fromkeys(OFFSETS_STAY, 0)
     same: dict[str, Any] = {"seed": seed, "profile": profile, "replicas": 3, "settle_ms": 60_000}
+    if overrides.get("split_loss_weight", found["split_loss_weight"]):
+        # A split goes on without one of three replicas, and all else does without two nodes.
+        found["nodes"] = same["replicas"] = 5
     return ClusterOptions(**{**same, **found, **overrides})
