@@ -81,5 +81,7 @@ def sound_after_caught(name: str, seeds: int = SEEDS) -> None:
     assert sound.failure is None, words(sound)
 
 
-FOUND_BEFORE = {"kill_midway_weight": 0, "power_midway_weight": 0}
-"""Options for seeds that found something before there were such faults: with them they are other worlds."""
+FOUND_BEFORE = {"kill_midway_weight": 0, "power_midway_weight": 0, "founding_ms": 0}
+"""Options for seeds that found something before there were such faults, and before nodes founded a cluster as soon as they
+do now: with them they are other worlds.
+"""

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from antiphon.coordination.shard_recovery import ShardRecoveries
 from antiphon.node import old_history
+from antiphon.node.unfinished_copies import UnfinishedCopy
 from antiphon.partition import table_files
 from antiphon.replication import raft
 from antiphon.replication.lone_voter import LoneVoter
@@ -51,6 +52,13 @@ _ROWS_LEFT: Final[dict[str, Any]] = {
 
 _NEEDLESS: Final[dict[str, Any]] = {**_RECOVERIES, "needless_recovery_weight": 4, "nodes": 5}
 """The same, and an operator asks for it where it is not needed."""
+
+_SPLIT_LOSSES: Final[dict[str, Any]] = {
+    **_ROWS,
+    "most_replicas_gone_weight": 1,
+    "split_loss_weight": 6,
+}
+"""The table is split while the replica is away that is left afterwards."""
 
 RECOVERY_MUTANTS: Final = (
     ClusterMutant(
@@ -136,5 +144,19 @@ RECOVERY_MUTANTS: Final = (
         ),
         options=_ROWS,
         quick=True,
+    ),
+    ClusterMutant(
+        "recovered-parent-keeps-moved-keys",
+        "a shard that goes on from a replica which has not heard of a split holds again what it had given away",
+        (Edit(old_history, "recovered_part", "return part_of(topic, shard)", "return None"),),
+        options=_SPLIT_LOSSES,
+        quick=True,
+    ),
+    ClusterMutant(
+        "recovered-child-forgets-sessions",
+        "a shard whose copy was not complete goes on without the sessions that its rows belong to",
+        (Edit(UnfinishedCopy, "_finish", "tuple(sessions.items())", "()"),),
+        profile="raft",
+        options=_SPLIT_LOSSES,
     ),
 )

@@ -58,7 +58,8 @@ class WorldOptions:
     @property
     def moves_replicas(self) -> bool:
         """May a replica leave a node, and a new one of the same shard come to it?"""
-        return self.operator_weight > 0 or self.kafka_admins > 0 or self.most_replicas_gone_weight > 0
+        lost = self.most_replicas_gone_weight + self.split_loss_weight
+        return self.operator_weight > 0 or self.kafka_admins > 0 or lost > 0
 
     @property
     def changes_voters(self) -> bool:
