@@ -9,9 +9,9 @@ import pytest
 
 from antiphon import system
 from antiphon.gateway.budget import Budget
+from antiphon.gateway.gate import Gate
 from antiphon.gateway.turns import SHARE_S
 from antiphon.http.connection import HttpConnection
-from antiphon.http.gate import Gate
 from antiphon.http.listener import HttpListener
 from antiphon.kafka.connection import LOOK_EVERY, MEASURED_BYTES, REQUEST_S, Answer, Connection
 from antiphon.kafka.inbox import Inbox

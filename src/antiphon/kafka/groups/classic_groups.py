@@ -28,7 +28,16 @@ from antiphon.kafka.groups.classic_row import ClassicRow
 from antiphon.kafka.groups.classic_rows import ClassicRows, Kept
 from antiphon.kafka.groups.consumer_rows import GroupChangedError
 from antiphon.kafka.groups.emptied import EmptiedGroups
-from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
+from antiphon.kafka.groups.types import (
+    MEMBER_BYTES,
+    GroupConfig,
+    Join,
+    Joined,
+    Sync,
+    Synced,
+    ids_bytes,
+    protocols_bytes,
+)
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import Holder, LedShard, LedShards
 
@@ -122,7 +131,7 @@ class ClassicGroups:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the metadata and the assignments of all members here."""
+        """Bytes of all members here: their ids, metadata and assignments."""
         return sum(hosted.kept_bytes for led in self._led for hosted in led.hosted.values())
 
     async def kept(self, group_id: str) -> ClassicRow | None:
@@ -212,7 +221,8 @@ class ClassicGroups:
     def _check_room(self, request: Join) -> None:
         """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""
         kept = self.kept_bytes
-        if kept + protocols_bytes(request.protocols) > self.config.kept_bytes_max:
+        ids = ids_bytes(request.new_member_id, request.instance_id, request.client_id, request.protocol_type)
+        if kept + MEMBER_BYTES + protocols_bytes(request.protocols) + ids > self.config.kept_bytes_max:
             raise OverloadedError(f"this node keeps {kept} bytes about the members of groups already")
 
     async def _answer(self, hosted: _Hosted, token: _Answer) -> Joined | Synced:
