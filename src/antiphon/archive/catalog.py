@@ -120,7 +120,7 @@ class Catalog:
 
     def _create(self) -> None:
         request = CreateTopic(ARCHIVE_TABLE, Kind.TABLE, 1, internal=True)
-        problem: AntiphonError = UnreachableError("no node is known")
+        problem: AntiphonError = UnreachableError("no node of the cluster is known yet: run again")
         for node in self._cluster.metadata().nodes:
             try:
                 self._cluster.ask(node.node_id, request)

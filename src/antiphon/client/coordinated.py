@@ -127,7 +127,7 @@ class Coordinators:
         except AntiphonError:  # some are TimeoutErrors, too
             raise
         except TimeoutError:
-            raise TimedOutError(f"node {node_id} did not answer in time") from None
+            raise TimedOutError(f"node {node_id} did not answer within {timeout_s:g} s") from None
         return reply
 
     # -- metrics of clients -----------------------------------------------------------------------------------------
