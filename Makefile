@@ -93,12 +93,14 @@ damage: setup ## damage each kind of file in each way, start the node, record wh
 mutants: setup ## put in every known bug (mutant), one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
 
-simulate-mutants simulate-plants: mutants # names of before, as plants-table
-
-plants-table: mutants-table
+# names of before
+simulate-mutants: mutants
+simulate-plants: mutants
 
 mutants-table: setup ## the same, 1,000 seeds each at most, and write the table of docs/simulation.md from it
 	$(BIN)/python -m tests.simulation.mutants_table $(ARGS)
+
+plants-table: mutants-table
 
 prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"
 	$(BIN)/python -m tests.requirement_mutations.prove $(ARGS)

@@ -30,8 +30,9 @@ def broken(output: str) -> str:
     return found[1]
 
 
-def test_lists_mutants_a_name_a_line() -> None:
-    result = call("--mutants")
+@pytest.mark.parametrize("option", ["--mutants", "--plants"])
+def test_lists_mutants_a_name_a_line(option: str) -> None:
+    result = call(option)
     assert result.exit_code == 0
     names = result.stdout.splitlines()
     assert names == list(ALL_MUTANTS)
@@ -118,7 +119,7 @@ def test_words_for_profiles_of_before_are_taken(word: str, profile: str) -> None
 
 
 def test_a_mutant_that_no_world_shows_runs_its_script() -> None:
-    result = call("--mutant", "hasty-transfer")
+    result = call("--plant", "hasty-transfer")  # the word of before
     assert result.exit_code == 1
     assert "broke leader-completeness" in result.stdout.splitlines()[-1]
 

@@ -45,7 +45,7 @@ ProfileOption = Annotated[
 SecondsOption = Annotated[
     float | None,
     typer.Option(
-        help="How long things go wrong, in the cluster's time; drawn from the seed if absent.",
+        help="Simulated seconds in which faults are injected; drawn from the seed if absent.",
         min=0.1,
         max=SECONDS_LONGEST,
     ),

@@ -325,7 +325,9 @@ def shard_list(
         cluster = db.metadata()
         chosen = [found for found in cluster.topics if topic is None or found.name == topic]
         if topic is not None and not chosen:
-            raise UnknownTopicError(f"there is no topic or table {topic}")
+            raise UnknownTopicError(
+                f"there is no topic or table {topic}; `antiphon shard list` shows what there is"
+            )
         shown = [found for found in chosen if internal or topic is not None or not found.internal]
         rows = _shard_rows(db, sorted(shown, key=lambda found: found.name))
     if as_json:
@@ -343,7 +345,7 @@ def shard_elect(
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Fence a shard and elect its leader anew."""
+    """Elect the leader of a shard anew. Its present leader stops serving first."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
         with progress(f"electing {topic}/{shard}"):
             db.elect_leader(topic, shard, node=node)

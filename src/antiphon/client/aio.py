@@ -358,7 +358,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         """Nodes, topics and shards as a node knows them now."""
         await self._cluster.refresh()
         if self._cluster.meta is None:
-            raise UnavailableError("no node returned the metadata")
+            raise UnavailableError("no node returned the metadata; `antiphon status` says which nodes are up")
         return self._cluster.meta
 
     async def node_status(

@@ -105,7 +105,7 @@ class Cluster:
         await asyncio.shield(self._refreshing)
 
     async def _ask(self, avoid: str | None, *, news: bool) -> None:
-        problem: AntiphonError = UnavailableError("no address to ask")
+        problem: AntiphonError = UnavailableError("no address of a node is known: give servers")
         known = self.meta.version if self.meta is not None and news else -1
         question = GetMetadata(known, NEWS_WAIT_MS if news else 0)
         for address in self._places(avoid):
@@ -133,7 +133,9 @@ class Cluster:
         await self.refresh()
         while not seen():
             if asyncio.get_running_loop().time() > deadline:
-                raise TimedOutError("the change was made, and the metadata of the asked node lacks it yet")
+                raise TimedOutError(
+                    "the change was made, but the node that was asked does not know of it yet: ask again in a moment"
+                )
             await self.refresh(news=True)
 
     async def refresh_from_all(self) -> None:
@@ -183,7 +185,7 @@ class Cluster:
     async def connection(self, address: str) -> Connection:
         """The connection to an address, opened if need be; raises AntiphonError."""
         if self.closed:
-            raise ClientClosedError("this client is closed")
+            raise ClientClosedError("this client is closed: connect() makes a new one")
         connection = self._connections.get(address)
         if connection is not None and connection.lost is None:
             return connection

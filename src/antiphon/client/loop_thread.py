@@ -63,7 +63,7 @@ class LoopThread:
         """Run a coroutine on the loop and wait for its result; an interrupt of this thread cancels it."""
         if self._closed:
             work.close()
-            raise ClientClosedError("this client is closed")
+            raise ClientClosedError("this client is closed: connect() makes a new one")
         if threading.current_thread() is self._thread:
             work.close()
             raise InvalidRequestError("the blocking client cannot be called from its own event loop")

@@ -182,7 +182,7 @@ class ShardPipeline(ABC):
     def add(self, item: Item) -> None:
         """Queue a write. Raises ClientClosedError once the client is closed."""
         if self._closed:
-            raise ClientClosedError("this client is closed")
+            raise ClientClosedError("this client is closed: connect() makes a new one")
         if tracing.tracer is not None:
             trace_call(item, type(item.what).__name__.lower(), self._shard_id)
         self._queue.append(item)
@@ -211,7 +211,9 @@ class ShardPipeline(ABC):
                     await self._room
                 self.add(item)
         except TimeoutError:
-            raise TimedOutError("no room in the queue of writes in time; nothing was sent") from None
+            raise TimedOutError(
+                "no room in the queue of writes in time; nothing was sent: await earlier writes first"
+            ) from None
         finally:
             self._entering -= 1
 
@@ -366,7 +368,9 @@ class ShardPipeline(ABC):
         except AntiphonError as error:
             return error
         except TimeoutError:
-            return TimedOutError("no connection to the shard's leader in time")
+            return TimedOutError(
+                "no connection to the shard's leader in time; `antiphon shard list` says who leads"
+            )
         self._resend(connection)
         return None
 

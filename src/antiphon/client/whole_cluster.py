@@ -18,7 +18,7 @@ class WholeCluster:
         """The newest metadata that any node in reach has. Raises UnavailableError where none answers."""
         await self._cluster.refresh_from_all()
         if self._cluster.meta is None:
-            raise UnavailableError("no node answered")
+            raise UnavailableError(f"no node answered at {', '.join(self._cluster.servers)}; are they up?")
         return self._cluster.meta
 
     async def ask_shard(

@@ -91,7 +91,7 @@ class Splits:
         """
         record = self._model.shards.get(request.shard_id)
         if record is None:
-            raise UnknownShardError(f"no shard {request.shard_id}")
+            raise UnknownShardError(f"there is no shard {request.shard_id}")
         topic = self._topic_of(record)
         if self._is_repeat(token, request, topic):
             return

@@ -263,7 +263,7 @@ class CoordinatorShell:
         now_ms = self._now_ms()
         for token in [token for token, one in self._waiting.items() if one.deadline_ms <= now_ms]:
             self._waiting.pop(token).answered(
-                TimedOutError("the coordinator took the command and did not finish it in time")
+                TimedOutError("the coordinator did not finish the command in time; it may still be done")
             )
         self._followers = told = self._host.reports.due(self._followers)
         has_room = not self._host.state.services.wal.refuses_clients

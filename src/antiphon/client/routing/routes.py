@@ -146,7 +146,9 @@ class Routes:
             raise UnknownShardError(f"shard {shard_id} is gone: its topic was deleted", shard=shard_id)
         address = self.known_address(shard_id)
         if address is None:
-            raise UnavailableError(f"shard {shard_id} has no leader right now", shard=shard_id)
+            raise UnavailableError(
+                f"shard {shard_id} has no leader right now; `antiphon shard list` shows why", shard=shard_id
+            )
         return address
 
     def shard(self, shard_id: int) -> ShardMeta | None:
