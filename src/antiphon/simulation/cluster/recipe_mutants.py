@@ -5,34 +5,27 @@ from typing import Any, Final
 from antiphon.recipes.counter import AsyncCounter
 from antiphon.recipes.lock import AsyncLock
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS, only
 from antiphon.table.evaluator import TableEvaluator
 
-_WORK: Final[dict[str, Any]] = {
-    "appenders": 0,
-    "putters": 0,
-    "operations_per_s": 200,
-    "recipe_clients": 5,
-}
+_WORK: Final[dict[str, Any]] = only(recipe_clients=5)
 
 RECIPE_MUTANTS: Final = (
     ClusterMutant(
         "recipes-stale-tokens-write",
         "a transaction is carried out whatever versions it checks",
-        (
-            Edit(
-                TableEvaluator,
-                "_check",
-                "if op.expected_version != (ABSENT if current is None else current[0]):",
-                "if False:",
-            ),
+        Edit(
+            TableEvaluator,
+            "_check",
+            "if op.expected_version != (ABSENT if current is None else current[0]):",
+            "if False:",
         ),
         options={**CUTS, **_WORK},
     ),
     ClusterMutant(
         "recipes-lock-is-taken-away",
         "whoever wants a lock puts its row, whether it is there or not",
-        (Edit(AsyncLock, "try_acquire", "expected_version=ABSENT", "expected_version=None"),),
+        Edit(AsyncLock, "try_acquire", "expected_version=ABSENT", "expected_version=None"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
@@ -47,7 +40,7 @@ RECIPE_MUTANTS: Final = (
     ClusterMutant(
         "recipes-count-without-looking",
         "a counter is set to one more than was read, whatever it is by then",
-        (Edit(AsyncCounter, "add", "expected_version=expected", "expected_version=None"),),
+        Edit(AsyncCounter, "add", "expected_version=expected", "expected_version=None"),
         options={**RESETS, **_WORK, "recipe_clients": 8},
     ),
 )
