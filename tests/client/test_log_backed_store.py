@@ -1,7 +1,6 @@
 """S2, the store that KIP-27 builds on conditional appends: what each claim comes to, on whole nodes in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes
 from tests.client.ledger import Ledger, OverdrawnError, apply, move, name_of, replay, validate
 
-Play = Callable[[Callable[[FailingNodes, AsyncClient], Awaitable[None]]], None]
 Store = AsyncLogBackedStore[Ledger]
 
 

@@ -3,7 +3,6 @@
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -25,13 +24,7 @@ from antiphon.errors import NotLeaderError, TimedOutError
 from antiphon.kafka.listener import KafkaListener
 from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import Kind
-from tests.kafka.served import Served, serve
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("node")) as running:
-        yield running
+from tests.kafka.served import Served
 
 
 def term(served: Served, topic: str) -> int:

@@ -260,7 +260,7 @@ class Cluster:
         logger.debug("shard %d, try %d failed: %s", shard_id, tries.count + 1, error.message)
         tries.failed(shard_id, error, self._now(), wrote=wrote)
         if self.closed:
-            tries.end(ClientClosedError("this client is closed"))
+            tries.end(ClientClosedError("this client is closed: connect() makes a new one"))
         await self._next(tries)
 
     async def learn(self, error: AntiphonError, tries: Tries) -> None:

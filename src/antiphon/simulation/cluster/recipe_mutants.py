@@ -7,16 +7,11 @@ from antiphon.recipes.counter import AsyncCounter
 from antiphon.recipes.lock import AsyncLock
 from antiphon.recipes.registry import AsyncServiceRegistry
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS, only
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.sessions import OpenSessions
 
-_WORK: Final[dict[str, Any]] = {
-    "appenders": 0,
-    "putters": 0,
-    "operations_per_s": 200,
-    "recipe_clients": 5,
-}
+_WORK: Final[dict[str, Any]] = only(recipe_clients=5)
 
 _SERVE: Final[dict[str, Any]] = {
     "appenders": 0,
@@ -29,20 +24,18 @@ RECIPE_MUTANTS: Final = (
     ClusterMutant(
         "recipes-stale-tokens-write",
         "a transaction is carried out whatever versions it checks",
-        (
-            Edit(
-                TableEvaluator,
-                "_check",
-                "if op.expected_version != (ABSENT if current is None else current[0]):",
-                "if False:",
-            ),
+        Edit(
+            TableEvaluator,
+            "_check",
+            "if op.expected_version != (ABSENT if current is None else current[0]):",
+            "if False:",
         ),
         options={**CUTS, **_WORK},
     ),
     ClusterMutant(
         "recipes-lock-is-taken-away",
         "whoever wants a lock puts its row, whether it is there or not",
-        (Edit(AsyncLock, "try_acquire", "expected_version=ABSENT", "expected_version=None"),),
+        Edit(AsyncLock, "try_acquire", "expected_version=ABSENT", "expected_version=None"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
@@ -57,7 +50,7 @@ RECIPE_MUTANTS: Final = (
     ClusterMutant(
         "recipes-count-without-looking",
         "a counter is set to one more than was read, whatever it is by then",
-        (Edit(AsyncCounter, "add", "expected_version=expected", "expected_version=None"),),
+        Edit(AsyncCounter, "add", "expected_version=expected", "expected_version=None"),
         options={**RESETS, **_WORK, "recipe_clients": 8},
     ),
     ClusterMutant(

@@ -64,26 +64,19 @@ RECOVERY_MUTANTS: Final = (
     ClusterMutant(
         "recovered-term-not-raised",
         "a shard that goes on from one replica does so in the next term, which lost replicas may be in",
-        (
-            Edit(
-                ShardRecoveries,
-                "_go_on_from",
-                "mark = next_mark((meta.term, request.term))",
-                "mark = meta.term",
-            ),
+        Edit(
+            ShardRecoveries, "_go_on_from", "mark = next_mark((meta.term, request.term))", "mark = meta.term"
         ),
         options=_TWO_LEFT,
     ),
     ClusterMutant(
         "old-replica-stays",
         "a replica of before a shard's recovery goes on with the log that it had",
-        (
-            Edit(
-                old_history,
-                "is_of_the_past",
-                "return known is not None and node != known.node and term < known.term",
-                "return False",
-            ),
+        Edit(
+            old_history,
+            "is_of_the_past",
+            "return known is not None and node != known.node and term < known.term",
+            "return False",
         ),
         options=_TWO_LEFT,
         quick=True,
@@ -91,20 +84,18 @@ RECOVERY_MUTANTS: Final = (
     ClusterMutant(
         "recovers-with-a-majority",
         "a shard goes on from one replica whenever an operator asks, also where enough others are alive",
-        (Edit(ShardRecoveries, "_check", "self._check_lost(record, options, node)", "pass"),),
+        Edit(ShardRecoveries, "_check", "self._check_lost(record, options, node)", "pass"),
         options=_NEEDLESS,
         quick=True,
     ),
     ClusterMutant(
         "old-voter-follows",
         "a replica that votes takes what comes from a history that it is no part of",
-        (
-            Edit(
-                raft,
-                "is_of_later_history",
-                "return log_end > 0 and message.term // HISTORY_TERMS > term // HISTORY_TERMS",
-                "return False",
-            ),
+        Edit(
+            raft,
+            "is_of_later_history",
+            "return log_end > 0 and message.term // HISTORY_TERMS > term // HISTORY_TERMS",
+            "return False",
         ),
         profile="raft",
         options=_RECOVERIES,
@@ -112,13 +103,11 @@ RECOVERY_MUTANTS: Final = (
     ClusterMutant(
         "lone-voter-keeps-members",
         "a replica that is to go on alone stands for election among those that are lost",
-        (
-            Edit(
-                LoneVoter,
-                "on_go_on_alone",
-                "alone = Members((state.node_id,), deleted_before=min(state.members.deleted_before, end))",
-                "alone = state.members",
-            ),
+        Edit(
+            LoneVoter,
+            "on_go_on_alone",
+            "alone = Members((state.node_id,), deleted_before=min(state.members.deleted_before, end))",
+            "alone = state.members",
         ),
         profile="raft",
         options=_RECOVERIES,
@@ -126,7 +115,7 @@ RECOVERY_MUTANTS: Final = (
     ClusterMutant(
         "removed-store-is-used",
         "a replica that is made anew goes on with the store that a removed one has left",
-        (Edit(table_files, "_of_this_log", "not (applied and _is_new(log))", "True"),),
+        Edit(table_files, "_of_this_log", "not (applied and _is_new(log))", "True"),
         options=_ROWS_LEFT,
         first_seed=2,
         quick=True,
@@ -134,13 +123,11 @@ RECOVERY_MUTANTS: Final = (
     ClusterMutant(
         "versions-of-the-last-change",
         "a replica that follows takes the version of the last change for the newest, also where that one removed an old row",
-        (
-            Edit(
-                Folding,
-                "_apply_found",
-                "max(self.next_version_id, newest_id(effects) + 1)",
-                "newest_id(effects) + 1",
-            ),
+        Edit(
+            Folding,
+            "_apply_found",
+            "max(self.next_version_id, newest_id(effects) + 1)",
+            "newest_id(effects) + 1",
         ),
         options=_ROWS,
         quick=True,

@@ -26,6 +26,8 @@ class TableWorkload(Workload):
     Checked: each key's history is linearizable.
     """
 
+    option = "putters"
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "rows") -> None:
         super().__init__(cluster, name)
         self.operations: list[Operation] = []
@@ -42,10 +44,6 @@ class TableWorkload(Workload):
         """See `Workload`."""
         shards = await make_table(self.cluster, db, self.name, self.config)
         self.shard_ids = [shard.shard_id for shard in shards]
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.wanted, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
@@ -66,11 +64,6 @@ class TableWorkload(Workload):
                 await self._delete(table, number, key, expected, versions)
             await self.think(process)
         await db.close()
-
-    @property
-    def wanted(self) -> int:
-        """How many work."""
-        return self.cluster.options.putters
 
     def _value(self, number: int, serial: int) -> bytes:
         return f"{number}-{serial}".encode().ljust(self.cluster.options.row_bytes, b".")
