@@ -91,6 +91,7 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "metadata_segment_bytes": Drawn(one_of(4096, 16_384, 1 << 24), "checkpoints", 2),
     "oxia_page_rows": Drawn(one_of(0, 1, 3)),
     "founding_ms": Drawn(one_of(*[0] * 10, 50, 200)),
+    "row_log_bytes": Drawn(one_of(*[0] * 7, 4096, 16_384)),
     "traced": Drawn(sometimes(0.1)),
     "read_lease_ms": Drawn(one_of(*[0] * 12, 20, 50, 100, 200), "leases", 0),
 }
