@@ -235,6 +235,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     record_validation: str = (
         VALIDATION_DEFAULT  # full | uncompressed | shallow: how far a client's batch is looked at
     )
+    table_log_bytes: Annotated[int, Meta(ge=-1, le=1 << 50)] = -1  # of each shard of a table; -1: no limit
     log_level: str = "info"
     auto_create_topics: bool = True
     num_partitions: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = (

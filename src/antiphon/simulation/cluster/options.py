@@ -92,6 +92,7 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "oxia_page_rows": Drawn(one_of(0, 1, 3)),
     # Mostly as nodes ship.
     "founding_ms": Drawn(one_of(*[50] * 10, 0, 200)),
+    "row_log_bytes": Drawn(one_of(*[0] * 7, 4096, 16_384)),
     "traced": Drawn(sometimes(0.1)),
     "read_lease_ms": Drawn(one_of(*[0] * 12, 20, 50, 100, 200), "leases", 0),
 }

@@ -12,6 +12,17 @@ _WRITERS: Final[dict[str, Any]] = only(operations_per_s=900, retention_writers=3
 AGING: Final[dict[str, Any]] = {**CRASHES, **_WRITERS}
 """Clients write to a topic whose records are kept for a second or so, while nodes crash."""
 
+BOUNDED_TABLES: Final[dict[str, Any]] = {
+    **CRASHES,
+    "appenders": 0,
+    "putters": 4,
+    "operations_per_s": 900,
+    "row_log_bytes": 4096,
+    "row_bytes": 500,
+    "store_flush_every": 1_000,
+}
+"""A table's log is bounded, and its store is seldom written to disk, while nodes crash."""
+
 RETENTION_MUTANTS: Final = (
     ClusterMutant(
         "retention-forgets-the-age",
@@ -50,5 +61,12 @@ RETENTION_MUTANTS: Final = (
         "what is too old goes as soon as it is durable here, committed or not",
         Edit(SingleWriterUpkeep, "apply_retention", "self._mode.settled", "self._state.log.durable_end"),
         options={**LONG_CUTS, **_WRITERS},
+    ),
+    ClusterMutant(
+        "retention-does-not-wait-for-the-store",
+        "of a table's log goes what is too much, be it in the store, on disk, or not",
+        (Edit(SingleWriterUpkeep, "apply_retention", "if table is not None:", "if False:"),),
+        options=BOUNDED_TABLES,
+        quick=True,
     ),
 )

@@ -53,6 +53,9 @@ class WorldOptions:
     traced: bool = False  # clients and nodes trace, into memory
     read_lease_ms: int = 0  # of the table; 0: off
     founding_ms: int = 0  # how soon nodes try again before there is a coordinator; 0: as later
+    row_log_bytes: int = (
+        0  # of the table's log: what is above that goes once it is in the store; 0: all stays
+    )
     row_bytes: int = 0  # of each row that putters write, where its value has fewer
 
     @property
