@@ -8,8 +8,6 @@ is remembered, and doing it twice does no harm. Reports to the coordinator are r
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import structlog
-
 from antiphon.errors import AntiphonError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import ShardMeta, SplitPhase
@@ -68,7 +66,6 @@ class Splits:
 
     def __init__(self, node: SplitsNode) -> None:
         self._node = node
-        self._log = structlog.get_logger().bind(part="split")
         self._copies: dict[int, asyncio.Task[None]] = {}  # by child
         self._purges: dict[int, asyncio.Task[None]] = {}
         self._unfinished: dict[int, asyncio.Task[None]] = {}
@@ -168,9 +165,9 @@ class Splits:
     async def _append(self, host: "Partition", entry: SplitEntry) -> None:
         try:
             end = await append_entry(host, entry)
-            self._log.info("split_entry", shard=host.shard_id, entry=type(entry).__name__, at=end - 1)
+            host.state.lines.info("split_entry", part="split", entry=type(entry).__name__, at=end - 1)
         except AntiphonError as error:
-            self._log.info("split_entry_not_made", shard=host.shard_id, error=error.message)
+            host.state.lines.info("split_entry_not_made", part="split", error=error.message)
             await asyncio.sleep(REPEAT_S)
         finally:
             self._appending.discard(host.shard_id)
@@ -182,7 +179,7 @@ class Splits:
         try:
             await SplitCopy(self._node, host, self.report).run()
         except Exception as error:  # noqa: BLE001 - a bug in copying ends this try, not the node
-            self._log.error("split_copy_failed", shard=host.shard_id, exc_info=error)
+            host.state.lines.error("split_copy_failed", part="split", exc_info=error)
             await asyncio.sleep(1.0)
         finally:
             self._copies.pop(host.shard_id, None)
@@ -227,7 +224,7 @@ class Splits:
                     return
                 more = table.state.purge(PURGE_ROWS)
                 await asyncio.sleep(PURGE_PAUSE_S)
-            self._log.info("split_purged", shard=host.shard_id)
+            host.state.lines.info("split_purged", part="split")
         except AntiphonError as error:
             host.driver.fail(error)
         finally:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from antiphon import system
 from antiphon.errors import (
     AntiphonError,
@@ -64,7 +62,7 @@ class PartitionSessions:
         self._clients = clients
         self._clock = SessionClock(0.0)
         self._judge: TableEvaluator | None = None  # whose sessions the clock knows
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
         self.shard_id = driver.shard_id
         self.is_looked_after = False
 

@@ -7,8 +7,6 @@ replicas vote.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
-
 from antiphon import tracing
 from antiphon.errors import StorageFailedError
 from antiphon.partition.common_actions import CommonActions
@@ -70,7 +68,7 @@ class SingleWriterActions:
         self._hint = hint
         self._sessions = sessions
         self._feeding = Feeding(self._services, self._files)
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
 
     @property
     def by_action(self) -> Mapping[type, Callable[[Any], None]]:

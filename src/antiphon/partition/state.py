@@ -15,6 +15,7 @@ from antiphon.errors import (
     OverloadedError,
     WrongKindError,
 )
+from antiphon.partition.replica_lines import ReplicaLines
 from antiphon.partition.replica_view import ReplicaView
 from antiphon.partition.services import CommitObserver, PartitionServices
 from antiphon.partition.traces import ShardTraces
@@ -55,6 +56,7 @@ class PartitionState:
         deleted_before: records before this offset were deleted on request (docs/decisions/0038).
         has_leases: is the time to be told with events, because there are leases, or were?
         traces: spans of entries with a trace; None: there never was one.
+        lines: what the node's log is told of this replica goes this way.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class PartitionState:
         self.closed = False
         self.has_leases = False
         self.traces: ShardTraces | None = None
+        self.lines = ReplicaLines(shard_id, replica)
         self.high_watermark = replica.high_watermark
         self.deleted_before = 0
         self._deletion_known = (0, 0)  # by the record of this term, and of this stage of it

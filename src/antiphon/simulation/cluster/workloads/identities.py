@@ -16,7 +16,8 @@ from antiphon.model.access import Acl, Credential, Operation, Permission, Resour
 from antiphon.model.requests import AlterAcls, AlterUser
 from antiphon.oxia import messages as om
 from antiphon.security.authenticator import FAILED_DELAY_S, PLAIN
-from antiphon.security.passwords import SALT_BYTES, SHA_256, credential
+from antiphon.security.passwords import SALT_BYTES, credential
+from antiphon.security.scram import SHA_256
 from antiphon.simulation.cluster.accounts import ITERATIONS
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.oxia_client import CallError, NoEndError, OxiaClient
