@@ -92,6 +92,7 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "oxia_page_rows": Drawn(one_of(0, 1, 3)),
     "founding_ms": Drawn(one_of(*[0] * 10, 50, 200)),
     "traced": Drawn(sometimes(0.1)),
+    "lone_writes": Drawn(one_of(0, 0, 0, 30, 100)),
     "read_lease_ms": Drawn(one_of(*[0] * 12, 20, 50, 100, 200), "leases", 0),
 }
 """How options of the world itself are drawn. The others are never drawn, or are the same in all worlds."""
