@@ -11,7 +11,6 @@ from unittest.mock import patch
 import pytest
 
 from antiphon.errors import AntiphonError
-from antiphon.log.config import LogConfig
 from antiphon.log.disk import RealDisk
 from antiphon.log.lone_writes import AVERAGED, CALM, QUICK_S, LoneWrites
 from antiphon.log.shard_log import ShardLog
@@ -73,7 +72,9 @@ def always(self: LoneWrites, now_s: float, used_s: float) -> bool:
     return True
 
 
-async def written(wal: WalThread, log: ShardLog, count: int = 1) -> list[AntiphonError | None]:
+async def written(
+    wal: WalThread, log: ShardLog, count: int = 1, size: int = 50
+) -> list[AntiphonError | None]:
     """The outcomes of so many appends, submitted in one turn of the loop."""
     outcomes: list[AntiphonError | None] = []
     all_done = asyncio.Event()
@@ -84,7 +85,7 @@ async def written(wal: WalThread, log: ShardLog, count: int = 1) -> list[Antipho
             all_done.set()
 
     for _ in range(count):
-        wal.submit(log.stage_append([batch_at(log.log_end, size=50)]), note)
+        wal.submit(log.stage_append([batch_at(log.log_end, size=size)]), note)
     await all_done.wait()
     return outcomes
 
@@ -102,11 +103,14 @@ async def test_only_lone_small_writes_into_blocks_that_are_there(tmp_path: Path)
             assert await written(wal, log) == [None]
             assert (wal.done_by_loop, log.durable_end) == (number, number + 1)
         assert await written(wal, log, 3) == [None] * 3
-        log.config = LogConfig(flush="interval")
-        wal.submit(log.stage_append([batch_at(log.log_end, size=50_000)]))
-        await wal.stop()
-    assert wal.done_by_loop == 3
-    assert ShardLog.open(RealDisk(), str(tmp_path / "s")).log_end == 8
+        assert wal.done_by_loop == 3
+        for by_loop in (3, 4, 4, 5):  # the first and the third make more blocks, as many as there were
+            assert await written(wal, log, size=30_000) == [None]
+            assert wal.done_by_loop == by_loop
+        assert await written(wal, log, size=40_000) == [None]
+        assert (wal.done_by_loop, log.durable_end) == (5, 12)
+    await wal.stop()
+    assert ShardLog.open(RealDisk(), str(tmp_path / "s")).log_end == 12
 
 
 @on_a_loop
