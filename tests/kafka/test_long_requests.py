@@ -114,7 +114,8 @@ async def test_so_many_appends_of_a_request_are_open() -> None:
     async with listening() as (served, connect):
         await served.create("t", 4)
         gateway = served.first.gateway
-        append, under_way, most = gateway.submit_append, 0, 0
+        append: Any = gateway.submit_append
+        under_way = most = 0
 
         def slowly(*args: Any) -> None:
             nonlocal under_way, most
