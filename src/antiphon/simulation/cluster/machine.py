@@ -21,6 +21,7 @@ from antiphon.node.config import (
     Timings,
 )
 from antiphon.security.settings import SASL_MECHANISMS, OAuth, Security
+from antiphon.security.tokens import HAS_TOKENS
 from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
@@ -222,7 +223,7 @@ class Machine:
                 super_users=[f"User:{ROOT}"],
                 peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else "",
                 sasl_mechanisms=list(SASL_MECHANISMS),
-                oauth=OAUTH if options.identities else OAuth(),
+                oauth=OAUTH if options.identities and HAS_TOKENS else OAuth(),
             ),
         )
 
