@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test test-slow check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage raft-scripts mutants mutants-table simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
+.PHONY: help setup demo test test-slow check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage alerts raft-scripts mutants mutants-table simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -105,9 +105,15 @@ plants-table: mutants-table
 prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"
 	$(BIN)/python -m tests.requirement_mutations.prove $(ARGS)
 
+alerts: setup ## fire every alert rule with promtool (Debian: apt-get install prometheus)
+	$(BIN)/pytest -n 0 -rs -p no:cacheprovider tests/monitoring $(ARGS)
+
 docs: setup ## draw the diagrams and tables that are made from the code
 	$(BIN)/python -m antiphon.tools.diagrams docs
 	$(BIN)/python -m antiphon.tools.monitoring monitoring/grafana.json
+
+screenshots: setup ## take the pictures of docs/dashboard.md anew, with Chromium (Debian: apt-get install chromium chromium-driver)
+	DASHBOARD_SHOTS=docs/images $(BIN)/pytest -n 0 -rs -p no:cacheprovider -m slow tests/dashboard/test_in_a_browser.py $(ARGS)
 
 site: setup ## the documentation as a site in site/, links checked: then python3 -m http.server -d site
 	$(BIN)/python -m tests.website . build/pages

@@ -104,6 +104,9 @@ class StepServices:
         """Never."""
         return False
 
+    def recovered_part(self, _shard_id: int) -> None:
+        """None lost anything."""
+
     def is_closing(self, _shard_id: int) -> bool:
         """See PartitionServices."""
         return False

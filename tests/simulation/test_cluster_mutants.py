@@ -24,7 +24,7 @@ QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if mutant.quick]
 
 @pytest.mark.parametrize("mutant", CLUSTER_MUTANTS.values(), ids=CLUSTER_MUTANTS)
 def test_what_a_mutant_replaces_is_there_and_comes_back(mutant: ClusterMutant) -> None:
-    places = [(one.where, one.name) if isinstance(one, Edit) else one[:2] for one in mutant.patches]
+    places = [(one.where, one.name) if isinstance(one, Edit) else one[:2] for one in mutant.all_patches]
     before = [getattr(where, name) for where, name in places]
     with mutated(mutant):
         assert all(getattr(where, name) is not was for (where, name), was in zip(places, before, strict=True))

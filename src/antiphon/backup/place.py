@@ -14,6 +14,7 @@ from typing import Any, Final
 from xxhash import xxh3_128
 
 from antiphon.archive.files import options_from_environment
+from antiphon.archive.places import make_directory
 from antiphon.errors import BackupError
 
 READ_BYTES: Final = 4 * 1024 * 1024
@@ -49,7 +50,8 @@ class Place:
         try:
             yield
         except FileNotFoundError as error:
-            raise BackupError(f"{self.uri}: {path} is not there") from error
+            missing = "cannot be written, there is no such place" if doing == "written" else "is not there"
+            raise BackupError(f"{self.uri}: {path} {missing}") from error
         except (OSError, ValueError, TypeError) as error:
             raise BackupError(f"{self.uri}: {path} cannot be {doing}: {error}") from error
 
@@ -73,7 +75,7 @@ class Place:
         """Write a file in pieces. Where something goes wrong what was written is removed, as well as it goes."""
         full = self._path(path)
         with self._blamed(path, "written"):
-            self._system.makedirs(full.rpartition("/")[0], exist_ok=True)
+            make_directory(self._system, full.rpartition("/")[0])
             try:
                 with self._system.open(full, "wb") as handle:
                     file = Writing(handle)

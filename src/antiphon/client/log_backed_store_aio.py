@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypedDict, TypeVar
 
 from antiphon import system
 from antiphon.client.closing import StartsAndCloses
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.topic import AsyncTopic, Message
 from antiphon.errors import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from antiphon import tracing
 from antiphon.client.aio import AsyncClient
 from antiphon.client.closing import Closes
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.errors import InvalidRequestError
 from antiphon.security.account import Account
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from antiphon import tracing
 from antiphon.client.cluster import Cluster
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.pipeline import Item, trace_among, trace_call
 from antiphon.client.sweeper import Sweeper
 from antiphon.errors import (

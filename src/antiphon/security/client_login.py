@@ -1,14 +1,12 @@
 """How a client proves who it is to a native listener: what it was told, and the messages that follow from that."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from scramp import ScramClient, ScramException
 
 from antiphon import system
 from antiphon.errors import UnauthenticatedError
 from antiphon.security.account import Account
 from antiphon.security.passwords import MECHANISMS
+from antiphon.security.scram import Client, ScramError
 
 
 class ClientLogin:
@@ -18,7 +16,7 @@ class ClientLogin:
         """Raises UnauthenticatedError when the account fits no mechanism that the node serves."""
         self._account = account
         self._address = address
-        self._scram: Any = None
+        self._scram: Client | None = None
         self._steps = 0
         if account.is_empty:
             raise UnauthenticatedError(
@@ -35,8 +33,8 @@ class ClientLogin:
         self.mechanism = known[-1]
         nonce = system.new_uuid().hex
         try:
-            self._scram = ScramClient([self.mechanism], account.user, account.password, c_nonce=nonce)
-        except ScramException:
+            self._scram = Client(self.mechanism, account.user, account.password, nonce)
+        except ScramError:
             raise UnauthenticatedError(
                 f"the name or the password of user {account.user!r} has characters that none may have, such as line "
                 "breaks: is it the right file?"
@@ -46,7 +44,7 @@ class ClientLogin:
         """The first message."""
         if self._scram is None:
             return f"n,,\x01auth=Bearer {self._account.token}\x01\x01".encode()
-        return str(self._scram.get_client_first()).encode()
+        return self._scram.first().encode()
 
     def next(self, answer: bytes) -> bytes | None:
         """The message after an answer of the node; None: there is none. Raises UnauthenticatedError where the node does not
@@ -57,10 +55,9 @@ class ClientLogin:
         self._steps += 1
         try:
             if self._steps == 1:
-                self._scram.set_server_first(answer.decode())
-                return str(self._scram.get_client_final()).encode()
-            self._scram.set_server_final(answer.decode())
-        except (ScramException, ValueError):
+                return self._scram.final(answer.decode()).encode()
+            self._scram.check(answer.decode())
+        except (ScramError, ValueError):
             raise UnauthenticatedError(
                 f"{self._address} did not prove that it knows user {self._account.user!r}"
             ) from None

@@ -95,10 +95,11 @@ class ArchiveReader:
         *,
         at_least_one: bool,
         wait_s: float = WAIT_S,
+        client: object = None,
     ) -> Piece | None:
         """Batches of a shard from an offset on that is no more in its log; None: the archive does not have it, either.
 
-        A file that is still being read is waited for `wait_s`.
+        A file that is still being read is waited for `wait_s`. `client`: who has batches made in turn with the others.
         """
         found = self._at_hand(topic, shard, offset)
         if found is None:
@@ -112,7 +113,7 @@ class ArchiveReader:
                 self._runs.pop((topic.topic_id, shard), None)
                 return None
         make = partial(batches.batches_of, at_least_one=at_least_one)
-        made = await self._aside.run(make, found.group, offset, max_bytes, pause)
+        made = await self._aside.run(make, found.group, offset, max_bytes, pause, client=client)
         self.fetched_bytes += made.size_bytes
         return Piece(list(made.batches), made.size_bytes, lacks_room=not made.batches)
 

@@ -5,7 +5,8 @@ from typing import Final
 
 from antiphon.model.access import Credential, User
 from antiphon.security.account import Account
-from antiphon.security.passwords import SALT_BYTES, SHA_256, credential
+from antiphon.security.passwords import SALT_BYTES, credential
+from antiphon.security.scram import SHA_256
 
 ITERATIONS: Final = 4096  # the least that is taken
 ROOT: Final = "root"

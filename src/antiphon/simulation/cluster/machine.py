@@ -228,7 +228,11 @@ class Machine:
 
     def _timings(self) -> Timings:
         options = self._world.options
-        often = {"retention_check": RETENTION_CHECK_MS} if options.retention_writers else {}
+        often = (
+            {"retention_check": RETENTION_CHECK_MS}
+            if options.retention_writers or options.row_log_bytes
+            else {}
+        )
         return Timings(founding=options.founding_ms, **often)
 
     def start(self) -> None:
