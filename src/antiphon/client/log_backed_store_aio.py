@@ -259,7 +259,7 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
         if self._ended is not None:
             raise self._ended
         if self._writer is None:
-            raise InvalidRequestError("the store is not started: await start() first")
+            raise InvalidRequestError("start the store first: await start()")
         if len(self._queue) >= QUEUE_OPERATIONS_MAX:
             raise OverloadedError(f"{QUEUE_OPERATIONS_MAX} operations wait for this store already")
         loop = asyncio.get_running_loop()

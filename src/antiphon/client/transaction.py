@@ -98,7 +98,7 @@ class Transaction(Generic[ValueT]):
         operations, self.operations = self.operations, []
         if not operations:
             raise InvalidRequestError(
-                "the transaction is empty: put, delete or check something before it is committed"
+                "a transaction has at least one operation: put, delete or check something first"
             )
         if self._sessions:
             await self._table.resolved()
