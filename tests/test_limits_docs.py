@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from antiphon.archive import files as archive_files
 from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.client_metrics import NAME_BYTES_MAX, TEXT_CHARACTERS_MAX, VALUE_BYTES_MAX
 from antiphon.coordination.patterns import PROGRAM_MAX, REGEX_BYTES_MAX
@@ -131,6 +132,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"with its members and what they have | {ROW_BYTES_MAX >> 10} KiB |" in PAGE
     assert f"event loop | {PROGRAM_MAX:,}; {STEPS_MAX:,}, {PIECE_STEPS:,} | INVALID_REGULAR" in PAGE
     assert f"{MEMBER_BYTES} bytes for each | {groups.kept_bytes_max >> 20} MiB |" in PAGE
+    groups_of_files = f"{archive_files.GROUP_BYTES_MAX >> 20} MiB, {archive_files.GROUP_ROWS_MAX:,}"
+    assert f"an archived file | {groups_of_files} |" in PAGE
     assert f"that its groups keep | {CLIENT_ID_MAX} |" in PAGE
     assert f"{IDS_MAX:,}, {PARTICIPANTS_MAX:,} partitions and groups" in PAGE
     assert f"| partitions in one WriteTxnMarkers | {PARTS_MAX:,} |" in PAGE

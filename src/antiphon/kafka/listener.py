@@ -99,7 +99,8 @@ class KafkaListener:
         self._aside = OneThread()
         self._shares = SharePartitions(gateway, transactions.share_asker, config.groups.share)
         self.topics = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
-        self.archive = ArchiveReader(gateway, config.archive_bytes, self._aside)
+        guarded = config.authenticator is not None and config.authenticator.on
+        self.archive = ArchiveReader(gateway, config.archive_bytes, self._aside, guarded=guarded)
         self._handlers = handlers_of(
             gateway,
             config,
