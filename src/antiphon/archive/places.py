@@ -22,7 +22,6 @@ simulated: Final[dict[str, Any]] = {}
 _ATTEMPT: Final = re.compile(r"[0-9]{13}-[0-9a-f]{8}\.parquet")
 
 
-<<<<<<< HEAD
 def make_directory(system: Any, path: str) -> None:
     """Make a directory on a file system of fsspec, with those above it, where it has any.
 
@@ -32,11 +31,11 @@ def make_directory(system: Any, path: str) -> None:
     names = {protocol} if isinstance(protocol, str) else set(protocol)
     if not names & OBJECT_STORES:
         system.makedirs(path, exist_ok=True)
-=======
+
+
 def are_named() -> bool:
     """Has the operator named the directories of archives? Of simulated nodes nothing but the simulation is in reach."""
     return bool(os.environ.get(LOCATIONS_VARIABLE, "").split()) or bool(simulated)
->>>>>>> 165bc81bfa9fb6102ccd41e8bc80891adfab2c9c
 
 
 def topic_directory(topic: TopicMeta) -> str:

@@ -144,7 +144,7 @@ class Splits:
         try:
             await UnfinishedCopy(self._node, host, self._node.recovered_part, self.report).run()
         except Exception as error:  # noqa: BLE001 - as for copies
-            self._log.error("split_copy_failed", shard=host.shard_id, exc_info=error)
+            host.state.lines.error("split_copy_failed", part="split", exc_info=error)
             await asyncio.sleep(1.0)
         finally:
             self._unfinished.pop(host.shard_id, None)
@@ -153,11 +153,11 @@ class Splits:
         """The keys are another shard's since long: nobody is served any of them here, and nobody waits for the freeze."""
         try:
             end = await append_releases(host, part)
-            self._log.warning(
-                "split_released_again", shard=host.shard_id, child=part.following[0], at=end - 1
+            host.state.lines.warning(
+                "split_released_again", part="split", child=part.following[0], at=end - 1
             )
         except AntiphonError as error:
-            self._log.info("split_entry_not_made", shard=host.shard_id, error=error.message)
+            host.state.lines.info("split_entry_not_made", part="split", error=error.message)
             await asyncio.sleep(REPEAT_S)
         finally:
             self._appending.discard(host.shard_id)
