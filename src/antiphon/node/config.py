@@ -366,7 +366,7 @@ def load_config(path: Path, own: Mapping[str, Any] | None = None) -> NodeConfig:
     try:
         return check_config(config)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"{file}: {error.message}") from None
+        raise InvalidRequestError(f"{file}: {error.message}; {_AGAIN}") from None
 
 
 def _path(type_: type, value: object) -> Path:
