@@ -217,6 +217,8 @@ _COMMANDS: Final = (
             "fault_every_ms": 120,
             "fault_ms": 5_000,
         },
+        quick=True,
+        first_seed=5,
     ),
 )
 
