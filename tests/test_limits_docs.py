@@ -5,27 +5,35 @@ from pathlib import Path
 
 import msgspec
 
+from antiphon.archive import files as archive_files
 from antiphon.coordination.capacity import Capacity
 from antiphon.coordination.client_metrics import NAME_BYTES_MAX, TEXT_CHARACTERS_MAX, VALUE_BYTES_MAX
-from antiphon.coordination.patterns import REGEX_BYTES_MAX
+from antiphon.coordination.patterns import PROGRAM_MAX, REGEX_BYTES_MAX
 from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES, WORK_MAX
 from antiphon.kafka import fetch_sessions
 from antiphon.kafka.archived.reader import LOOKING_MAX
-from antiphon.kafka.client_metrics import otlp
-from antiphon.kafka.client_metrics.clients import CLIENT_POINTS_MAX, CLIENTS_MAX, POINTS_MAX
+from antiphon.kafka.client_metrics import clients, otlp
+from antiphon.kafka.client_metrics.clients import (
+    CLIENT_BYTES_MAX,
+    CLIENT_POINTS_MAX,
+    CLIENTS_MAX,
+    POINTS_MAX,
+)
 from antiphon.kafka.groups.classic_groups import GROUPS_MAX
 from antiphon.kafka.groups.classic_rows import ROW_BYTES_MAX
 from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
-from antiphon.kafka.groups.types import GroupConfig
+from antiphon.kafka.groups.types import MEMBER_BYTES, GroupConfig
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX
+from antiphon.kafka.handlers.groups import CLIENT_ID_MAX
 from antiphon.kafka.handlers.markers import PARTS_MAX
 from antiphon.kafka.handlers.metadata import CREATING_MAX, LARGE
 from antiphon.kafka.handlers.telemetry import PUSH_BYTES_MAX, UNPACKED_BYTES_MAX
 from antiphon.kafka.listener import INLINE_ELEMENTS
 from antiphon.kafka.listener_config import KafkaListenerConfig
+from antiphon.kafka.matching import PIECE_STEPS, STEPS_MAX
 from antiphon.kafka.pacing import PIECE
 from antiphon.kafka.primitives import ELEMENTS_MAX
 from antiphon.kafka.topic_config import TOPICS_ON_DEMAND
@@ -110,7 +118,6 @@ def test_the_figures_are_those_in_the_code() -> None:
     groups = GroupConfig()
     assert f"of a consumer group | {groups.metadata_bytes_max >> 10} KiB |" in PAGE
     assert f"hands in | {groups.assignment_bytes_max >> 20} MiB |" in PAGE
-    assert f"a node coordinates | {groups.kept_bytes_max >> 20} MiB |" in PAGE
     assert f"{groups.metadata_bytes_max >> 10} KiB; {REGEX_BYTES_MAX:,} bytes; {ID_BYTES_MAX} bytes |" in PAGE
     assert f"wait in one group | {KEPT_BYTES_MAX >> 20} MiB; {WAITING_MAX:,} |" in PAGE
     assert f"forgotten after {groups.abandoned_ms // 1000} s" in PAGE
@@ -123,6 +130,11 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE
     assert f"{GROUPS_MAX:,}, {groups.members_max:,}" in PAGE
     assert f"with its members and what they have | {ROW_BYTES_MAX >> 10} KiB |" in PAGE
+    assert f"event loop | {PROGRAM_MAX:,}; {STEPS_MAX:,}, {PIECE_STEPS:,} | INVALID_REGULAR" in PAGE
+    assert f"{MEMBER_BYTES} bytes for each | {groups.kept_bytes_max >> 20} MiB |" in PAGE
+    groups_of_files = f"{archive_files.GROUP_BYTES_MAX >> 20} MiB, {archive_files.GROUP_ROWS_MAX:,}"
+    assert f"an archived file | {groups_of_files} |" in PAGE
+    assert f"that its groups keep | {CLIENT_ID_MAX} |" in PAGE
     assert f"{IDS_MAX:,}, {PARTICIPANTS_MAX:,} partitions and groups" in PAGE
     assert f"| partitions in one WriteTxnMarkers | {PARTS_MAX:,} |" in PAGE
     assert f"fields of them | {HEADER_BLOCK_BYTES >> 10} KiB; {FIELDS_MAX} |" in PAGE
@@ -146,7 +158,8 @@ def test_bounds_of_clients_metrics() -> None:
     pushed = f"{PUSH_BYTES_MAX >> 20} MiB, {UNPACKED_BYTES_MAX >> 20} MiB; {otlp.FIELDS_MAX:,} | TELEMETRY_TOO_LARGE"
     assert pushed in PAGE
     figures = (
-        f"| {CLIENTS_MAX:,}; {CLIENT_POINTS_MAX:,}, {POINTS_MAX:,}; {otlp.LABELS_MAX} and the client's two; "
+        f"| {CLIENTS_MAX:,}; {CLIENT_POINTS_MAX:,}, {POINTS_MAX:,}; {CLIENT_BYTES_MAX >> 20} MiB, "
+        f"{clients.KEPT_BYTES_MAX >> 20} MiB; {otlp.LABELS_MAX} and the client's two; "
     )
     assert f"{figures}{otlp.NAME_CHARACTERS_MAX} |" in PAGE
     assert otlp.NAME_CHARACTERS_MAX == otlp.LABEL_CHARACTERS_MAX

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon.archive import files
 from antiphon.archive import format as archive_format
 from antiphon.archive.digest import digest_of_batches, digest_of_rows
 from antiphon.archive.files import (
@@ -201,6 +202,19 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     assert all(str(path) in message for message in refusals)
     path.write_bytes(good)
     verify(file)
+
+
+def test_a_row_group_larger_than_any_that_is_written_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, records = written(tmp_path / "a.parquet")
+    with OpenFile(file) as opened:
+        assert opened.group_at(records[0].offset).rows.num_rows
+        for name in ("GROUP_BYTES_MAX", "GROUP_ROWS_MAX"):
+            with monkeypatch.context() as patched:
+                patched.setattr(files, name, 3)
+                with pytest.raises(ArchiveError, match="more than is read"):
+                    opened.group_at(records[0].offset)
 
 
 def test_a_file_that_is_not_the_one_is_refused(tmp_path: Path) -> None:

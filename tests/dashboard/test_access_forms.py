@@ -14,8 +14,7 @@ from antiphon.http.pages.access_forms import ACCESS_FORMS, OF_LIMITS, SHOWN
 from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.quotas import LIMITS, Quota
 from antiphon.model.requests import AlterAcls, AlterQuota, AlterUser
-from antiphon.security.passwords import credentials, proves
-from antiphon.security.scram import SHA_256, SHA_512
+from antiphon.security.passwords import SHA_256, SHA_512, credentials, proves
 from tests.dashboard.looking import HTTP_PORT, Page, page, served
 from tests.dashboard.test_actions import OWN, hidden, post
 from tests.dashboard.test_rights_and_rows import SECURE, basic

@@ -3,16 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final, cast
+from unittest.mock import Mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
+from antiphon.archive import places
 from antiphon.archive.files import RowGroup
 from antiphon.archive.format import ArchivedFile, in_order, reaching
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka.archived.catalog import ArchiveRows
 from antiphon.kafka.archived.memory import KEEP_S, RowGroups
+from antiphon.kafka.archived.reader import ArchiveReader
+from antiphon.kafka.one_thread import OneThread
 
 ROWS: Final = pa.table({"offset": pa.array(range(8), pa.int64())})
 SIZE: Final = ROWS.nbytes
@@ -80,3 +86,20 @@ def test_the_archive_begins_where_its_files_reach_the_log(
     held = {offset for one in files for offset in range(one.start, one.end)}
     assert set(range(start, end)) <= held
     assert start == end or end not in held
+
+
+def test_where_clients_log_in_nothing_is_opened_that_the_operator_has_not_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who may write a topic may write its rows of the catalog, and a row says what is opened."""
+    monkeypatch.setattr(places, "simulated", {})
+    monkeypatch.delenv(places.LOCATIONS_VARIABLE, raising=False)
+    gateway = cast("Gateway", Mock())  # whose catalog is there
+    assert ArchiveReader(gateway, 1 << 20, OneThread()).serves()
+    with capture_logs() as lines:
+        assert not ArchiveReader(gateway, 1 << 20, OneThread(), guarded=True).serves()
+    assert [one["reason"] for one in lines] == [
+        "clients log in, and ANTIPHON_ARCHIVE_LOCATIONS names no directories of archives"
+    ]
+    monkeypatch.setenv(places.LOCATIONS_VARIABLE, "/archive")
+    assert ArchiveReader(gateway, 1 << 20, OneThread(), guarded=True).serves()

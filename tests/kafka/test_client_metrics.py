@@ -9,6 +9,7 @@ import pytest
 
 from antiphon import system
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.api import RequestContext
 from antiphon.kafka.client_metrics import clients as kept
 from antiphon.kafka.client_metrics.otlp import FIELDS_MAX
 from antiphon.kafka.handlers.telemetry import PUSH_BYTES_MAX, UNPACKED_BYTES_MAX, instance_text
@@ -423,6 +424,33 @@ async def test_figures_and_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) 
         assert "antiphon_client_metrics_points 18.0" in text, "the one that was silent for longest is gone"
 
 
+@in_virtual_time
+async def test_what_clients_are_called_and_tell_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "KEPT_BYTES_MAX", 20_000)
+    async with listening() as (served, connect):
+        client = await connect()
+        await subscribe(client, metrics="*")
+        context = RequestContext(0, flexible=True, client_id="c" * 32_000, client_host="h")
+        handler = served.nodes.servers[0].kafka._handlers.telemetry  # type: ignore[union-attr]
+        many = data_of(gauge("org.apache.kafka.x", *(number(1, partition=at) for at in range(500))))
+        for at in range(20):
+            instance = bytes([at + 1]) * 16
+            asked = telemetry.GetTelemetrySubscriptionsRequest(client_instance_id=instance)
+            told = await handler.subscriptions(asked, context)
+            pushed = telemetry.PushTelemetryRequest(
+                client_instance_id=instance,
+                subscription_id=told.subscription_id,
+                terminating=False,
+                compression_type=0,
+                metrics=many,
+            )
+            assert (await handler.push(pushed, context)).error_code == code.NONE
+        names = [len(one.attributes["client_id"]) for one in handler.clients.all(system.monotonic_s())]
+        assert names == [257] * 20
+        assert len(handler.clients.rendered(system.monotonic_s())) < 20_200
+        assert handler.clients.kept_bytes <= 20_000
+
+
 def test_who_makes_up_clients_drives_out_its_own() -> None:
     clients = kept.Clients(lambda: {"s": Subscription("s", {"metrics": "*"})})
     honest = clients.client("honest", "10.0.0.1", {}, 0.0)
@@ -447,5 +475,5 @@ def test_a_subscription_of_a_later_version_does_not_count() -> None:
 def test_a_long_text_matches_nothing() -> None:
     known = {"s": Subscription("s", {"metrics": "a.", "match": "client_id=.*"})}
     clients = kept.Clients(lambda: known)
-    assert clients.client("x", "h", {"client_id": "c" * 1_024}, 0.0).subscribed.metrics == ("a.",)
-    assert clients.client("y", "h", {"client_id": "c" * 1_025}, 0.0).subscribed.metrics == ()
+    assert clients.client("x", "h", {"client_id": "c" * 256}, 0.0).subscribed.metrics == ("a.",)
+    assert clients.client("y", "h", {"client_id": "c" * 257}, 0.0).subscribed.metrics == ()

@@ -16,7 +16,7 @@ from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import metadata
 from antiphon.kafka.messages import admin, cluster, groups
 from antiphon.kafka.primitives import ELEMENTS_MAX
-from antiphon.kafka.schema import encode
+from antiphon.kafka.schema import decode, encode
 from antiphon.kafka.topic_config import TOPICS_ON_DEMAND
 from antiphon.node.config import Limits
 from tests.coroutines import on_a_loop
@@ -226,6 +226,32 @@ async def test_members_say_little_about_themselves_and_are_forgotten_with_their_
             client.writer.transport.abort()
         await eventually(lambda: not coordinator.hosted())
         assert not coordinator.classic.kept_bytes
+
+
+@in_virtual_time
+async def test_what_members_are_called_is_counted_also_of_those_who_have_yet_to_join() -> None:
+    """An id that is given out stands for as long as the session that was asked for, with or without a connection."""
+    async with listening(groups=GroupConfig(kept_bytes_max=200_000)) as (served, connect):
+        client = await connect()
+        find = cluster.FindCoordinatorRequest(coordinator_keys=["g"])
+        for _ in range(20):
+            if (await client.ask(find, 10, 6)).coordinators[0].error_code == code.NONE:
+                break
+        coordinator, told = served.listener._coordinator, []
+        for n in range(300):
+            asked = join_request(n, 10)
+            asked.group_id, asked.session_timeout_ms = f"g-{n % 30}", 1_800_000
+            body = encode(asked, 4, flexible=False)
+            name = b"c" * 30_000
+            client.correlation += 1
+            header = struct.pack(">hhihs", 11, 4, client.correlation, len(name), b"")[:-1] + name
+            client.writer.write(struct.pack(">i", len(header) + len(body)) + header + body)
+            answer = await client.receive(client.correlation)
+            told.append(decode(groups.JoinGroupResponse, memoryview(answer), 4, flexible=False))
+        ids = [one.member_id for one in told if one.error_code == code.MEMBER_ID_REQUIRED]
+        assert max(map(len, ids)) < 300, "of what a client calls itself a part is kept"
+        assert {one.error_code for one in told[250:]} == {code.COORDINATOR_NOT_AVAILABLE}
+        assert sum(map(len, ids)) < coordinator.classic.kept_bytes <= 200_000
 
 
 def test_the_bound_leaves_room_for_large_clusters() -> None:

@@ -1,4 +1,4 @@
-"""Large requests are decoded one after the other, whoever sent them, also where some of those who wait are gone."""
+"""Large requests are decoded one after the other, of each client in turn, also where some of those who wait are gone."""
 
 import asyncio
 import gc
@@ -35,6 +35,19 @@ async def test_one_piece_at_a_time_in_order() -> None:
     aside, work = OneThread(), Work()
     assert await asyncio.gather(*(aside.run(work.piece, number) for number in range(8))) == list(range(8))
     assert (work.most, work.done) == (1, 8)
+
+
+@on_a_loop
+async def test_who_has_much_waiting_holds_up_no_other_client() -> None:
+    aside, order = OneThread(), list[str]()
+
+    async def run(client: str) -> None:
+        await aside.run(time.sleep, 0.001, client=client)
+        order.append(client)
+
+    await asyncio.gather(*(run("heavy") for _ in range(20)), run("small"), run("other"))
+    assert order.index("small") <= 2
+    assert order.index("other") <= 3
 
 
 @on_a_loop

@@ -8,7 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.gateway.protobuf import REST_MESSAGES
-from antiphon.kafka.client_metrics.exposition import families_of, family_of, rendered
+from antiphon.kafka.client_metrics.clients import KEPT_BYTES_MAX, POINTS_MAX, Clients
+from antiphon.kafka.client_metrics.exposition import Room, family_of, kept_of, rendered
 from antiphon.kafka.client_metrics.otlp import (
     FIELDS_MAX,
     LABEL_CHARACTERS_MAX,
@@ -20,9 +21,11 @@ from antiphon.kafka.client_metrics.otlp import (
     points_of,
 )
 from antiphon.kafka.one_thread import PIECE
+from antiphon.model.client_metrics import Subscription
 from tests.kafka.pushed import CONNECTIONS, LATENCY, data_of, gauge, histogram, number, total, usual
 
 NAMED = {"client_id": "c", "client_instance_id": "i"}
+ROOM = Room(100_000, 1 << 30)
 
 
 def all_of(data: bytes) -> list[Point]:
@@ -93,7 +96,7 @@ def test_garbage_is_refused_or_read_and_nothing_else() -> None:
             points = all_of(bytes(data))
         except (MalformedError, TooLargeError):
             continue
-        list(text_string_to_metric_families(rendered([families_of(points, NAMED)]).decode()))
+        list(text_string_to_metric_families(rendered([kept_of(points, NAMED, ROOM).families]).decode()))
 
 
 def test_prometheus_reads_what_it_is_shown() -> None:
@@ -103,8 +106,8 @@ def test_prometheus_reads_what_it_is_shown() -> None:
         Point("org.apache.kafka.a_b", (("topic", "t"),), 1.0),
         Point("org.apache.kafka.a.b", (("topic", "t"),), math.nan),
     ]
-    first = families_of(points, NAMED)
-    second = families_of(points[:1], {"client_id": "d", "client_instance_id": "j"})
+    first = kept_of(points, NAMED, ROOM).families
+    second = kept_of(points[:1], {"client_id": "d", "client_instance_id": "j"}, ROOM).families
     text = rendered([first, second]).decode()
     found = {one.name: one for one in text_string_to_metric_families(text)}
     assert list(found) == [
@@ -136,3 +139,28 @@ def test_a_large_push_leaves_the_interpreter_to_others_now_and_then() -> None:
         read = rests.call_count
         assert len(list(found)) == 2_000
         assert rests.call_count - read == 2_000 // PIECE
+
+
+def test_what_is_kept_is_bounded_by_its_bytes_too() -> None:
+    """Labels of a push's resource are those of each of its figures: a kilobyte can be made a megabyte."""
+    labels = tuple((f"label-{at:02}" + "x" * 240, "ß" * 256) for at in range(14))
+    points = [Point(f"a.{at}", labels, 1.0) for at in range(100)]
+    kept = kept_of(points, NAMED, Room(1_000, 64 * 1024))
+    size_bytes = sum(map(len, kept.families.values()))
+    assert kept.size_bytes == size_bytes <= 64 * 1024
+    assert kept.points == len(kept.families) == size_bytes // (size_bytes // kept.points) < 10
+    assert kept.points + kept.left_out == 100
+    small = kept_of([*points, Point("b", (), 1.0)], NAMED, Room(1_000, 64 * 1024))
+    assert "kafka_client_b" in small.families, "what is small has room after what has none"
+
+
+def test_pushes_that_are_read_at_the_same_time_share_the_room() -> None:
+    clients = Clients(lambda: {"s": Subscription("s", {"metrics": "*"})})
+    pushers = [clients.client(f"{at}", "h", {}, 0.0) for at in range(30)]
+    rooms = [clients.room(client) for client in pushers]  # each as if it were alone
+    points = [Point("a", (("x", f"{at}" + "y" * 250),), 1.0) for at in range(1_000)]
+    for client, room in zip(pushers, rooms, strict=True):
+        clients.keep(client, kept_of(points, NAMED, room))
+    assert clients.point_count <= POINTS_MAX
+    assert 0 < clients.kept_bytes <= KEPT_BYTES_MAX
+    assert clients.left_out == 30_000 - clients.point_count

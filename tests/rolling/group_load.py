@@ -85,7 +85,7 @@ class GroupLoad:
             )
             producer.flush(PATIENCE_S)
             if outcomes != [None]:
-                self.errors.append(", ".join(error.str() for error in outcomes) or "not delivered in time")
+                self.errors.append(str(outcomes))
                 return
             self.sent += 1
 
@@ -119,6 +119,7 @@ class OldClient:
         with antiphon.connect(native) as db:
             db.create_topic("old-log", shards=1, replicas=3)
             db.create_table("old-table", shards=1, replicas=3)
+            db.create_topic("steady-paid-natively", shards=1, replicas=3)
         self._process = subprocess.Popen(
             [str(python), "-c", _OLD_PROGRAM, native],
             stdin=subprocess.PIPE,

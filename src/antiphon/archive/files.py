@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 OPTIONS_VARIABLE: Final = "ANTIPHON_ARCHIVE_OPTIONS"
 META_FILE: Final = b"antiphon.archive"
 META_SPLITS: Final = b"antiphon.split_entries"
+GROUP_BYTES_MAX: Final = (
+    256 * 1024 * 1024
+)  # of a row group that is read whole; those that are written have 32 MiB and a record
+GROUP_ROWS_MAX: Final = 1_000_000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 BATCH_ROWS: Final = 16_384
 
@@ -197,14 +201,26 @@ class OpenFile:
                 yield from self._group(number, start, end)
 
     def group_at(self, offset: int) -> "RowGroup":
-        """The row group that holds an offset of the file, with the offsets from its first row on to the next one's."""
+        """The row group that holds an offset of the file, with the offsets from its first row on to the next one's.
+
+        One that is larger than the archive makes them is refused.
+        """
         with _blamed(self.file):
             firsts = [bounds.min for bounds in map(self._bounds, range(self.parquet.metadata.num_row_groups))]
             number = max(0, bisect_right(firsts, offset) - 1)
+            if firsts:
+                self._check_size(number)
             rows = self._rows(number) if firsts else self.parquet.schema_arrow.empty_table()
             start = firsts[number] if number else self.file.start
             end = firsts[number + 1] if number + 1 < len(firsts) else self.file.end
             return RowGroup(start, end, rows)
+
+    def _check_size(self, number: int) -> None:
+        group = self.parquet.metadata.row_group(number)
+        if group.total_byte_size > GROUP_BYTES_MAX or group.num_rows > GROUP_ROWS_MAX:
+            raise CorruptBatchError(
+                f"row group {number} has {group.num_rows} rows and {group.total_byte_size} bytes, which is more than is read"
+            )
 
     def _bounds(self, number: int) -> Any:
         """The smallest and the largest offset of a row group, as the file's footer tells them."""

@@ -33,6 +33,11 @@ def make_directory(system: Any, path: str) -> None:
         system.makedirs(path, exist_ok=True)
 
 
+def are_named() -> bool:
+    """Has the operator named the directories of archives? Of simulated nodes nothing but the simulation is in reach."""
+    return bool(os.environ.get(LOCATIONS_VARIABLE, "").split()) or bool(simulated)
+
+
 def topic_directory(topic: TopicMeta) -> str:
     """Name of the directory of a topic's files below the archive's."""
     return f"{topic.name}-{topic.topic_id.hex()[:8]}"

@@ -29,7 +29,7 @@ NAME_BYTES_MAX: Final = 255
 VALUE_BYTES_MAX: Final = 4_096
 INTERVALS_MS: Final = (100, 3_600_000)
 REGEX_MEMORY_BYTES: Final = 128 * 1024  # that an expression may take; there are 600 at most
-TEXT_CHARACTERS_MAX: Final = 1_024  # that are matched; a longer text matches nothing
+TEXT_CHARACTERS_MAX: Final = 256  # that are matched; a longer text matches nothing
 SHOWN_CHARACTERS: Final = 100
 
 

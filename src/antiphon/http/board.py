@@ -10,11 +10,11 @@ from typing import Any, Final
 import structlog
 
 from antiphon.errors import AntiphonError, InvalidRequestError, NotReadyError, TimedOutError
+from antiphon.gateway.gate import Gate
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.turns import Turns
 from antiphon.http.api.problems import as_problem
 from antiphon.http.bridge import App, WebAnswer, WebRequest, run
-from antiphon.http.gate import Gate
 from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
 

@@ -89,6 +89,7 @@ class HttpConnection(asyncio.Protocol):
         self._writable = True
         self._is_queued = False
         self._page_making: asyncio.Task[None] | None = None  # of the dashboard; the next request waits for it
+        self._is_refused = False  # a login failed: nothing else is looked at before it is answered
         self._retry_s = 0
         self._put_off: tuple[list[bytes], bytes, int] | None = (
             None  # a request, whose answer has so many bytes
@@ -144,7 +145,7 @@ class HttpConnection(asyncio.Protocol):
     def _queue(self) -> None:
         """Look at the next request when it is this connection's turn."""
         is_busy = self._is_queued or self._page_making is not None or self._put_off is not None
-        if not is_busy and self._writable and self._received:
+        if not is_busy and not self._is_refused and self._writable and self._received:
             self._is_queued = True
             self._listener.pool.budget.turns.add(self, self._take_turn, self._client)
 
@@ -177,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Go on, if the answer was taken and there is more."""
-        if self._transport is None or not self._writable:
+        if self._transport is None or not self._writable or self._is_refused:
             return
         if len(self._received) <= REQUEST_BYTES_MAX:
             self._transport.resume_reading()
@@ -312,7 +313,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse_later(self, reply: Reply, *, body: bool) -> None:
         """A login failed: who guesses passwords waits, and has to connect anew."""
-        transport = self._transport
+        transport, self._is_refused = self._transport, True
         if transport is not None:
             transport.pause_reading()
         asyncio.get_running_loop().call_later(

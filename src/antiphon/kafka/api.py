@@ -80,6 +80,11 @@ class RequestContext(NamedTuple):
         return Pace(self.turn)
 
     @property
+    def client(self) -> object:
+        """Who shares his turns with all of his connections."""
+        return self.session.client(self.client_host)
+
+    @property
     def rights(self) -> Rights:
         """What the client may do."""
         return self.session.rights

@@ -99,7 +99,8 @@ class KafkaListener:
         self._aside = OneThread()
         self._shares = SharePartitions(gateway, transactions.share_asker, config.groups.share)
         self.topics = TopicDefaults(config.auto_create_topics, config.shards_default, config.topics_on_demand)
-        self.archive = ArchiveReader(gateway, config.archive_bytes, self._aside)
+        guarded = config.authenticator is not None and config.authenticator.on
+        self.archive = ArchiveReader(gateway, config.archive_bytes, self._aside, guarded=guarded)
         self._handlers = handlers_of(
             gateway,
             config,
@@ -286,7 +287,8 @@ class KafkaListener:
 
         async def work() -> None:
             try:
-                request = await self._aside.run(handler.decode, reader, header.version)
+                client = answer.connection.client
+                request = await self._aside.run(handler.decode, reader, header.version, client=client)
                 more = handler.start(self._handlers)(header, request, answer)
                 if more is not None:
                     await more
@@ -335,7 +337,7 @@ class KafkaListener:
             frame = encoded(*told)
         else:
             answer.reserve(reader.size)  # about, until it is known
-            frame = await aside.run(encoded, *told)
+            frame = await aside.run(encoded, *told, client=answer.connection.client)
         if reads:
             self._sizes.note(key, len(frame))
         answer.send(frame)
@@ -417,7 +419,7 @@ async def _carried_out(
     if aside is None:
         request = decoded(header, reader)
     else:
-        request = await aside.run(decoded, header, reader)
+        request = await aside.run(decoded, header, reader, client=answer.connection.client)
     connection = answer.connection
     flexible = header.api.is_flexible(header.version)
     context = RequestContext(

@@ -1,4 +1,4 @@
-"""Work on large requests and answers beside the event loop, one piece at a time.
+"""Work on large requests and answers beside the event loop, one piece at a time, of each client in turn.
 
 Such work holds Python's interpreter for its share of the time. With several threads at it the event loop would wait for all
 of them whenever it has let go of the interpreter, so the other clients of the node would. For the same reason the one thread
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from antiphon import system
+from antiphon.gateway.gate import Gate
 
 Result = TypeVar("Result")
 PIECE: Final = 256  # elements between two pauses
@@ -51,23 +52,26 @@ def _resting(work: Callable[..., Result], *arguments: object) -> Result:
 
 
 class OneThread:
-    """Runs what it is given in a thread, each piece after the one before it."""
+    """Runs what it is given in a thread, each piece after the one before it: those of one client in their order."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self._gate = Gate(1)
 
-    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """What `work` returns. Where whoever waits is cancelled, the next piece still waits for the end of this one."""
-        await self._lock.acquire()
+    async def run(self, work: Callable[..., Result], *arguments: object, client: object = None) -> Result:
+        """What `work` returns. Where whoever waits is cancelled, the next piece still waits for the end of this one.
+
+        `client`: who has this piece in turn with the others, however many he has waiting.
+        """
+        await self._gate.enter(client)
         try:
             working = asyncio.get_running_loop().run_in_executor(None, _resting, work, *arguments)
         except BaseException:
-            self._lock.release()
+            self._gate.leave()
             raise
         working.add_done_callback(self._done)
         return await asyncio.shield(working)
 
     def _done(self, working: "asyncio.Future[Result]") -> None:
-        self._lock.release()
+        self._gate.leave()
         if not working.cancelled():
             working.exception()  # where whoever waited is gone, nobody else asks for it

@@ -125,6 +125,7 @@ class NativeSession:
         exchange.resume = self._resume
         self.host = ""  # the address that it comes from; empty where that is not known
         self.is_over = False  # is it being closed?
+        self._is_refused = False  # a login failed: what comes before the connection is closed is passed over
         self.since_s = asyncio.get_running_loop().time()
         self._log = structlog.get_logger()
 
@@ -147,6 +148,8 @@ class NativeSession:
 
     def received(self, connection: "Connection", frame: Frame) -> None:
         """See ConnectionOwner."""
+        if self._is_refused:
+            return
         try:
             if len(frame.header) > HEADER_BYTES_MAX and self._peer is None:
                 request_of_large(frame.header)
@@ -289,6 +292,7 @@ class NativeSession:
                 session.begin(body.mechanism)
             answer = session.step(body.data)
         except UnauthenticatedError as error:
+            self._is_refused = True
             exchange.spawn(self._refuse(request_id, error))
             return
         refusal = None if session.has_begun else exchange.take_place()

@@ -50,6 +50,7 @@ class Carrier(Protocol):
     Attributes:
         authorization: with which the session was logged in.
         is_shared: are there calls of others than the one whose session it is?
+        logins: held while a login is looked at.
     """
 
     http2: "Http2"
@@ -57,6 +58,7 @@ class Carrier(Protocol):
     session: "Session"
     authorization: bytes
     is_shared: bool
+    logins: asyncio.Lock
     host: str
     place: "Place"
     calls_bytes: int

@@ -104,14 +104,10 @@ class OxiaCalls:
     async def _rights(self, call: Call) -> Rights:
         """What the client may do. Raises UnauthenticatedError, and what its quotas say."""
         connection = call.connection
-        session = self._listener.session_for(connection, call.headers.get(b"authorization", b""))
-        try:
-            authorization = call.headers.get(b"authorization", b"")
-            if authorization and not session.has_logged_in:
-                log_in(session, authorization)
-        except UnauthenticatedError:
-            await asyncio.sleep(FAILED_DELAY_S)
-            raise
+        authorization = call.headers.get(b"authorization", b"")
+        session = self._listener.session_for(connection, authorization)
+        if authorization and not session.has_logged_in:
+            session = await self._logged_in(connection, authorization)
         if not session.is_open:
             raise CallFailedError(
                 UNAUTHENTICATED, "say who you are: authorization: Bearer TOKEN, or Basic USER:PASSWORD"
@@ -121,6 +117,21 @@ class OxiaCalls:
         if crowd is not None:
             raise OverloadedError(crowd.message)
         return session.rights
+
+    async def _logged_in(self, connection: Carrier, authorization: bytes) -> "Session":
+        """The session of a call whose login is to be looked at: one of a connection at a time.
+
+        One that fails takes a while, and those behind it wait: who guesses passwords has a guess a second.
+        """
+        async with connection.logins:
+            session = self._listener.session_for(connection, authorization)
+            try:
+                if not session.has_logged_in:
+                    log_in(session, authorization)
+            except UnauthenticatedError:
+                await asyncio.sleep(FAILED_DELAY_S)
+                raise
+            return session
 
     async def _pays(self, rights: Rights, use: Use, size_bytes: int) -> None:
         """Charge a client, which waits as long as it owes, or until the quotas are others."""

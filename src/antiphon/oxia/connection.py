@@ -81,6 +81,7 @@ class OxiaConnection(asyncio.Protocol):
         self.calls: dict[int, Call] = {}
         self.authorization = b""  # with which the session was logged in
         self.is_shared = False  # are there calls of another session than that?
+        self.logins = asyncio.Lock()
         self.host = ""
         self.calls_begun = 0
         self.received_bytes = 0

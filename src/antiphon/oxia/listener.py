@@ -125,7 +125,7 @@ class OxiaListener:
         session = connection.session
         if session is OPEN or self.authenticator is None:
             return session
-        if authorization == connection.authorization and session.holds:
+        if authorization == connection.authorization and session.holds and not session.has_failed:
             return session
         connection.session = session_of(self.authenticator, connection.transport, "oxia")
         connection.authorization = authorization

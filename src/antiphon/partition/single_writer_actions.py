@@ -174,7 +174,7 @@ class SingleWriterActions:
         state = self._state
         if state.table is not None:
             self._common.folds.finish()
-            state.table.lead()
+            state.table.lead(self._services.recovered_part(state.shard_id))
             self._steps.later(self._sessions.look)
         self._log.info("leader_ready", term=action.term, log_end=self._files.log_end)
         if state.observer is not None:

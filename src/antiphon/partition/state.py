@@ -133,6 +133,12 @@ class PartitionState:
         return transactions.last_stable(high_watermark) if transactions.is_used else high_watermark
 
     @property
+    def is_joining(self) -> bool:
+        """Is the shard being split off another one, and has not all of its keys yet?"""
+        table = self.table
+        return self.services.is_joining(self.shard_id) or (table is not None and table.is_incomplete)
+
+    @property
     def has_many_writers(self) -> bool:
         """Does every replica of the shard take writes?"""
         return self._rules is not None

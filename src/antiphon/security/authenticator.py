@@ -15,7 +15,6 @@ from antiphon.security.account import NOBODY, Account
 from antiphon.security.authorizer import Authorizer, Rights
 from antiphon.security.bounded_lines import BoundedLines, shown
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
-from antiphon.security.scram import SHA_256, SHA_512, Found, Keys, ScramError, Server
 from antiphon.security.settings import OAuth, Security
 
 if TYPE_CHECKING:
@@ -86,7 +85,9 @@ class Authenticator:
         self._secret = secret
         self._tokens = _token_check(settings.oauth, token_keys)
         self._failures = BoundedLines("login_failed", "address", "logins", "failed")
-        self._own = passwords.credential(SHA_256, self._own_password(), secret[:16]) if self.on else None
+        self._own = (
+            passwords.credential(passwords.SHA_256, self._own_password(), secret[:16]) if self.on else None
+        )
 
     def _own_password(self) -> str:
         return hmac.digest(self._secret, b"nodes as clients", "sha256").hex()
@@ -171,9 +172,9 @@ class Authenticator:
         """Who has this name and password; raises UnauthenticatedError. Takes milliseconds."""
         if name == NODE_USER:
             raise self.failed()  # its password is never sent
-        found, known = self.credential(SHA_256, name)
+        found, known = self.credential(passwords.SHA_256, name)
         if not known:
-            other, known = self.credential(SHA_512, name)
+            other, known = self.credential(passwords.SHA_512, name)
             found = other if known else found
         if not passwords.proves(found, password) or not known:
             raise self.failed()
@@ -252,29 +253,34 @@ class _Scram:
         self._mechanism = mechanism
         self._found: Credential | None = None
         self._known = False
-        self._server = Server(mechanism, self._look_up, system.new_uuid().hex)
+        self._server = passwords.mechanism_of(mechanism).make_server(
+            self._look_up, s_nonce=system.new_uuid().hex
+        )
         self._steps = 0
 
-    def _look_up(self, name: str) -> Found:
+    def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self.claimed = name
         self._found, self._known = found, _ = self._owner.credential(self._mechanism, name)
-        return Found(found.salt, found.iterations, Keys(found.stored_key, found.server_key))
+        return found.salt, found.stored_key, found.server_key, found.iterations
 
     def step(self, data: bytes) -> bytes:
+        from scramp import ScramException
+
         self._steps += 1
         try:
             if self._steps == 1:
-                answer = self._server.first(data.decode())
+                self._server.set_client_first(data.decode())
                 if not self._known and not self._owner.knows_users:
                     raise self._owner.failed()  # not after the next message: the users may have come by then
-                return answer.encode()
+                return str(self._server.get_server_first()).encode()
             if self._steps > 2:
                 raise self._owner.failed()
-            answer = self._server.final(data.decode())
-        except (ScramError, ValueError):
+            self._server.set_client_final(data.decode())
+            answer = str(self._server.get_server_final()).encode()
+        except (ScramException, ValueError):
             raise self._owner.failed() from None
         if not self._known:
             raise self._owner.failed()
         principal = NODE if self.claimed == NODE_USER else Principal("User", self.claimed)
         self.identity = Identity(principal, self._mechanism, self._found)
-        return answer.encode()
+        return answer

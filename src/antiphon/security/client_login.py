@@ -1,12 +1,14 @@
 """How a client proves who it is to a native listener: what it was told, and the messages that follow from that."""
 
 from collections.abc import Sequence
+from typing import Any
+
+from scramp import ScramClient, ScramException
 
 from antiphon import system
 from antiphon.errors import UnauthenticatedError
 from antiphon.security.account import Account
 from antiphon.security.passwords import MECHANISMS
-from antiphon.security.scram import Client, ScramError
 
 
 class ClientLogin:
@@ -16,7 +18,7 @@ class ClientLogin:
         """Raises UnauthenticatedError when the account fits no mechanism that the node serves."""
         self._account = account
         self._address = address
-        self._scram: Client | None = None
+        self._scram: Any = None
         self._steps = 0
         if account.is_empty:
             raise UnauthenticatedError(
@@ -33,8 +35,8 @@ class ClientLogin:
         self.mechanism = known[-1]
         nonce = system.new_uuid().hex
         try:
-            self._scram = Client(self.mechanism, account.user, account.password, nonce)
-        except ScramError:
+            self._scram = ScramClient([self.mechanism], account.user, account.password, c_nonce=nonce)
+        except ScramException:
             raise UnauthenticatedError(
                 f"the name or the password of user {account.user!r} has characters that none may have, such as line "
                 "breaks: is it the right file?"
@@ -44,7 +46,7 @@ class ClientLogin:
         """The first message."""
         if self._scram is None:
             return f"n,,\x01auth=Bearer {self._account.token}\x01\x01".encode()
-        return self._scram.first().encode()
+        return str(self._scram.get_client_first()).encode()
 
     def next(self, answer: bytes) -> bytes | None:
         """The message after an answer of the node; None: there is none. Raises UnauthenticatedError where the node does not
@@ -55,9 +57,10 @@ class ClientLogin:
         self._steps += 1
         try:
             if self._steps == 1:
-                return self._scram.final(answer.decode()).encode()
-            self._scram.check(answer.decode())
-        except (ScramError, ValueError):
+                self._scram.set_server_first(answer.decode())
+                return str(self._scram.get_client_final()).encode()
+            self._scram.set_server_final(answer.decode())
+        except (ScramException, ValueError):
             raise UnauthenticatedError(
                 f"{self._address} did not prove that it knows user {self._account.user!r}"
             ) from None

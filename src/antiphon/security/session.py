@@ -37,6 +37,9 @@ class Session:
         self._mechanism = ""
         self._private = private
         self._login: Login | None = None
+        self._has_failed = (
+            False  # then no other login is looked at: its connection is to be closed, after a while
+        )
         self.takes_bare_messages = False  # of a login, as frames without Kafka's header (SaslHandshake 0)
         self.identity: Identity | None = None if principal is None else Identity(principal)
         self.rights = EVERYTHING if self._authenticator is None else self._rights()
@@ -63,20 +66,31 @@ class Session:
         )
 
     @property
+    def has_failed(self) -> bool:
+        """Has a login failed? Then none is looked at any more."""
+        return self._has_failed
+
+    @property
     def mechanisms(self) -> tuple[str, ...]:
         """What it may log in with; none where nobody has to."""
         found = self._authenticator
         return () if found is None else found.mechanisms(private=self._private)
 
     def begin(self, mechanism: str) -> None:
-        """Begin a login, also one that is to renew what is there; raises UnauthenticatedError."""
+        """Begin a login, also one that is to renew what is there; raises UnauthenticatedError.
+
+        After one that failed it always does: who guesses passwords has one guess for each connection that he makes.
+        """
         self._login = None
+        if self._has_failed:
+            raise UnauthenticatedError(FAILED)
         if self._authenticator is None:
             raise UnauthenticatedError("no login is asked for here")
         self._mechanism = mechanism
         try:
             self._login = self._authenticator.begin(mechanism, private=self._private)
         except UnauthenticatedError:
+            self._has_failed = True
             self.tell_failed(mechanism)
             raise
 
@@ -97,10 +111,13 @@ class Session:
         """
         login, self._login = self._login, None
         try:
-            if login is None or len(data) > MESSAGE_BYTES_MAX:
+            if login is None or self._has_failed or len(data) > MESSAGE_BYTES_MAX:
                 raise UnauthenticatedError(FAILED)
             return self._stepped(login, data)
         except UnauthenticatedError:
+            if self._has_failed:
+                raise  # it is told already
+            self._has_failed = True
             self.tell_failed(self._mechanism, "" if login is None else login.claimed)
             raise
 

@@ -5,8 +5,8 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.errors import CorruptBatchError
-from antiphon.kafka.client_metrics.clients import CLIENT_POINTS_MAX, Subscribed
-from antiphon.kafka.client_metrics.exposition import rendered
+from antiphon.kafka.client_metrics.clients import Subscribed
+from antiphon.kafka.client_metrics.exposition import Room, rendered
 from antiphon.kafka.client_metrics.otlp import MalformedError, TooLargeError
 from antiphon.kafka.handlers.telemetry import read_push
 from antiphon.records.compression import compress
@@ -14,6 +14,7 @@ from tests.fuzz.target import Target, check
 from tests.kafka.pushed import data_of, gauge, number, total, usual
 
 ALL: Final = Subscribed(("*",), 1_000, 0)
+ROOM: Final = Room(1_000, 16 * 1024)
 CLIENT: Final = {"client_id": "c", "client_instance_id": "i"}
 
 
@@ -34,13 +35,13 @@ class PushedMetrics(Target):
 
     def run(self, data: bytes) -> None:
         try:
-            points, families, _ = read_push(
-                data[0] % 5 if data else 0, data[1:], ALL, CLIENT_POINTS_MAX, CLIENT
-            )
+            kept = read_push(data[0] % 5 if data else 0, data[1:], ALL, ROOM, CLIENT)
         except (CorruptBatchError, MalformedError, TooLargeError):
             return
-        check(len(points) <= CLIENT_POINTS_MAX, "more is kept than there is room for")
-        found = text_string_to_metric_families(rendered([families]).decode())
+        check(kept.points <= ROOM.points, "more is kept than there is room for")
+        size_bytes = sum(map(len, kept.families.values()))
+        check(size_bytes <= kept.size_bytes <= ROOM.size_bytes, "lines take more than there is room for")
+        found = text_string_to_metric_families(rendered([kept.families]).decode())
         samples = [sample for family in found for sample in family.samples]
-        check(len(samples) <= len(points), "a figure is shown twice")
-        check(bool(samples) == bool(points), "a figure is not shown")
+        check(len(samples) <= kept.points, "a figure is shown twice")
+        check(bool(samples) == bool(kept.points), "a figure is not shown")

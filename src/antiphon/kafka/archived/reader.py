@@ -4,6 +4,10 @@ A fetch below the start of a log is answered from the file that the catalog name
 at a time, in a thread of its own, and is kept for the fetches that follow. A fetch waits for files for `WAIT_S`; then it is
 answered without records, and the next one finds what was read meanwhile. Batches are made beside the event loop for each
 fetch, no more than it asks for.
+
+Whoever may write a topic may write its rows of the catalog, and a row says what is opened. Libraries for files do not
+stand a file that was made to hurt: a small one can take gigabytes, or end the process. So where clients log in, a node
+opens files in the directories only that its operator has named (`archive.places`). Without any it serves nothing archived.
 """
 
 import asyncio
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import structlog
 
 from antiphon import system
-from antiphon.archive import batches
+from antiphon.archive import batches, places
 from antiphon.archive.format import ArchivedFile
 from antiphon.errors import AntiphonError, ArchiveError
 from antiphon.gateway.interface import Gateway
@@ -56,15 +60,20 @@ class _Found(NamedTuple):
 class ArchiveReader:
     """See the module's text. `memory_bytes`: of row groups that are kept; 0: nothing archived is served.
 
+    `guarded`: clients log in.
+
     All calls raise ArchiveError where a file is missing or damaged, or the catalog cannot be read now.
     """
 
-    def __init__(self, gateway: Gateway, memory_bytes: int, aside: OneThread) -> None:
+    def __init__(
+        self, gateway: Gateway, memory_bytes: int, aside: OneThread, *, guarded: bool = False
+    ) -> None:
         self._rows = ArchiveRows(gateway)
         self._groups = RowGroups(memory_bytes)
         self._aside = aside
         self._files_thread = OneThread()
         self._is_on = memory_bytes > 0 and HAS_LIBRARIES
+        self._guarded = guarded
         self._looking: dict[tuple[ShardKey, int], asyncio.Task[_Found | None]] = {}
         self._known: dict[ShardKey, ArchivedFile] = {}  # the least recently used first
         self._runs: dict[ShardKey, tuple[int, int]] = {}  # what files hold without a gap, up to a log
@@ -83,8 +92,13 @@ class ArchiveReader:
         return self._groups.limit_bytes
 
     def serves(self) -> bool:
-        """Is anything archived, and can this node read it?"""
-        return self._is_on and self._rows.exists
+        """Is anything archived, and may this node read it?"""
+        if not self._is_on or not self._rows.exists:
+            return False
+        lacks_places = self._guarded and not places.are_named()
+        if lacks_places:
+            self._tell(f"clients log in, and {places.LOCATIONS_VARIABLE} names no directories of archives")
+        return not lacks_places
 
     async def read(
         self,
@@ -95,10 +109,11 @@ class ArchiveReader:
         *,
         at_least_one: bool,
         wait_s: float = WAIT_S,
+        client: object = None,
     ) -> Piece | None:
         """Batches of a shard from an offset on that is no more in its log; None: the archive does not have it, either.
 
-        A file that is still being read is waited for `wait_s`.
+        A file that is still being read is waited for `wait_s`. `client`: who has batches made in turn with the others.
         """
         found = self._at_hand(topic, shard, offset)
         if found is None:
@@ -112,7 +127,7 @@ class ArchiveReader:
                 self._runs.pop((topic.topic_id, shard), None)
                 return None
         make = partial(batches.batches_of, at_least_one=at_least_one)
-        made = await self._aside.run(make, found.group, offset, max_bytes, pause)
+        made = await self._aside.run(make, found.group, offset, max_bytes, pause, client=client)
         self.fetched_bytes += made.size_bytes
         return Piece(list(made.batches), made.size_bytes, lacks_room=not made.batches)
 
@@ -220,13 +235,16 @@ class ArchiveReader:
             return await work
         except AntiphonError as error:
             self.failures += 1
-            now_s = system.monotonic_s()
-            if now_s >= self._tell_s:
-                self._tell_s = now_s + TELL_EVERY_S
-                structlog.get_logger().warning(
-                    "archived records not served", reason=error.message, failures=self.failures
-                )
+            self._tell(error.message)
             raise
+
+    def _tell(self, reason: str) -> None:
+        now_s = system.monotonic_s()
+        if now_s >= self._tell_s:
+            self._tell_s = now_s + TELL_EVERY_S
+            structlog.get_logger().warning(
+                "archived records not served", reason=reason, failures=self.failures
+            )
 
 
 def _group_at(file: ArchivedFile, offset: int) -> "RowGroup":

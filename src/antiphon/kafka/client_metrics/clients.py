@@ -18,13 +18,16 @@ from crc32c import crc32c
 from antiphon.coordination.client_metrics import ALL_METRICS, Wanted, read
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka import error_codes as code
-from antiphon.kafka.client_metrics.exposition import Families, rendered
-from antiphon.kafka.client_metrics.otlp import Point
+from antiphon.kafka.client_metrics.exposition import NOTHING, Kept, Room, rendered
 from antiphon.model.client_metrics import DEFAULTS, INTERVAL_MS, Subscription
 
 CLIENTS_MAX: Final = 1_000
-POINTS_MAX: Final = 20_000  # of all clients: up to about 20 MB, with their lines for Prometheus
+POINTS_MAX: Final = 20_000  # of all clients
 CLIENT_POINTS_MAX: Final = 1_000
+KEPT_BYTES_MAX: Final = (
+    8 * 1024 * 1024
+)  # of the lines of all clients' figures; one that Kafka's client pushes has 150
+CLIENT_BYTES_MAX: Final = 1024 * 1024
 SILENT_INTERVALS: Final = 3
 LOOK_S: Final = 1.0  # between two looks for clients that are silent
 DEFAULT_INTERVAL_MS: Final = int(DEFAULTS[INTERVAL_MS])
@@ -47,8 +50,8 @@ class Client:
     """One instance of a client. Times are of the monotonic clock, in seconds."""
 
     __slots__ = (
-        "asked_s", "attributes", "error", "families", "heard_s", "host", "instance", "is_terminating", "points", "pushed_s",
-        "subscribed", "version",
+        "asked_s", "attributes", "error", "heard_s", "host", "instance", "is_terminating", "kept", "pushed_s", "subscribed",
+        "version",
     )  # fmt: skip
 
     def __init__(self, instance: str, host: str, attributes: Mapping[str, str], now_s: float) -> None:
@@ -59,8 +62,7 @@ class Client:
         self.asked_s = self.pushed_s = float("-inf")
         self.is_terminating = False
         self.error = code.NONE  # of its last request
-        self.points: list[Point] = []
-        self.families: Families = {}
+        self.kept = NOTHING  # of what it pushed last
         self.version = -1  # of the subscriptions from which `subscribed` follows
         self.subscribed = Subscribed((), DEFAULT_INTERVAL_MS, 0)
 
@@ -94,7 +96,7 @@ class Clients:
         self._version = 0
         self._clients: dict[str, Client] = {}
         self._looked_s = float("-inf")
-        self.point_count = 0
+        self.point_count = self.kept_bytes = 0
         self.pushes = 0  # that were taken, since the start
         self.refusals = 0
         self.left_out = 0  # figures for which there was no room
@@ -109,7 +111,7 @@ class Clients:
 
     def rendered(self, now_s: float) -> bytes:
         """What they pushed last, for Prometheus."""
-        return rendered(client.families for client in self.all(now_s))
+        return rendered(client.kept.families for client in self.all(now_s))
 
     def client(self, instance: str, host: str, attributes: Mapping[str, str], now_s: float) -> Client:
         """A client that asks or pushes now, with its subscription as of now; one that is not known is from here on."""
@@ -126,20 +128,27 @@ class Clients:
             self._subscribe(found)
         return found
 
-    def keep(self, client: Client, points: list[Point], families: Families) -> None:
-        """These are what a client pushed last."""
+    def keep(self, client: Client, kept: Kept) -> None:
+        """This is what a client pushed last. It is left out where others took the room while it was read."""
+        room = self.room(client)
+        if kept.points > room.points or kept.size_bytes > room.size_bytes:
+            kept = Kept(0, 0, {}, kept.left_out + kept.points)
+        self.left_out += kept.left_out
         if self._clients.get(client.instance) is not client:
             return  # forgotten meanwhile
-        self.point_count += len(points) - len(client.points)
-        client.points, client.families = points, families
+        self.point_count += kept.points - client.kept.points
+        self.kept_bytes += kept.size_bytes - client.kept.size_bytes
+        client.kept = kept
 
     def forget(self, client: Client) -> None:
         """Keep nothing of what a client pushed."""
-        self.keep(client, [], {})
+        self.keep(client, NOTHING)
 
-    def room(self, client: Client) -> int:
-        """How many figures of a client may be kept: no more than half of those for which there is room."""
-        return min(CLIENT_POINTS_MAX, (POINTS_MAX - self.point_count + len(client.points)) // 2)
+    def room(self, client: Client) -> Room:
+        """How much of a client may be kept: no more than half of that for which there is room."""
+        points = POINTS_MAX - self.point_count + client.kept.points
+        size_bytes = KEPT_BYTES_MAX - self.kept_bytes + client.kept.size_bytes
+        return Room(min(CLIENT_POINTS_MAX, points // 2), min(CLIENT_BYTES_MAX, size_bytes // 2))
 
     def _follow(self) -> None:
         """The cluster's subscriptions are these now."""

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from antiphon.kafka.client_metrics.otlp import Point
 
@@ -12,26 +12,54 @@ OTHERS: Final = "kafka_client_"  # in front of other names, so that none can be 
 _NOT_OF_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
-Families = dict[str, str]
+Families = dict[str, bytes]
 """The lines of one client, by the metric's name."""
 
 
-def families_of(points: Iterable[Point], client: Mapping[str, str]) -> Families:
-    """The lines of one client's figures. Where two have the same name and labels by Prometheus' rules, the last one counts.
+class Room(NamedTuple):
+    """What may be kept: so many figures, and so many bytes of their lines."""
 
-    `client` is what names it, which goes before labels of the same name.
+    points: int
+    size_bytes: int
+
+
+class Kept(NamedTuple):
+    """What is kept of a push: how many figures, bytes of their lines, the lines; and how many figures are left out."""
+
+    points: int
+    size_bytes: int
+    families: Families
+    left_out: int
+
+
+NOTHING: Final = Kept(0, 0, {}, 0)
+
+
+def kept_of(points: Iterable[Point], client: Mapping[str, str], room: Room) -> Kept:
+    """The lines of one client's figures, as far as there is room.
+
+    Where two figures have the same name and labels by Prometheus' rules, the last one counts. `client` is what names the
+    client, which goes before labels of the same name.
     """
-    series: dict[str, dict[str, str]] = {}
+    series: dict[str, dict[str, bytes]] = {}
+    count = size_bytes = left_out = 0
     for point in points:
-        labels = {_label(name): value for name, value in point.labels}
-        labels = {name: value for name, value in labels.items() if not name.startswith("__")}
+        if count >= room.points or left_out >= room.points:  # of many that have no room each costs little
+            left_out += 1
+            continue
+        name = family_of(point.name)
+        labels = {_label(label): value for label, value in point.labels}
+        labels = {label: value for label, value in labels.items() if not label.startswith("__")}
         labels.update(client)
-        text = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(labels.items()))
-        series.setdefault(family_of(point.name), {})[text] = _number(point.value)
-    return {
-        name: "".join(f"{name}{{{labels}}} {value}\n" for labels, value in lines.items())
-        for name, lines in series.items()
-    }
+        text = ",".join(f'{label}="{value.translate(_ESCAPES)}"' for label, value in sorted(labels.items()))
+        line = f"{name}{{{text}}} {_number(point.value)}\n".encode()
+        if size_bytes + len(line) > room.size_bytes:
+            left_out += 1
+            continue
+        count, size_bytes = count + 1, size_bytes + len(line)
+        series.setdefault(name, {})[text] = line
+    families = {name: b"".join(lines.values()) for name, lines in series.items()}
+    return Kept(count, size_bytes, families, left_out)
 
 
 def family_of(name: str) -> str:
@@ -42,15 +70,15 @@ def family_of(name: str) -> str:
 
 def rendered(clients: Iterable[Families]) -> bytes:
     """Everything that clients told, each name once."""
-    by_name: dict[str, list[str]] = {}
+    by_name: dict[str, list[bytes]] = {}
     for families in clients:
         for name, lines in families.items():
             by_name.setdefault(name, []).append(lines)
-    parts = []
+    parts: list[bytes] = []
     for name in sorted(by_name):
-        parts.append(f"# HELP {name} Pushed by Kafka clients\n# TYPE {name} gauge\n")
+        parts.append(f"# HELP {name} Pushed by Kafka clients\n# TYPE {name} gauge\n".encode())
         parts += by_name[name]
-    return "".join(parts).encode()
+    return b"".join(parts)
 
 
 def _label(name: str) -> str:

@@ -20,6 +20,7 @@ from antiphon.kafka.groups.members import GroupMembers
 from antiphon.kafka.groups.row_writes import RowWrites
 from antiphon.kafka.groups.types import (
     DEFAULT_GROUP_CONFIG,
+    MEMBER_BYTES,
     TRANSITIONS,
     GroupAnswer,
     GroupConfig,
@@ -30,6 +31,7 @@ from antiphon.kafka.groups.types import (
     Sync,
     Synced,
     Token,
+    ids_bytes,
 )
 
 
@@ -248,8 +250,10 @@ class ClassicGroup:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the members' metadata and assignments."""
-        return sum(member.kept_bytes for member in self.members.values())
+        """Bytes of the members, and of the ids of those who have yet to join."""
+        pending = sum(MEMBER_BYTES + ids_bytes(member_id) for member_id in self._members.pending)
+        members = sum(member.kept_bytes for member in self.members.values())
+        return members + pending + ids_bytes(self.protocol_type)
 
     def unload(self, error_code: int) -> None:
         """Answer everybody who waits with an error: this node coordinates the group no longer."""

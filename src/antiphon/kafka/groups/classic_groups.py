@@ -28,7 +28,16 @@ from antiphon.kafka.groups.classic_row import ClassicRow
 from antiphon.kafka.groups.classic_rows import ClassicRows, Kept
 from antiphon.kafka.groups.consumer_rows import GroupChangedError
 from antiphon.kafka.groups.emptied import EmptiedGroups
-from antiphon.kafka.groups.types import GroupConfig, Join, Joined, Sync, Synced, protocols_bytes
+from antiphon.kafka.groups.types import (
+    MEMBER_BYTES,
+    GroupConfig,
+    Join,
+    Joined,
+    Sync,
+    Synced,
+    ids_bytes,
+    protocols_bytes,
+)
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import Holder, LedShard, LedShards
 
@@ -75,20 +84,14 @@ class ClassicGroups:
         self._rows = ClassicRows(gateway)
         holder = Holder("classic groups", _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = False
 
     def start(self) -> None:
         """Begin to follow who leads."""
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="classic groups")
+        self._led.start()
 
     async def stop(self) -> None:
         """Coordinate nothing any more; whoever waits is told to look for another coordinator."""
-        self._stopping = True  # before Python 3.12 a cancellation can get lost in asyncio.wait_for
-        self._led.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._led.stop()
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -122,7 +125,7 @@ class ClassicGroups:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the metadata and the assignments of all members here."""
+        """Bytes of all members here: their ids, metadata and assignments."""
         return sum(hosted.kept_bytes for led in self._led for hosted in led.hosted.values())
 
     async def kept(self, group_id: str) -> ClassicRow | None:
@@ -212,7 +215,8 @@ class ClassicGroups:
     def _check_room(self, request: Join) -> None:
         """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""
         kept = self.kept_bytes
-        if kept + protocols_bytes(request.protocols) > self.config.kept_bytes_max:
+        ids = ids_bytes(request.new_member_id, request.instance_id, request.client_id, request.protocol_type)
+        if kept + MEMBER_BYTES + protocols_bytes(request.protocols) + ids > self.config.kept_bytes_max:
             raise OverloadedError(f"this node keeps {kept} bytes about the members of groups already")
 
     async def _answer(self, hosted: _Hosted, token: _Answer) -> Joined | Synced:
@@ -221,7 +225,7 @@ class ClassicGroups:
             return await token
         except asyncio.CancelledError:
             hosted.group.abandoned(_now_ms(), token)
-            if not self._stopping and self._holds(hosted):
+            if self._holds(hosted):
                 self._settle(hosted)
             raise
 
@@ -319,11 +323,6 @@ class ClassicGroups:
             if hosted.timer is not None:
                 hosted.timer.cancel()
         led.hosted.clear()
-
-    async def _watch(self) -> None:
-        """Begin to lead, and stop to lead."""
-        while not self._stopping:
-            await self._led.look()
 
 
 def _deliver(group: ClassicGroup) -> None:

@@ -51,7 +51,7 @@ class GroupConfig(NamedTuple):
     members_max: int = 1_000
     metadata_bytes_max: int = 256 * 1024  # that a member may say about itself, for all its protocols
     assignment_bytes_max: int = 16 * 1024 * 1024  # of all members of a group
-    kept_bytes_max: int = 32 * 1024 * 1024  # metadata and assignments of all groups of a node
+    kept_bytes_max: int = 32 * 1024 * 1024  # of all members of groups of a node: ids, metadata, assignments
     abandoned_ms: int = 10_000  # how long a member is kept whose connection ended while it waited to join
     consumer: GroupBounds = GroupBounds()  # of groups of the consumer protocol
     share: ShareConfig = ShareConfig()
@@ -78,9 +78,17 @@ class GroupConfig(NamedTuple):
 DEFAULT_GROUP_CONFIG: Final = GroupConfig()
 
 
+MEMBER_BYTES: Final = 512  # that a member takes besides what it says, and one who has yet to join
+
+
 def protocols_bytes(protocols: tuple[tuple[str, bytes], ...]) -> int:
     """Bytes of what a member says about itself."""
     return sum(len(name) + len(data) for name, data in protocols)
+
+
+def ids_bytes(*ids: str | None) -> int:
+    """About so many bytes what a member is called takes."""
+    return sum(len(one) for one in ids if one)
 
 
 class Join(NamedTuple):
@@ -163,8 +171,9 @@ class Member:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of its metadata and its assignment."""
-        return protocols_bytes(self.protocols) + len(self.assignment)
+        """Bytes of its metadata, its assignment, its ids, and of what every member takes."""
+        said = protocols_bytes(self.protocols) + len(self.assignment)
+        return MEMBER_BYTES + said + ids_bytes(self.member_id, self.instance_id, self.client_id)
 
     def metadata(self, protocol: str | None) -> bytes:
         """What the member said about itself for `protocol`."""

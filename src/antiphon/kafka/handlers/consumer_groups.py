@@ -18,7 +18,6 @@ from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import may
 from antiphon.kafka.messages import consumer_groups as m
 from antiphon.model.access import Operation, Resource
-from antiphon.security.authorizer import Rights
 
 GROUP_ID_BYTES_MAX: Final = 1024
 ID_BYTES_MAX: Final = 256  # of a member, an instance or a rack
@@ -83,7 +82,7 @@ class ConsumerGroupHandler:
             rebalance_ms=request.rebalance_timeout_ms,
             topics=_optional(request.subscribed_topic_names),
             regex=request.subscribed_topic_regex,
-            regex_topics=self._matching(regex, rights) if regex else None,
+            regex_topics=await self._matching(regex, context) if regex else None,
             assignor=request.server_assignor,
             owned=None
             if owned is None
@@ -101,9 +100,9 @@ class ConsumerGroupHandler:
         member = None if group is None else group.members.get(member_id)
         return None if member is None else member.regex
 
-    def _matching(self, regex: str, rights: Rights) -> tuple[str, ...]:
+    async def _matching(self, regex: str, context: RequestContext) -> tuple[str, ...]:
         try:
-            return self._topics.matching(regex, rights)
+            return await self._topics.matching(regex, context.rights, context.turn)
         except BadRegexError as error:
             raise RefusedError(code.INVALID_REGULAR_EXPRESSION, str(error)) from error
 

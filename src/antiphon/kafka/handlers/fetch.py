@@ -341,8 +341,9 @@ class _Sweep:
         now_s = asyncio.get_running_loop().time()
         self._archive_until_s = self._archive_until_s or now_s + WAIT_S
         wait_s = max(0.0, self._archive_until_s - now_s)
+        who = self._rights.principal
         piece = await self._archive.read(
-            topic, shard.index, offset, bound, at_least_one=at_least_one, wait_s=wait_s
+            topic, shard.index, offset, bound, at_least_one=at_least_one, wait_s=wait_s, client=who
         )
         if piece is None:
             raise error

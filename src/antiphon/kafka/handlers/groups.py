@@ -18,6 +18,7 @@ from antiphon.transactions.coordinator import TransactionCoordinator
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 GROUP_ID_BYTES_MAX: Final = 1024
+CLIENT_ID_MAX: Final = 256  # characters of a client's name that its groups keep
 FIRST_ID_FIRST: Final = 4  # JoinGroup version from which a member is told its id before it joins
 FIRST_SKIP_ASSIGNMENT: Final = 9
 FIRST_PROTOCOL_TYPE: Final = 7
@@ -88,7 +89,7 @@ class GroupHandler:
 
     async def join(self, request: m.JoinGroupRequest, context: RequestContext) -> m.JoinGroupResponse:
         """JoinGroup."""
-        version, client_id = context.version, context.client_id
+        version, client_id = context.version, context.client_id[:CLIENT_ID_MAX]
         if not _is_group_id(request.group_id):
             return m.JoinGroupResponse(error_code=code.INVALID_GROUP_ID, member_id=request.member_id)
         if not _may_read(context, request.group_id):

@@ -51,7 +51,10 @@ class LoginHandler:
         if request.mechanism not in mechanisms:
             session.tell_failed(request.mechanism)
             return m.SaslHandshakeResponse(error_code=code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
-        session.begin(request.mechanism)
+        try:
+            session.begin(request.mechanism)
+        except UnauthenticatedError:  # another login of this connection has failed, and is answered soon
+            return m.SaslHandshakeResponse(error_code=code.ILLEGAL_SASL_STATE, mechanisms=mechanisms)
         session.takes_bare_messages = context.version == 0
         return m.SaslHandshakeResponse(error_code=code.NONE, mechanisms=mechanisms)
 

@@ -167,7 +167,7 @@ class MetadataHandler:
             self._add_operations(answer, context.rights)
         encoded = partial(encode, answer, version, flexible=context.flexible)
         large = sum(1 + len(topic.partitions) for topic in answer.topics) > LARGE
-        body = bytes(await self._aside.run(encoded) if large else encoded())
+        body = bytes(await self._aside.run(encoded, client=context.client) if large else encoded())
         if len(body) <= CACHED_BYTES_MAX and self._cached_for is meta:
             self._cached[key] = body
         return body

@@ -6,17 +6,22 @@ event loop, one push at a time. Of a push that is refused nothing is kept.
 
 from base64 import urlsafe_b64encode
 from importlib.util import find_spec
-from itertools import islice
 from typing import Final
 
 from antiphon import system
+from antiphon.coordination.client_metrics import TEXT_CHARACTERS_MAX
 from antiphon.errors import CorruptBatchError, DecompressedTooLargeError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.client_metrics.clients import Client, Clients, Subscribed
-from antiphon.kafka.client_metrics.exposition import Families, families_of
-from antiphon.kafka.client_metrics.otlp import MalformedError, Point, TooLargeError, points_of
+from antiphon.kafka.client_metrics.exposition import Kept, Room, kept_of
+from antiphon.kafka.client_metrics.otlp import (
+    LABEL_CHARACTERS_MAX,
+    MalformedError,
+    TooLargeError,
+    points_of,
+)
 from antiphon.kafka.messages import telemetry as m
 from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import ZERO_UUID
@@ -28,8 +33,7 @@ UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
 NOT_COMPRESSED: Final = 0
 PREFERRED_CODECS: Final = ("zstd", "lz4", "gzip", "snappy")  # Kafka's order
 UNKNOWN: Final = "unknown"
-Pushed = tuple[list[Point], Families, int]
-"""Figures that are kept, their lines for Prometheus, and how many are left out."""
+NAMING: Final = ("client_id", "client_instance_id")  # attributes of a client that are labels of its figures
 
 
 class TelemetryHandler:
@@ -72,7 +76,7 @@ class TelemetryHandler:
             return m.PushTelemetryResponse(error_code=code.INVALID_REQUEST)
         now_s = system.monotonic_s()
         client = self._client(request.client_instance_id, context, now_s)
-        error = self._problem(client, request, now_s) or await self._take(client, request)
+        error = self._problem(client, request, now_s) or await self._take(client, request, context.client)
         client.error = error
         if error:
             self.clients.refusals += 1
@@ -86,7 +90,7 @@ class TelemetryHandler:
         software = context.software
         attributes = {
             "client_instance_id": text,
-            "client_id": context.client_id,
+            "client_id": context.client_id[: TEXT_CHARACTERS_MAX + 1],  # of a longer one nothing is matched
             "client_software_name": UNKNOWN if software is None else software.name,
             "client_software_version": UNKNOWN if software is None else software.version,
             "client_source_address": context.client_host,
@@ -106,25 +110,25 @@ class TelemetryHandler:
             return code.UNSUPPORTED_COMPRESSION_TYPE
         return code.TELEMETRY_TOO_LARGE if len(request.metrics) > PUSH_BYTES_MAX else code.NONE
 
-    async def _take(self, client: Client, request: m.PushTelemetryRequest) -> int:
+    async def _take(self, client: Client, request: m.PushTelemetryRequest, sender: object) -> int:
         if not client.subscribed.metrics:
             return code.NONE  # nothing is wanted
         try:
-            points, families, left_out = await self._aside.run(
+            kept = await self._aside.run(
                 read_push,
                 request.compression_type,
                 request.metrics,
                 client.subscribed,
                 self.clients.room(client),
-                {name: client.attributes[name] for name in ("client_id", "client_instance_id")},
+                {name: client.attributes[name][:LABEL_CHARACTERS_MAX] for name in NAMING},
+                client=sender,
             )
         except (DecompressedTooLargeError, TooLargeError):
             return code.TELEMETRY_TOO_LARGE
         except (CorruptBatchError, MalformedError):
             return code.INVALID_RECORD
         self.clients.pushes += 1
-        self.clients.left_out += left_out
-        self.clients.keep(client, points, families)
+        self.clients.keep(client, kept)
         return code.NONE
 
 
@@ -133,10 +137,7 @@ def instance_text(instance: bytes) -> str:
     return urlsafe_b64encode(instance).decode().rstrip("=")
 
 
-def read_push(codec: int, data: bytes, subscribed: Subscribed, room: int, client: dict[str, str]) -> Pushed:
+def read_push(codec: int, data: bytes, subscribed: Subscribed, room: Room, client: dict[str, str]) -> Kept:
     """What a push says, as far as it is wanted and there is room for it. Raises what its parts do."""
     plain = bytes(decompress(codec, data, UNPACKED_BYTES_MAX))
-    wanted = points_of(plain, subscribed.wants)
-    points = list(islice(wanted, room))
-    left_out = sum(1 for _ in wanted)
-    return points, families_of(points, client), left_out
+    return kept_of(points_of(plain, subscribed.wants), client, room)

@@ -11,6 +11,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.handlers.rights import may, sees
+from antiphon.kafka.matching import matching
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -302,12 +303,8 @@ class TransactionHandler:
         unknown = [state for state in request.state_filters if state not in known]
         states, producers = set(request.state_filters), set(request.producer_id_filters)
         longest_start_ms = system.wall_ms() - request.duration_filter
-        regex = request.transactional_id_pattern
         try:
-            pattern = compiled(regex) if regex else None
             rows = await self._coordinator.listed()
-        except BadRegexError:
-            return m.ListTransactionsResponse(error_code=code.INVALID_REGULAR_EXPRESSION)
         except AntiphonError as error:
             return m.ListTransactionsResponse(error_code=code.coordinator_code_of(error))
 
@@ -317,18 +314,24 @@ class TransactionHandler:
                 (not states or row.state in states)
                 and (not producers or row.producer_id in producers)
                 and (request.duration_filter < 0 or (running and row.began_ms < longest_start_ms))
-                and (pattern is None or pattern.fullmatch(name) is not None)
                 and context.rights.sees(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
             )
 
+        wanted = {name: row for name, row in rows if is_wanted(name, row)}
+        regex = request.transactional_id_pattern
+        try:
+            names = await matching(compiled(regex), wanted, context.turn) if regex else wanted
+        except BadRegexError:
+            return m.ListTransactionsResponse(error_code=code.INVALID_REGULAR_EXPRESSION)
         return m.ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[
                 m.ListedTransaction(
-                    transactional_id=name, producer_id=row.producer_id, transaction_state=str(row.state)
+                    transactional_id=name,
+                    producer_id=wanted[name].producer_id,
+                    transaction_state=str(wanted[name].state),
                 )
-                for name, row in rows
-                if is_wanted(name, row)
+                for name in names
             ],
         )
 

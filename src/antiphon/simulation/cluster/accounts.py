@@ -5,8 +5,7 @@ from typing import Final
 
 from antiphon.model.access import Credential, User
 from antiphon.security.account import Account
-from antiphon.security.passwords import SALT_BYTES, credential
-from antiphon.security.scram import SHA_256
+from antiphon.security.passwords import SALT_BYTES, SHA_256, credential
 
 ITERATIONS: Final = 4096  # the least that is taken
 ROOT: Final = "root"

@@ -27,7 +27,7 @@ from antiphon.oxia.status import PERMISSION_DENIED, UNAUTHENTICATED
 from antiphon.security.account import Account
 from antiphon.security.authenticator import OAUTHBEARER, PLAIN
 from antiphon.security.client_login import ClientLogin
-from antiphon.security.scram import SHA_256
+from antiphon.security.passwords import SHA_256
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import Connection as KafkaConnection
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError

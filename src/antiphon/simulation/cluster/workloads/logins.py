@@ -19,7 +19,7 @@ from antiphon.kafka.messages.security import SaslAuthenticateRequest, SaslHandsh
 from antiphon.model.requests import Fetch
 from antiphon.security.account import Account
 from antiphon.security.client_login import ClientLogin
-from antiphon.security.scram import SHA_256
+from antiphon.security.passwords import SHA_256
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import Connection as KafkaConnection
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError

@@ -15,8 +15,7 @@ from antiphon.model.access import Credential
 from antiphon.model.quotas import Quota
 from antiphon.model.requests import AlterQuota, AlterUser
 from antiphon.security.account import Account
-from antiphon.security.passwords import SALT_BYTES, credential
-from antiphon.security.scram import SHA_256
+from antiphon.security.passwords import SALT_BYTES, SHA_256, credential
 from antiphon.simulation.cluster.accounts import ITERATIONS, credential_of, password_of
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import NoAnswerError
