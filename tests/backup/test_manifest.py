@@ -1,6 +1,7 @@
 """Manifests: what is refused, and with which words."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,21 @@ def test_a_new_name_is_behind_all_that_are_there() -> None:
     assert manifest.new_name([names[0], late]).startswith("30000101T000000Z-")
     for odd in ("99999999T999999Z-ffffffff", "99991231T235959Z-ffffffff"):
         assert manifest.new_name([odd])
+
+
+def test_what_a_backup_makes_is_for_its_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        place = Place(str(tmp_path / "deep" / "place"))
+        place.write("logs/0/a.log", b"records")
+        place.write("logs/0/a.log", b"again")
+    finally:
+        os.umask(before)
+    modes = {
+        path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")
+    }
+    assert modes == {
+        "deep": 0o700, "deep/place": 0o700, "deep/place/logs": 0o700, "deep/place/logs/0": 0o700,
+        "deep/place/logs/0/a.log": 0o600,
+    }  # fmt: skip
+    assert place.read("logs/0/a.log", 10) == b"again"

@@ -3,6 +3,9 @@
 Files are written once, under names that nobody else uses, and never changed; `prune` removes them. What a backup consists
 of is said by its manifest, which is written last, so files that no manifest names are left over from a backup that did not
 end.
+
+A backup has all records and what proves users' passwords. So on a file system of this machine nobody but its owner may read
+what is made; elsewhere the file system's own rights decide.
 """
 
 import contextlib
@@ -16,6 +19,7 @@ from xxhash import xxh3_128
 from antiphon.archive.files import options_from_environment
 from antiphon.archive.places import make_directory
 from antiphon.errors import BackupError
+from antiphon.security.private_files import FILE_MODE, FOLDER_MODE
 
 READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -39,6 +43,8 @@ class Place:
             self._system, self._root = fsspec.core.url_to_fs(uri, **given)
         except (ImportError, ValueError, TypeError) as error:
             raise BackupError(f"cannot open {uri}: {error}") from error
+        protocols = self._system.protocol
+        self._is_local = "file" in ((protocols,) if isinstance(protocols, str) else protocols)
 
     def _path(self, path: str) -> str:
         if not path or path.startswith("/") or any(part in {"", ".", ".."} for part in path.split("/")):
@@ -75,7 +81,10 @@ class Place:
         """Write a file in pieces. Where something goes wrong what was written is removed, as well as it goes."""
         full = self._path(path)
         with self._blamed(path, "written"):
-            make_directory(self._system, full.rpartition("/")[0])
+            if self._is_local:
+                _make_private(full)
+            else:
+                make_directory(self._system, full.rpartition("/")[0])
             try:
                 with self._system.open(full, "wb") as handle:
                     file = Writing(handle)
@@ -147,6 +156,18 @@ class Writing:
     def checksum(self) -> str:
         """XXH3-128 of what was written."""
         return self._hasher.hexdigest()
+
+
+def _make_private(file: str) -> None:
+    """Make an empty file, and the directories above it that are missing, for their owner only."""
+    missing, directory = list[str](), os.path.dirname(file)
+    while directory and not os.path.isdir(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(one, FOLDER_MODE)
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
 
 
 def _sync(handle: Any) -> None:
