@@ -72,6 +72,10 @@ def always(self: LoneWrites, now_s: float, used_s: float) -> bool:
     return True
 
 
+def not_told(self: LoneWrites, began_s: float, ended_s: float) -> None:
+    """However slow the disk is."""
+
+
 async def written(
     wal: WalThread, log: ShardLog, count: int = 1, size: int = 50
 ) -> list[AntiphonError | None]:
@@ -96,7 +100,7 @@ async def test_only_lone_small_writes_into_blocks_that_are_there(tmp_path: Path)
     wal = WalThread(disk)
     wal.start(asyncio.get_running_loop())
     log = ShardLog.open(disk, str(tmp_path / "s"))
-    with patch.object(LoneWrites, "begins", always):
+    with patch.multiple(LoneWrites, begins=always, ended=not_told):
         assert await written(wal, log) == [None]  # which makes the blocks
         assert wal.done_by_loop == 0
         for number in range(1, 4):
@@ -119,7 +123,7 @@ async def test_what_the_loop_could_not_write_is_tried_again_by_the_worker() -> N
     wal = WalThread(disk, retry_full_ms=5)
     wal.start(asyncio.get_running_loop())
     log = ShardLog.open(disk, "/shard")
-    with patch.object(LoneWrites, "begins", always):
+    with patch.multiple(LoneWrites, begins=always, ended=not_told):
         await written(wal, log)
         disk.faults.append(Fault(("write",), errno.ENOSPC, calls=1))
         assert await written(wal, log) == [None]
@@ -136,7 +140,7 @@ async def test_a_failed_sync_of_the_loop_is_final() -> None:
     wal = WalThread(disk)
     wal.start(asyncio.get_running_loop())
     log = ShardLog.open(disk, "/shard")
-    with patch.object(LoneWrites, "begins", always):
+    with patch.multiple(LoneWrites, begins=always, ended=not_told):
         await written(wal, log)
         disk.faults.append(Fault(("fdatasync",), errno.EIO, calls=1))
         for _ in range(2):
@@ -154,7 +158,7 @@ async def test_a_stop_does_what_was_left_for_the_end_of_the_turn(tmp_path: Path)
     wal.start(asyncio.get_running_loop())
     log = ShardLog.open(disk, str(tmp_path / "s"))
     seen: list[AntiphonError | None] = []
-    with patch.object(LoneWrites, "begins", always):
+    with patch.multiple(LoneWrites, begins=always, ended=not_told):
         await written(wal, log)
         wal.submit(log.stage_append([batch_at(1)]), seen.append)
         await wal.stop()
@@ -172,6 +176,7 @@ from antiphon.log.wal_thread import WalThread
 from tests.log.helpers import batch_at
 
 LoneWrites.begins = lambda *_: True
+LoneWrites.ended = lambda *_: None
 
 async def main():
     disk = RealDisk()

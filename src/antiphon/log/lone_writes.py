@@ -20,9 +20,13 @@ BUSY: Final = 0.7
 
 
 class LoneWrites:
-    """Decides it for one node. Times in seconds: `now_s` of a clock, `used_s` of the loop's thread."""
+    """Decides it for one node. Times in seconds: `now_s` of a clock, `used_s` of the loop's thread.
+
+    `is_quick`: is the disk? While it is not, `begins` need not be asked. `ended` may be called in the worker's thread.
+    """
 
     def __init__(self) -> None:
+        self.is_quick = True
         self._calm = 0
         self._average_s = 0.0
         self._asked_s = self._used_s = self._took_s = self._ended_s = 0.0
@@ -34,12 +38,15 @@ class LoneWrites:
         )
         self._asked_s, self._used_s = now_s, used_s
         self._calm = 0 if is_busy else self._calm + 1
-        return self._calm > CALM and self._average_s < QUICK_S
+        return self._calm > CALM and self.is_quick
 
     def ended(self, began_s: float, ended_s: float) -> None:
         """A write took from then to then, whoever did it."""
         self._took_s, self._ended_s = ended_s - began_s, ended_s
         self._average_s += (self._took_s - self._average_s) / AVERAGED
+        self.is_quick = self._average_s < QUICK_S
+        if not self.is_quick:
+            self._calm = 0
 
     def crowded(self) -> None:
         """Several writes came at once, or a large one, or another one was under way."""

@@ -50,7 +50,6 @@ class WalThread(Wal):
         self._inbox: queue.SimpleQueue[list[LogOp] | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lone = LoneWrites()
-        self._last = 0.0, 0.0  # when the last group began and ended
         self._at_work = threading.Lock()  # the thread and the loop never carry out groups at once
         self._thread: threading.Thread | None = None
         self._stopped: asyncio.Future[None] | None = None
@@ -68,23 +67,20 @@ class WalThread(Wal):
         self._inbox.put(ops)
 
     def _does_itself(self, op: LogOp) -> bool:
+        if not self._lone.is_quick:  # first: all that follows would be for nothing
+            return False
         if self._stops or not self._is_lone(op):
             self._lone.crowded()
             return False
         return self._lone.begins(time.monotonic(), time.thread_time()) and not self._at_work.locked()
-
-    def deliver(self, done: list[Completion], disk_full: bool) -> None:
-        """See `Wal`."""
-        if done:
-            self._lone.ended(*self._last)
-        super().deliver(done, disk_full)
 
     def round(self, ops: Iterable[LogOp], now_s: float, *, last: bool = False) -> list[Completion]:
         """See `Wal`."""
         with self._at_work:
             began_s = time.monotonic()
             done = super().round(ops, now_s, last=last)
-            self._last = began_s, time.monotonic()
+            if done:
+                self._lone.ended(began_s, time.monotonic())
         return done
 
     async def stop(self) -> None:
