@@ -136,7 +136,9 @@ class PartitionState:
     def is_joining(self) -> bool:
         """Is the shard being split off another one, and has not all of its keys yet?"""
         table = self.table
-        return self.services.is_joining(self.shard_id) or (table is not None and table.is_incomplete)
+        if table is not None and table.first_due and table.is_incomplete:  # 0 but for one that was recovered
+            return True
+        return self.services.is_joining(self.shard_id)
 
     @property
     def has_many_writers(self) -> bool:

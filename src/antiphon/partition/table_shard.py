@@ -51,7 +51,7 @@ class TableShard:
         self.evaluator: TableEvaluator | None = None
         self.order = WriteOrder()
         self.version_at_lead = 0  # the next version id when this replica began to lead
-        self._first = 0  # the first hash, where the log should say so, and does not
+        self.first_due = 0  # the first hash, where the log should say so, and does not
         self._log = log
         self._inherited: tuple[bytes, ProducerState | None] = (b"", None)
 
@@ -104,14 +104,14 @@ class TableShard:
     @property
     def is_incomplete(self) -> bool:
         """Was the shard split off another one, and the copy is not complete by its log?"""
-        return self.state.owned.first < self._first
+        return self.state.owned.first < self.first_due
 
     def lead(self, part: "ShardPart | None" = None) -> None:
         """The replica leads and everything committed is applied: judge from now on.
 
         `part`: what the shard is to hold, where its log may not know of a split.
         """
-        self.version_at_lead, self._first = self.state.next_version_id, 0
+        self.version_at_lead, self.first_due = self.state.next_version_id, 0
         self.state.limit = HASH_MAX
         if part is not None:
             self.hold(part)
@@ -122,7 +122,7 @@ class TableShard:
         """The shard is to hold this, and shows nothing else, whatever its log says by now."""
         owned, evaluator = self.state.owned, self.evaluator
         if inherits(owned, part):
-            self._first = part.first
+            self.first_due = part.first
         if releases(owned, part) and self.state.limit != part.last:
             self.state.limit = part.last
             if evaluator is not None:
