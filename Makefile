@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test test-slow check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage raft-scripts simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
+.PHONY: help setup demo test test-slow check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage alerts raft-scripts mutants mutants-table simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -90,20 +90,30 @@ upgrade: setup ## upgrade three nodes of an earlier version one after the other,
 damage: setup ## damage each kind of file in each way, start the node, record what becomes of it in docs/damage.md (10 minutes or more)
 	$(BIN)/python -m tests.node.damage_trials $(ARGS)
 
-simulate-mutants: simulate-plants
-
-simulate-plants: setup ## put in every known bug (mutant), one after the other, and count the seeds it takes to find it
+mutants: setup ## put in every known bug (mutant), one after the other, and count the seeds it takes to find it
 	$(BIN)/antiphon simulate --catch $(ARGS)
 
-plants-table: setup ## the same, 1,000 seeds each at most, and write the table of docs/simulation.md from it
+# names of before
+simulate-mutants: mutants
+simulate-plants: mutants
+
+mutants-table: setup ## the same, 1,000 seeds each at most, and write the table of docs/simulation.md from it
 	$(BIN)/python -m tests.simulation.mutants_table $(ARGS)
+
+plants-table: mutants-table
 
 prove-requirements: setup ## show that the tests of the numbered requirements can fail: make prove-requirements ARGS="S0.29"
 	$(BIN)/python -m tests.requirement_mutations.prove $(ARGS)
 
+alerts: setup ## fire every alert rule with promtool (Debian: apt-get install prometheus)
+	$(BIN)/pytest -n 0 -rs -p no:cacheprovider tests/monitoring $(ARGS)
+
 docs: setup ## draw the diagrams and tables that are made from the code
 	$(BIN)/python -m antiphon.tools.diagrams docs
 	$(BIN)/python -m antiphon.tools.monitoring monitoring/grafana.json
+
+screenshots: setup ## take the pictures of docs/dashboard.md anew, with Chromium (Debian: apt-get install chromium chromium-driver)
+	DASHBOARD_SHOTS=docs/images $(BIN)/pytest -n 0 -rs -p no:cacheprovider -m slow tests/dashboard/test_in_a_browser.py $(ARGS)
 
 site: setup ## the documentation as a site in site/, links checked: then python3 -m http.server -d site
 	$(BIN)/python -m tests.website . build/pages

@@ -163,7 +163,7 @@ IMPURE = {
     "asyncio", "datetime", "io", "os", "pathlib", "random", "secrets", "select", "socket", "ssl", "subprocess", "tempfile",
     "threading", "time", "uuid", "uvloop",
 }  # fmt: skip
-PURE_PACKAGES = ("replication", "coordination")
+PURE_PACKAGES = ("replication", "coordination", "client/routing")
 
 
 @cache

@@ -477,7 +477,7 @@ def test_http_listener(cluster: LocalCluster) -> None:
         (("consume", "p", "--isolation", "dirty"), 2, "uncommitted"),
         (("node", "start"), 2, "--dir"),
         (("status", "--servers", "127.0.0.1:1"), 1, "127.0.0.1:1"),
-        (("simulate", "--plant", "no-such-bug"), 2, "no-such-bug"),
+        (("simulate", "--mutant", "no-such-bug"), 2, "no-such-bug"),
         (("bench", "nothing"), 2, "nothing"),
         (("frobnicate",), 2, "frobnicate"),
     ],

@@ -30,6 +30,7 @@ from antiphon.tools.top.view import (
     merged_events,
     node_rows,
 )
+from tests.coroutines import on_a_loop
 
 NODES = (0, 1, 2)
 BUCKETS = len(LATENCY_BOUNDS_S) + 1
@@ -363,64 +364,58 @@ def reader_of(nodes: Nodes, topic: str = "") -> Reader:
     return Reader(cast("Any", nodes), topic)
 
 
-def test_a_refresh_costs_each_node_one_request_of_bounded_size() -> None:
-    async def look() -> None:
-        nodes = Nodes(cluster(10_000))
-        reader = reader_of(nodes)
-        await reader.start()
-        for n in range(1, 5):
-            await reader.read()
-            assert len(nodes.asked) == 3 * n
-        assert max(len(one.shards or ()) for one in nodes.asked) == PAGE_SHARDS
-        assert nodes.metadata_asked == 1, "metadata that is known is not asked for again"
-        nodes.meta = msgspec.structs.replace(cluster(10_000), version=8)
+@on_a_loop
+async def test_a_refresh_costs_each_node_one_request_of_bounded_size() -> None:
+    nodes = Nodes(cluster(10_000))
+    reader = reader_of(nodes)
+    await reader.start()
+    for n in range(1, 5):
         await reader.read()
-        await reader.read()
-        assert nodes.metadata_asked == 2
-        assert len(reader.view().busiest) == ROWS_MAX
-        await reader.close()
-
-    asyncio.run(look())
+        assert len(nodes.asked) == 3 * n
+    assert max(len(one.shards or ()) for one in nodes.asked) == PAGE_SHARDS
+    assert nodes.metadata_asked == 1, "metadata that is known is not asked for again"
+    nodes.meta = msgspec.structs.replace(cluster(10_000), version=8)
+    await reader.read()
+    await reader.read()
+    assert nodes.metadata_asked == 2
+    assert len(reader.view().busiest) == ROWS_MAX
+    await reader.close()
 
 
-def test_nodes_that_go_away_are_rows_that_say_so() -> None:
-    async def look() -> None:
-        nodes = Nodes(cluster())
-        reader = reader_of(nodes)
-        await reader.start()
-        await reader.read()
-        nodes.silent = {1}
-        await reader.read()
-        assert [row.state for row in reader.view().nodes] == ["up", "no answer", "up"]
-        assert reader.view().problem == ""
-        nodes.silent = {0, 1, 2}
-        await reader.read()
-        assert "no node answers" in reader.view().problem
-        nodes.silent = set()
-        await reader.read()
-        assert ([row.state for row in reader.view().nodes], reader.view().problem) == (["up"] * 3, "")
-        nodes.meta = ClusterMeta("c0ffee00", 9, 0, nodes.meta.nodes, ())
-        await reader.read()
-        assert reader.view().busiest == []
-        await reader.close()
-
-    asyncio.run(look())
+@on_a_loop
+async def test_nodes_that_go_away_are_rows_that_say_so() -> None:
+    nodes = Nodes(cluster())
+    reader = reader_of(nodes)
+    await reader.start()
+    await reader.read()
+    nodes.silent = {1}
+    await reader.read()
+    assert [row.state for row in reader.view().nodes] == ["up", "no answer", "up"]
+    assert reader.view().problem == ""
+    nodes.silent = {0, 1, 2}
+    await reader.read()
+    assert "no node answers" in reader.view().problem
+    nodes.silent = set()
+    await reader.read()
+    assert ([row.state for row in reader.view().nodes], reader.view().problem) == (["up"] * 3, "")
+    nodes.meta = ClusterMeta("c0ffee00", 9, 0, nodes.meta.nodes, ())
+    await reader.read()
+    assert reader.view().busiest == []
+    await reader.close()
 
 
-def test_a_read_ends_at_once_although_its_answer_comes_in_that_moment() -> None:
-    async def look() -> None:
-        nodes = Nodes(cluster())
-        reader = reader_of(nodes)
-        await reader.start()
-        nodes.meta = msgspec.structs.replace(nodes.meta, version=8)
-        nodes.held = asyncio.get_running_loop().create_future()
-        reading = asyncio.create_task(reader.read())
-        await asyncio.sleep(0.01)
-        assert nodes.metadata_asked == 2
-        nodes.held.set_result(None)
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        await reader.close()
-
-    asyncio.run(look())
+@on_a_loop
+async def test_a_read_ends_at_once_although_its_answer_comes_in_that_moment() -> None:
+    nodes = Nodes(cluster())
+    reader = reader_of(nodes)
+    await reader.start()
+    nodes.meta = msgspec.structs.replace(nodes.meta, version=8)
+    nodes.held = asyncio.get_running_loop().create_future()
+    reading = asyncio.create_task(reader.read())
+    await asyncio.sleep(0.01)
+    assert nodes.metadata_asked == 2
+    nodes.held.set_result(None)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await reader.close()

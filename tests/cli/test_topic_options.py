@@ -87,6 +87,14 @@ def test_what_a_node_has_for_topics_that_set_nothing_is_shown_as_its() -> None:
     )
 
 
+def test_the_bound_that_a_node_has_for_the_logs_of_tables_is_not_shown_of_topics() -> None:
+    told = NodeSettingsReply(3, (), {"table_log_bytes": (("1000", "all"), ("-1", "default"))})
+    assert values_of_node(told) == {}
+    of_node = values_of_node(told, of_table=True)
+    assert of_node == {"retention.bytes": ("1000", "node 3: set for all nodes")}
+    assert ("retention.bytes", "7", "set") in settings_in_force(topic(retention_bytes="7"), of_node)
+
+
 def test_what_is_easily_overlooked_stands_beside_a_setting() -> None:
     assert describe_source("retention.ms", "-1", "default") == "default"
     assert "records' own timestamps" in describe_source("retention.ms", "5", "set")

@@ -22,7 +22,7 @@ def changing(**how: tuple[int, ...]) -> ShardMeta:
 @pytest.mark.parametrize(
     ("voters", "words"),
     [
-        (changing(), "voters 0,1,2 become 0,2,3: node 3 is fed"),
+        (changing(), "voters 0,1,2 become 0,2,3: node 3 is catching up"),
         (changing(outgoing=(0, 1, 2)), "voters 0,1,2 become 0,2,3: a majority of both is brought up to date"),
         (
             msgspec.structs.replace(VOTERS, goal=(0, 2)),
@@ -42,7 +42,7 @@ def test_a_new_voter_that_is_down_is_named() -> None:
 
 def test_each_node_has_its_part_in_a_change() -> None:
     voters = changing(learners=(3,))
-    assert [_role(node, voters, 2) for node in range(4)] == ["votes", "leaves", "leads", "is fed"]
+    assert [_role(node, voters, 2) for node in range(4)] == ["votes", "leaves", "leads", "catches up"]
 
 
 @pytest.mark.parametrize(

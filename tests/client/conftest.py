@@ -12,7 +12,7 @@ from tests.node.in_process import run
 from tests.node.processes import Processes
 from tests.spark.conftest import server
 
-__all__ = ["in_a_cluster", "play", "server"]
+__all__ = ["in_a_cluster", "server"]
 
 Scenario = Callable[[FailingNodes, AsyncClient], Coroutine[Any, Any, None]]
 
@@ -27,12 +27,6 @@ def _play(scenario: Scenario) -> None:
 
 in_a_cluster = run_by(_play, given=2)
 """A test that is a coroutine of a fresh cluster and a client that is connected to it, in virtual time."""
-
-
-@pytest.fixture
-def play() -> Callable[[Scenario], None]:
-    """Run a coroutine function against a fresh cluster and a connected client, in virtual time."""
-    return _play
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
-"""Nodes whose native listener fails on request: real nodes, with a fault planted between a client's request and its answer.
+"""Nodes whose native listener fails on request: real nodes, with a fault between a client's request and its answer.
 
 `fail` says what becomes of the next requests of a kind. Nothing else of a node is changed, and requests of other nodes
 are let through. On the virtual loop a whole cluster is made for each test (`FailingNodes.cluster`); the blocking client's
-tests plant the same faults in nodes on a real loop.
+tests put the same faults into nodes on a real loop.
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ class FailingListeners:
         return sum(isinstance(body, kind) for body in self.seen)
 
     @contextmanager
-    def planted(self) -> Iterator[None]:
+    def faulty(self) -> Iterator[None]:
         """While this lasts, every native listener of this process fails as it is told to."""
         dispatch, reply = NativeSession._dispatch, Exchange.reply
 
@@ -112,7 +112,7 @@ class FailingNodes(FailingListeners):
         """A running cluster."""
         async with cluster_of(count) as nodes:
             made = cls(nodes)
-            with made.planted():
+            with made.faulty():
                 yield made
 
     @property

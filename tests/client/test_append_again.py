@@ -36,20 +36,20 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_an_append_is_in_the_log_once(play: Any, faults: list[Any]) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        await topic.append(b"before")
-        cluster.fail(AppendBatch, *faults)
-        error = await lost(topic.append(b"once", timeout_s=0.3))
-        cluster.faults.clear()
-        at = await topic.retry(error)
-        assert [(one.shard, one.offset) for one in at] == [(0, 1)]
-        assert await topic.retry(error) == at, "also more often"
-        assert (await topic.append(b"after")).offset == 2
-        assert values(cluster, "t") == [b"before", b"once", b"after"]
-
-    play(scenario)
+@in_a_cluster
+async def test_an_append_is_in_the_log_once(
+    cluster: FailingNodes, db: AsyncClient, faults: list[Any]
+) -> None:
+    topic = await db.create_topic("t")
+    await topic.append(b"before")
+    cluster.fail(AppendBatch, *faults)
+    error = await lost(topic.append(b"once", timeout_s=0.3))
+    cluster.faults.clear()
+    at = await topic.retry(error)
+    assert [(one.shard, one.offset) for one in at] == [(0, 1)]
+    assert await topic.retry(error) == at, "also more often"
+    assert (await topic.append(b"after")).offset == 2
+    assert values(cluster, "t") == [b"before", b"once", b"after"]
 
 
 @in_a_cluster
@@ -66,21 +66,19 @@ async def test_later_appends_do_not_wait_for_it(cluster: FailingNodes, db: Async
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_a_retry_may_be_lost_too(play: Any, faults: list[Any]) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        await topic.append(b"before")
-        cluster.fail(AppendBatch, *faults, SILENT, late, SILENT)
-        error = await lost(topic.append(b"once", timeout_s=0.3))
-        for _ in range(2):
-            error = await lost(topic.retry(error, timeout_s=0.3))
-        cluster.faults.clear()
-        (at,) = await topic.retry(error)
-        assert at.offset == 1
-        assert (await topic.append(b"after")).offset == 2
-        assert values(cluster, "t") == [b"before", b"once", b"after"]
-
-    play(scenario)
+@in_a_cluster
+async def test_a_retry_may_be_lost_too(cluster: FailingNodes, db: AsyncClient, faults: list[Any]) -> None:
+    topic = await db.create_topic("t")
+    await topic.append(b"before")
+    cluster.fail(AppendBatch, *faults, SILENT, late, SILENT)
+    error = await lost(topic.append(b"once", timeout_s=0.3))
+    for _ in range(2):
+        error = await lost(topic.retry(error, timeout_s=0.3))
+    cluster.faults.clear()
+    (at,) = await topic.retry(error)
+    assert at.offset == 1
+    assert (await topic.append(b"after")).offset == 2
+    assert values(cluster, "t") == [b"before", b"once", b"after"]
 
 
 @in_a_cluster

@@ -9,17 +9,22 @@ from typing import Any
 
 import pytest
 
-from antiphon.client import blocking as connection
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.blocking_link import Link
+from antiphon.client.blocking_topics import created
+from antiphon.client.routing import tries
 from antiphon.errors import (
     FrameTooLargeError,
     InvalidRequestError,
     ProtocolViolationError,
     TimedOutError,
     UnreachableError,
+    WrongKindError,
+    WrongShardError,
 )
-from antiphon.model.requests import Fetch, Fetched, Hello, HelloReply, ListOffset
+from antiphon.model.metadata import Kind
+from antiphon.model.requests import AppendBatch, CreateTopic, Fetch, Fetched, Hello, HelloReply, ListOffset
+from antiphon.records.builder import build_batch
 from antiphon.wire.frames import PREFIX, FrameDecoder, decode_request, encode_message
 from tests.spark.native_server import NativeServer
 
@@ -173,7 +178,7 @@ def test_an_address_that_refuses_is_not_stormed(monkeypatch: pytest.MonkeyPatch)
         return real(*arguments, **named)
 
     monkeypatch.setattr(socket, "create_connection", counted)
-    monkeypatch.setattr(connection, "PAUSE_S_MAX", 0.02)  # whoever asks comes back at once
+    monkeypatch.setattr(tries, "PAUSE_S_MAX", 0.02)  # whoever asks comes back at once
     with Cluster([address], 1_500) as cluster, pytest.raises(UnreachableError, match="refused"):
         cluster.metadata()
     assert len(tried) <= 10, "pauses between tries grow"
@@ -199,6 +204,52 @@ def test_requests_without_a_leader_end(server: NativeServer) -> None:
     with Cluster([(host, int(port))], 300) as cluster, pytest.raises(TimedOutError, match="not_leader"):
         cluster.call(ShardCall(1, ListOffset(1, -1)))
     assert time.monotonic() - began_s < 2
+
+
+def test_the_outcome_of_a_write_that_has_no_answer_is_not_known(server: NativeServer) -> None:
+    (shard,) = server.create("t")
+    batch = build_batch([(None, b"x", (), 5)], producer_id=7, producer_epoch=0, base_sequence=0)
+    with Cluster([_address(server)], 400) as cluster:
+        server.faults.drop_after_append = 1_000_000
+        with pytest.raises(TimedOutError, match="1 of 1 requests had no answer in time") as caught:
+            cluster.call(ShardCall(1, AppendBatch(1), [batch]))
+        assert (caught.value.outcome_unknown, caught.value.retriable, shard.end) == (True, False, 2)
+        server.faults.away = True
+        with pytest.raises(TimedOutError) as caught:
+            cluster.call(ShardCall(1, ListOffset(1, -1)))
+        assert (caught.value.outcome_unknown, caught.value.retriable) == (False, True)
+
+
+def test_a_topic_that_is_made_and_waited_for(server: NativeServer) -> None:
+    with Cluster([_address(server)], 2_000) as cluster:
+        cluster.metadata()
+        server.faults.forgetful = 1
+        made = [created(cluster, CreateTopic("t", shards=2)) for _ in range(2)]
+        assert [len(topic.shards) for topic in made] == [2, 2]
+        with pytest.raises(WrongKindError):
+            created(cluster, CreateTopic("t", Kind.TABLE))
+        server.faults.away = True
+        with pytest.raises(TimedOutError) as caught:
+            created(cluster, CreateTopic("other"))
+        assert caught.value.outcome_unknown
+
+
+def test_a_split_that_is_not_known_yet(server: NativeServer) -> None:
+    """What is done by what is known of the shards is done again with newer metadata, however long a try takes."""
+    server.create("t")
+    seen: list[int] = []
+
+    def attempt() -> int:
+        seen.append(len(cluster.topic("t", table=False, refresh=False).shards))
+        time.sleep(0.15)
+        if seen[-1] < 3:
+            server.add_shard("t")
+            raise WrongShardError("it was split")
+        return seen[-1]
+
+    with Cluster([_address(server)], 200) as cluster:
+        assert cluster.across_splits(attempt) == 3
+    assert seen == [1, 2, 3]
 
 
 def _address(server: NativeServer) -> tuple[str, int]:

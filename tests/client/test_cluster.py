@@ -1,7 +1,6 @@
 """Connecting, metadata, administration and the end of a client."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -28,11 +27,10 @@ from antiphon.model.requests import (
     TableWrite,
 )
 from antiphon.records.builder import build_batch
-from tests.client.conftest import Scenario, in_a_cluster
+from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes
-from tests.node.in_process import in_virtual_time, run
+from tests.node.in_process import in_virtual_time
 
-Play = Callable[[Scenario], None]
 NOBODY = "nowhere:7400"  # no node listens there
 
 
@@ -44,14 +42,11 @@ def test_addresses_that_are_none(servers: str | list[str]) -> None:
         connect(servers)
 
 
-def test_default_address(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_default_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_SERVERS", NOBODY)
-
-    async def main() -> None:
-        with pytest.raises(UnreachableError, match=NOBODY):
-            await connect(connect_timeout_s=0.05)
-
-    run(main())
+    with pytest.raises(UnreachableError, match=NOBODY):
+        await connect(connect_timeout_s=0.05)
 
 
 @in_virtual_time

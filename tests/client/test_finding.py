@@ -1,6 +1,5 @@
 """`connect()` without a word: where a client finds a cluster, and what it says where there is none."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from antiphon.client.tls import context_for, tls_of
 from antiphon.errors import InvalidRequestError, UnreachableError
 from antiphon.tools.cluster_files import new_cluster, save_cluster
 from tests.cli.test_secure_folder import made
-from tests.client.conftest import Scenario
+from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import FailingNodes
 
 
@@ -62,16 +61,14 @@ def test_nodes_that_are_stopped_are_said_to_be_started() -> None:
     )
 
 
-def test_a_cluster_in_the_working_directory_is_found(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: FailingNodes, _: AsyncClient) -> None:
-        folder_with(*cluster.servers.split(","))
-        async with antiphon.aio.connect() as db:
-            assert (await db.table("default")).shards > 0
-        for host in (await (client := await antiphon.aio.connect()).metadata()).nodes:
-            assert host.native in cluster.servers
-        await client.close()
-
-    play(scenario)
+@in_a_cluster
+async def test_a_cluster_in_the_working_directory_is_found(cluster: FailingNodes, db: AsyncClient) -> None:
+    folder_with(*cluster.servers.split(","))
+    async with antiphon.aio.connect() as found:
+        assert (await found.table("default")).shards > 0
+    for host in (await (client := await antiphon.aio.connect()).metadata()).nodes:
+        assert host.native in cluster.servers
+    await client.close()
 
 
 def test_a_secure_cluster_has_the_login_and_the_authority() -> None:

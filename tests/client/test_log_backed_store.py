@@ -1,13 +1,12 @@
 """S2, the store that KIP-27 builds on conditional appends: what each claim comes to, on whole nodes in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from antiphon.client.aio import AsyncClient, connect
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.log_backed_store import AsyncLogBackedStore
 from antiphon.client.topic_writer import Position
 from antiphon.errors import (
@@ -23,7 +22,6 @@ from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes
 from tests.client.ledger import Ledger, OverdrawnError, apply, move, name_of, replay, validate
 
-Play = Callable[[Callable[[FailingNodes, AsyncClient], Awaitable[None]]], None]
 Store = AsyncLogBackedStore[Ledger]
 
 

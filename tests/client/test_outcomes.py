@@ -7,7 +7,7 @@ import pytest
 import antiphon
 from antiphon import errors
 from antiphon.client.aio import AsyncClient
-from antiphon.client.connection import ConnectionLostError
+from antiphon.client.connection_errors import ConnectionLostError
 from antiphon.errors import (
     ERRORS,
     AntiphonError,

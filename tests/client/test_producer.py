@@ -1,7 +1,6 @@
 """Transactions of native clients, on nodes without a Kafka listener that fail on request."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -23,10 +22,9 @@ from antiphon.model.transactions import FinishTransaction, InitProducer, JoinTra
 from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
-from tests.client.conftest import Scenario, in_a_cluster
+from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes, Fault
 
-Play = Callable[[Scenario], None]
 HERE = ("in", 0)
 
 

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.node.processes import Processes
 pytestmark = pytest.mark.cluster
 
 WRITERS = 30
+T = TypeVar("T")
 Fault = Callable[[Processes, int], None]
 
 
@@ -111,101 +113,96 @@ async def leader_of(db: AsyncClient, name: str) -> int:
     return next(topic for topic in meta.topics if topic.name == name).shards[0].leader
 
 
+async def acknowledged_while(
+    fault: Fault,
+    processes: Processes,
+    db: AsyncClient,
+    name: str,
+    write: Callable[[int, int], Awaitable[list[T]]],
+) -> list[T]:
+    """What writers were told that it was written, while the leader of a shard went and came back.
+
+    `write`: one writer's next pieces, of which it has written so many before.
+    """
+    acknowledged: list[T] = []
+    done, goal = asyncio.Event(), Goal(acknowledged)
+
+    async def work(number: int) -> None:
+        count = 0
+        while not done.is_set():
+            pieces = await write(number, count)
+            acknowledged.extend(pieces)
+            goal.look()
+            count += len(pieces)
+
+    writers = [asyncio.create_task(work(number)) for number in range(WRITERS)]
+    await asyncio.sleep(0.3)
+    leader = await leader_of(db, name)
+    fault(processes, leader)
+    try:
+        await goal.reach(len(acknowledged) + 20 * WRITERS)
+        done.set()
+        await asyncio.gather(*writers)
+    finally:
+        bring_back(processes, leader)
+    return acknowledged
+
+
 @pytest.mark.parametrize("fault", [kill, pause])
-def test_no_put_is_lost_repeated_or_reordered_when_the_leader_goes(
+@on_a_loop
+async def test_no_put_is_lost_repeated_or_reordered_when_the_leader_goes(
     processes: Processes, fault: Fault
 ) -> None:
     name = f"puts-{fault.__name__}"
+    async with connect(processes.servers, timeout_s=30) as db:
+        table = await db.create_table(name, shards=1, replicas=3)
 
-    async def main() -> None:
-        async with connect(processes.servers, timeout_s=30) as db:
-            table = await db.create_table(name, shards=1, replicas=3)
-            acknowledged: list[tuple[bytes, bytes]] = []
-            done = asyncio.Event()
-            goal = Goal(acknowledged)
+        async def write(number: int, count: int) -> list[tuple[bytes, bytes]]:
+            rows = [(b"k%d" % (number % 7), b"%d-%d" % (number, count + i)) for i in range(3)]
+            await asyncio.gather(*(table.put(key, value) for key, value in rows))
+            return rows
 
-            async def write(number: int) -> None:
-                count = 0
-                while not done.is_set():
-                    rows = [(b"k%d" % (number % 7), b"%d-%d" % (number, count + i)) for i in range(3)]
-                    await asyncio.gather(*(table.put(key, value) for key, value in rows))
-                    acknowledged.extend(rows)
-                    goal.look()
-                    count += 3
-
-            writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
-            await asyncio.sleep(0.3)
-            leader = await leader_of(db, name)
-            fault(processes, leader)
-            try:
-                await goal.reach(len(acknowledged) + 10 * WRITERS)
-                done.set()
-                await asyncio.gather(*writers)
-            finally:
-                bring_back(processes, leader)
-            log = db.topic(name, any_kind=True)
-            meta = (await db.metadata()).topics
-            shard_id = next(topic for topic in meta if topic.name == name).shards[0].shard_id
-            _, end = await log.offsets()
-            changes, at = [], 0
-            while at < end:
-                _, payload = await db.fetch(shard_id, at)
-                changes += list(decode_changes([payload], at))
-                at = changes[-1].offset + 1 if changes else end
-                if not len(payload):
-                    break
-            found = Counter((change.key, change.value) for change in changes)
-            assert max(found.values()) == 1, [item for item, times in found.items() if times > 1]
-            assert found.keys() == set(acknowledged)
-            assert [change.version_id for change in changes] == list(range(len(changes)))
-            for number in range(WRITERS):
-                own = [
-                    c.value for c in changes if c.value is not None and c.value.startswith(b"%d-" % number)
-                ]
-                assert own == [b"%d-%d" % (number, i) for i in range(len(own))]
-
-    asyncio.run(main())
+        acknowledged = await acknowledged_while(fault, processes, db, name, write)
+        log = db.topic(name, any_kind=True)
+        meta = (await db.metadata()).topics
+        shard_id = next(topic for topic in meta if topic.name == name).shards[0].shard_id
+        _, end = await log.offsets()
+        changes, at = [], 0
+        while at < end:
+            _, payload = await db.fetch(shard_id, at)
+            changes += list(decode_changes([payload], at))
+            at = changes[-1].offset + 1 if changes else end
+            if not len(payload):
+                break
+        found = Counter((change.key, change.value) for change in changes)
+        assert max(found.values()) == 1, [item for item, times in found.items() if times > 1]
+        assert found.keys() == set(acknowledged)
+        assert [change.version_id for change in changes] == list(range(len(changes)))
+        for number in range(WRITERS):
+            own = [c.value for c in changes if c.value is not None and c.value.startswith(b"%d-" % number)]
+            assert own == [b"%d-%d" % (number, i) for i in range(len(own))]
 
 
 @pytest.mark.parametrize("fault", [kill, pause])
-def test_no_append_is_lost_repeated_or_reordered_when_the_leader_goes(
+@on_a_loop
+async def test_no_append_is_lost_repeated_or_reordered_when_the_leader_goes(
     processes: Processes, fault: Fault
 ) -> None:
     name = f"appends-{fault.__name__}"
+    async with connect(processes.servers, timeout_s=30) as db:
+        topic = await db.create_topic(name, shards=1, replicas=3)
 
-    async def main() -> None:
-        async with connect(processes.servers, timeout_s=30) as db:
-            topic = await db.create_topic(name, shards=1, replicas=3)
-            acknowledged: list[bytes] = []
-            done = asyncio.Event()
-            goal = Goal(acknowledged)
+        async def write(number: int, count: int) -> list[bytes]:
+            values = [b"%d-%d" % (number, count + i) for i in range(5)]
+            await asyncio.gather(*(topic.append(value) for value in values))
+            return values
 
-            async def write(number: int) -> None:
-                count = 0
-                while not done.is_set():
-                    values = [b"%d-%d" % (number, count + i) for i in range(5)]
-                    await asyncio.gather(*(topic.append(value) for value in values))
-                    acknowledged.extend(values)
-                    goal.look()
-                    count += 5
-
-            writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
-            await asyncio.sleep(0.3)
-            leader = await leader_of(db, name)
-            fault(processes, leader)
-            try:
-                await goal.reach(len(acknowledged) + 20 * WRITERS)
-                done.set()
-                await asyncio.gather(*writers)
-            finally:
-                bring_back(processes, leader)
-            found = [record.value async for record in topic.read()]
-            assert sorted(v for v in found if v is not None) == sorted(acknowledged)
-            for number in range(WRITERS):
-                own = [v for v in found if v is not None and v.startswith(b"%d-" % number)]
-                assert own == [b"%d-%d" % (number, i) for i in range(len(own))]
-
-    asyncio.run(main())
+        acknowledged = await acknowledged_while(fault, processes, db, name, write)
+        found = [record.value async for record in topic.read()]
+        assert sorted(v for v in found if v is not None) == sorted(acknowledged)
+        for number in range(WRITERS):
+            own = [v for v in found if v is not None and v.startswith(b"%d-" % number)]
+            assert own == [b"%d-%d" % (number, i) for i in range(len(own))]
 
 
 @on_a_loop

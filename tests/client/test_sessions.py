@@ -1,7 +1,6 @@
 """Sessions of the asynchronous client against whole nodes: rows go when a client falls silent, and not before."""
 
 import asyncio
-from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -209,21 +208,21 @@ async def test_an_answer_that_is_read_after_the_loss_does_not_count(
 
 
 @pytest.mark.parametrize("fault", [DROP_BEFORE, DROP_AFTER, NotReadyError("not now")])
-def test_lost_answers_do_no_harm(fault: str | AntiphonError, play: Callable[..., None]) -> None:
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        session = db.session(timeout_s=5)
-        cluster.fail(OpenSession, fault, fault)
-        await table.put("k", b"v", session=session)
-        cluster.fail(KeepSession, fault, fault, fault)
-        await asyncio.sleep(12)
-        assert not session.is_lost
-        assert await keys_of(table) == [b"k"]
-        cluster.fail(CloseSession, fault, fault)
-        await session.close()
-        assert await keys_of(table) == []
-
-    play(scenario)
+@in_a_cluster
+async def test_lost_answers_do_no_harm(
+    cluster: FailingNodes, db: AsyncClient, fault: str | AntiphonError
+) -> None:
+    table = await db.create_table("t", shards=1)
+    session = db.session(timeout_s=5)
+    cluster.fail(OpenSession, fault, fault)
+    await table.put("k", b"v", session=session)
+    cluster.fail(KeepSession, fault, fault, fault)
+    await asyncio.sleep(12)
+    assert not session.is_lost
+    assert await keys_of(table) == [b"k"]
+    cluster.fail(CloseSession, fault, fault)
+    await session.close()
+    assert await keys_of(table) == []
 
 
 @in_a_cluster

@@ -64,7 +64,7 @@ class RealNodes(FailingListeners, LoopInThread):
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodes]:
     """Nodes for all tests of this file."""
     made = RealNodes(tmp_path_factory.mktemp("nodes"))
-    with made.planted():
+    with made.faulty():
         yield made
     made.stop()
 

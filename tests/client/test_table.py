@@ -1,7 +1,6 @@
 """The asynchronous table client, against whole nodes whose listeners fail on request."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -27,10 +26,8 @@ from antiphon.errors import (
 )
 from antiphon.model.requests import TableGet, TableWrite
 from antiphon.records.changes import decode_changes
-from tests.client.conftest import Scenario, in_a_cluster
+from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes, Fault
-
-Play = Callable[[Scenario], None]
 
 
 def effects(cluster: FailingNodes, name: str) -> list[tuple[bytes, bytes | None]]:
@@ -91,46 +88,42 @@ async def test_keys_are_spread_and_merged_in_order(cluster: FailingNodes, db: As
         [None, NotReadyError("soon"), None, None, DROP_AFTER],
     ],
 )
-def test_a_retried_put_is_never_applied_twice(
-    play: Play, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
+@in_a_cluster
+async def test_a_retried_put_is_never_applied_twice(
+    cluster: FailingNodes, db: AsyncClient, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_writer, "OPS_PER_REQUEST", 3)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        await table.put("first", b"")
-        cluster.fail(TableWrite, *faults)
-        versions = await asyncio.gather(*(table.put(f"k{i}", b"%d" % i) for i in range(40)))
-        assert not cluster.faults[TableWrite]
-        assert sorted(version.id for version in versions) == list(range(1, 41))
-        assert all(version.modifications == 0 for version in versions)
-        found = effects(cluster, "t")
-        assert sorted(found) == sorted([(b"first", b"")] + [(b"k%d" % i, b"%d" % i) for i in range(40)])
-
-    play(scenario)
+    table = await db.create_table("t", shards=1)
+    await table.put("first", b"")
+    cluster.fail(TableWrite, *faults)
+    versions = await asyncio.gather(*(table.put(f"k{i}", b"%d" % i) for i in range(40)))
+    assert not cluster.faults[TableWrite]
+    assert sorted(version.id for version in versions) == list(range(1, 41))
+    assert all(version.modifications == 0 for version in versions)
+    found = effects(cluster, "t")
+    assert sorted(found) == sorted([(b"first", b"")] + [(b"k%d" % i, b"%d" % i) for i in range(40)])
 
 
-def test_refusals_that_leave_no_trace_are_judged_again(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_cluster
+async def test_refusals_that_leave_no_trace_are_judged_again(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request whose operations were all refused is not in the log; its repeat comes after a later one that is."""
     monkeypatch.setattr(table_writer, "OPS_PER_REQUEST", 1)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        await table.put("k", b"")
-        cluster.fail(TableWrite, NotReadyError("soon"), None, DROP_AFTER)
-        outcomes = await asyncio.gather(
-            table.put("k", b"x", expected_version=ABSENT),
-            table.put("k", b"2"),
-            table.put("k", b"x", expected_version=ABSENT),
-            table.put("k", b"3"),
-            return_exceptions=True,
-        )
-        assert [type(outcome).__name__ for outcome in outcomes] == [
-            "VersionMismatchError", "Version", "VersionMismatchError", "Version",
-        ]  # fmt: skip
-        assert [value for _, value in effects(cluster, "t")] == [b"", b"2", b"3"]
-
-    play(scenario)
+    table = await db.create_table("t", shards=1)
+    await table.put("k", b"")
+    cluster.fail(TableWrite, NotReadyError("soon"), None, DROP_AFTER)
+    outcomes = await asyncio.gather(
+        table.put("k", b"x", expected_version=ABSENT),
+        table.put("k", b"2"),
+        table.put("k", b"x", expected_version=ABSENT),
+        table.put("k", b"3"),
+        return_exceptions=True,
+    )
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        "VersionMismatchError", "Version", "VersionMismatchError", "Version",
+    ]  # fmt: skip
+    assert [value for _, value in effects(cluster, "t")] == [b"", b"2", b"3"]
 
 
 @in_a_cluster
@@ -164,40 +157,38 @@ async def test_node_is_killed_and_another_leads(cluster: FailingNodes, db: Async
     assert cluster.leader("t") != leader
 
 
-def test_silent_node_is_given_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_cluster
+async def test_silent_node_is_given_up(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from antiphon.client import connection
 
     monkeypatch.setattr(connection, "LIFE_CHECK_S", 0.02)
     monkeypatch.setattr(connection, "SILENCE_S_MAX", 0.05)
     monkeypatch.setattr(connection, "LIFELESS_S_MAX", 0.1)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        await table.put("k", b"0")
-        cluster.mute(cluster.leader("t"))  # nor gives it the sign of life that it is asked for
-        assert (await table.put("k", b"1")).id == 1
-        assert effects(cluster, "t") == [(b"k", b"0"), (b"k", b"1")]
-        assert cluster.count(TableWrite) == 3
-
-    play(scenario)
+    table = await db.create_table("t", shards=1)
+    await table.put("k", b"0")
+    cluster.mute(cluster.leader("t"))  # nor gives it the sign of life that it is asked for
+    assert (await table.put("k", b"1")).id == 1
+    assert effects(cluster, "t") == [(b"k", b"0"), (b"k", b"1")]
+    assert cluster.count(TableWrite) == 3
 
 
-def test_slow_answers_are_waited_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_cluster
+async def test_slow_answers_are_waited_for(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node that shows signs of life may take its time: nothing is sent again."""
     from antiphon.client import connection
 
     monkeypatch.setattr(connection, "LIFE_CHECK_S", 0.01)
     monkeypatch.setattr(connection, "SILENCE_S_MAX", 0.02)
     monkeypatch.setattr(connection, "LIFELESS_S_MAX", 0.15)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        loop = asyncio.get_running_loop()
-        cluster.fail(TableWrite, lambda answer: loop.call_later(0.5, answer))
-        assert (await table.put("k", b"1")).id == 0
-        assert cluster.count(TableWrite) == 1
-
-    play(scenario)
+    table = await db.create_table("t", shards=1)
+    loop = asyncio.get_running_loop()
+    cluster.fail(TableWrite, lambda answer: loop.call_later(0.5, answer))
+    assert (await table.put("k", b"1")).id == 0
+    assert cluster.count(TableWrite) == 1
 
 
 @in_a_cluster
@@ -274,22 +265,19 @@ async def test_what_one_caller_asks_for_does_not_fail_the_others(
 
 
 @pytest.mark.parametrize("piece_bytes", [500, 5000, 1 << 20])
-def test_large_ranges_are_deleted_in_pieces(
-    play: Play, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+@in_a_cluster
+async def test_large_ranges_are_deleted_in_pieces(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     monkeypatch.setattr(table_client, "RANGE_PIECE_KEYS", 70)
     monkeypatch.setattr(table_scan, "RANGE_PIECE_BYTES", piece_bytes)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=2)
-        await asyncio.gather(*(table.put(f"{i:03}", b"") for i in range(500)))
-        await db.alter_topic("t", config={"max.message.bytes": "10000"})
-        await table.delete_range("100", "490")
-        assert await table.list() == [b"%03d" % i for i in (*range(100), *range(490, 500))]
-        await table.delete_range("", "")
-        assert await table.list() == []
-
-    play(scenario)
+    table = await db.create_table("t", shards=2)
+    await asyncio.gather(*(table.put(f"{i:03}", b"") for i in range(500)))
+    await db.alter_topic("t", config={"max.message.bytes": "10000"})
+    await table.delete_range("100", "490")
+    assert await table.list() == [b"%03d" % i for i in (*range(100), *range(490, 500))]
+    await table.delete_range("", "")
+    assert await table.list() == []
 
 
 @in_a_cluster
@@ -348,16 +336,15 @@ async def test_close_fails_what_is_open(cluster: FailingNodes, db: AsyncClient) 
     await db.close()
 
 
-def test_sequences_that_run_out_go_on_under_a_new_id(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_cluster
+async def test_sequences_that_run_out_go_on_under_a_new_id(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(table_writer, "SEQUENCE_MAX", 3)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        table = await db.create_table("t", shards=1)
-        for i in range(10):
-            assert (await table.put("k", b"")).modifications == i
-        assert len({body.producer_id for body in cluster.seen if isinstance(body, TableWrite)}) > 2
-
-    play(scenario)
+    table = await db.create_table("t", shards=1)
+    for i in range(10):
+        assert (await table.put("k", b"")).modifications == i
+    assert len({body.producer_id for body in cluster.seen if isinstance(body, TableWrite)}) > 2
 
 
 @in_a_cluster

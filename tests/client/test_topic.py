@@ -1,7 +1,6 @@
 """The asynchronous topic client, against whole nodes whose listeners fail on request."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -27,10 +26,8 @@ from antiphon.model.requests import AppendBatch, Fetch, NewProducerId
 from antiphon.model.topic_keys import murmur2, shard_of_topic_key
 from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
-from tests.client.conftest import Scenario, in_a_cluster
+from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, SILENT, FailingNodes, Fault
-
-Play = Callable[[Scenario], None]
 
 
 def values(cluster: FailingNodes, name: str, shard: int = 0) -> list[bytes | None]:
@@ -93,22 +90,19 @@ async def test_batches_are_durable_batches(cluster: FailingNodes, db: AsyncClien
         [None, NotReadyError("soon"), None, None, DROP_AFTER, NotReadyError("soon")],
     ],
 )
-def test_a_retried_append_is_never_applied_twice(
-    play: Play, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
+@in_a_cluster
+async def test_a_retried_append_is_never_applied_twice(
+    cluster: FailingNodes, db: AsyncClient, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor out of order, whatever was in flight together."""
     monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 3)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        cluster.fail(AppendBatch, *faults)
-        found = await asyncio.gather(*(topic.append(b"%d" % i) for i in range(40)))
-        assert not cluster.faults[AppendBatch]
-        assert [position.offset for position in found] == list(range(40))
-        assert values(cluster, "t") == [b"%d" % i for i in range(40)]
-        assert len({read_header(batch).producer_id for batch in cluster.batches("t")}) == 1
-
-    play(scenario)
+    topic = await db.create_topic("t")
+    cluster.fail(AppendBatch, *faults)
+    found = await asyncio.gather(*(topic.append(b"%d" % i) for i in range(40)))
+    assert not cluster.faults[AppendBatch]
+    assert [position.offset for position in found] == list(range(40))
+    assert values(cluster, "t") == [b"%d" % i for i in range(40)]
+    assert len({read_header(batch).producer_id for batch in cluster.batches("t")}) == 1
 
 
 @in_a_cluster
@@ -149,8 +143,9 @@ async def test_a_refused_conditional_append_costs_no_new_producer(
     assert cluster.count(NewProducerId) == 1
 
 
-def test_without_a_producer_id_and_without_callers_nothing_is_done(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@in_a_cluster
+async def test_without_a_producer_id_and_without_callers_nothing_is_done(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The only append gave up before there was an id for it: the client must not look for work in a circle."""
     flushes: list[None] = []
@@ -165,62 +160,54 @@ def test_without_a_producer_id_and_without_callers_nothing_is_done(
         raise NotReadyError("no ids yet")
 
     monkeypatch.setattr(topic_writer.TopicWriter, "_flush", counted)
-
-    async def scenario(_cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        with monkeypatch.context() as without_ids:
-            without_ids.setattr(Cluster, "_new_producer_id", no_id)
-            with pytest.raises(TimedOutError):
-                await topic.append(b"", timeout_s=0.05)
-            await asyncio.sleep(0.3)
-        assert len(flushes) < 10
-        assert (await topic.append(b"then")).offset == 0
-
-    play(scenario)
+    topic = await db.create_topic("t")
+    with monkeypatch.context() as without_ids:
+        without_ids.setattr(Cluster, "_new_producer_id", no_id)
+        with pytest.raises(TimedOutError):
+            await topic.append(b"", timeout_s=0.05)
+        await asyncio.sleep(0.3)
+    assert len(flushes) < 10
+    assert (await topic.append(b"then")).offset == 0
 
 
-def test_after_a_batch_that_is_refused_for_good_the_rest_goes_on(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@in_a_cluster
+async def test_after_a_batch_that_is_refused_for_good_the_rest_goes_on(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 1)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        await topic.append(b"first")
-        cluster.fail(AppendBatch, None, BatchTooLargeError("too large"), None, DROP_BEFORE)
-        outcomes = await asyncio.gather(*(topic.append(b"%d" % i) for i in range(8)), return_exceptions=True)
-        assert isinstance(outcomes[1], BatchTooLargeError)
-        assert values(cluster, "t") == [b"first"] + [b"%d" % i for i in range(8) if i != 1]
-
-    play(scenario)
+    topic = await db.create_topic("t")
+    await topic.append(b"first")
+    cluster.fail(AppendBatch, None, BatchTooLargeError("too large"), None, DROP_BEFORE)
+    outcomes = await asyncio.gather(*(topic.append(b"%d" % i) for i in range(8)), return_exceptions=True)
+    assert isinstance(outcomes[1], BatchTooLargeError)
+    assert values(cluster, "t") == [b"first"] + [b"%d" % i for i in range(8) if i != 1]
 
 
 @pytest.mark.parametrize("tries", [1, 2])
-def test_after_a_batch_of_unknown_outcome(play: Play, monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
+@in_a_cluster
+async def test_after_a_batch_of_unknown_outcome(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
     """Its caller was told so. What came behind it goes on under another producer id if no copy of it can be under way."""
     monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 1)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t")
-        await topic.append(b"first")
-        cluster.fail(AppendBatch, *[SILENT, None] * tries)
-        lost = asyncio.ensure_future(topic.append(b"lost", timeout_s=0.2))
-        behind = asyncio.ensure_future(topic.append(b"behind", timeout_s=5))
-        for round_ in range(1, tries + 1):
-            await cluster.until_seen(AppendBatch, 1 + 2 * round_)
-            if round_ == tries:
-                with pytest.raises(TimedOutError, match="not known"):
-                    await lost
-            cluster.drop_clients(cluster.leader("t"))
-        if tries == 1:
-            assert (await behind).offset == 1
-        else:
-            with pytest.raises(TimedOutError, match="an append before this one"):
-                await behind
-        await topic.append(b"next")
-        assert values(cluster, "t") == [b"first"] + [b"behind"] * (tries == 1) + [b"next"]
-
-    play(scenario)
+    topic = await db.create_topic("t")
+    await topic.append(b"first")
+    cluster.fail(AppendBatch, *[SILENT, None] * tries)
+    lost = asyncio.ensure_future(topic.append(b"lost", timeout_s=0.2))
+    behind = asyncio.ensure_future(topic.append(b"behind", timeout_s=5))
+    for round_ in range(1, tries + 1):
+        await cluster.until_seen(AppendBatch, 1 + 2 * round_)
+        if round_ == tries:
+            with pytest.raises(TimedOutError, match="not known"):
+                await lost
+        cluster.drop_clients(cluster.leader("t"))
+    if tries == 1:
+        assert (await behind).offset == 1
+    else:
+        with pytest.raises(TimedOutError, match="an append before this one"):
+            await behind
+    await topic.append(b"next")
+    assert values(cluster, "t") == [b"first"] + [b"behind"] * (tries == 1) + [b"next"]
 
 
 @in_a_cluster
@@ -300,25 +287,24 @@ async def test_handles_of_one_topic_share_its_sequences(cluster: FailingNodes, d
     assert {read_header(batch).codec for batch in cluster.batches("t")} == {0, 1}
 
 
-def test_a_full_queue_makes_callers_wait_in_their_order(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_cluster
+async def test_a_full_queue_makes_callers_wait_in_their_order(
+    cluster: FailingNodes, db: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pipeline, "QUEUE_ITEMS_MAX", 10)
-
-    async def scenario(cluster: FailingNodes, db: AsyncClient) -> None:
-        topic = await db.create_topic("t", shards=1)
-        appends: list[asyncio.Task[Position]] = []
-        for number in range(300):
-            appends.append(asyncio.create_task(topic.append(b"%d" % number)))
-            if number % 7 == 0:
-                await asyncio.sleep(0)
-        await asyncio.gather(*appends)
-        assert values(cluster, "t") == [b"%d" % number for number in range(300)]
-        cluster.fail(AppendBatch, SILENT)
-        stuck = [asyncio.create_task(topic.append(b"", timeout_s=0.1)) for _ in range(30)]
-        outcomes = await asyncio.gather(*stuck, return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} == {TimedOutError}
-        assert any("no room" in str(outcome) for outcome in outcomes)
-
-    play(scenario)
+    topic = await db.create_topic("t", shards=1)
+    appends: list[asyncio.Task[Position]] = []
+    for number in range(300):
+        appends.append(asyncio.create_task(topic.append(b"%d" % number)))
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+    await asyncio.gather(*appends)
+    assert values(cluster, "t") == [b"%d" % number for number in range(300)]
+    cluster.fail(AppendBatch, SILENT)
+    stuck = [asyncio.create_task(topic.append(b"", timeout_s=0.1)) for _ in range(30)]
+    outcomes = await asyncio.gather(*stuck, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {TimedOutError}
+    assert any("no room" in str(outcome) for outcome in outcomes)
 
 
 @in_a_cluster

@@ -1,7 +1,6 @@
 """Transactions of the clients, and their repeats."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -12,11 +11,9 @@ from antiphon.errors import InvalidRequestError, NotReadyError, VersionMismatchE
 from antiphon.model.requests import TableWrite
 from antiphon.records.changes import decode_changes
 from antiphon.table.evaluator import ABSENT
-from tests.client.conftest import Scenario, in_a_cluster
+from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes, Fault
 from tests.coroutines import on_a_loop
-
-Play = Callable[[Scenario], None]
 
 
 @pytest.mark.parametrize("faults", [[DROP_BEFORE], [DROP_AFTER], [NotReadyError("soon"), DROP_AFTER]])

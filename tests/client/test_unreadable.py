@@ -3,7 +3,6 @@
 import asyncio
 import struct
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,11 +21,10 @@ from antiphon.errors import (
 )
 from antiphon.model.requests import AppendBatch
 from antiphon.records.builder import build_batch, recompress
-from tests.client.conftest import Scenario, in_a_cluster
+from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, FailingNodes
 from tests.records.test_intake import INSIDE, field, with_records
 
-Play = Callable[[Scenario], None]
 GARBAGE = INSIDE[0][1]  # three records
 PACKED = recompress(bytearray(GARBAGE), 1)
 

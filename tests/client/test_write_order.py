@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from antiphon.client import cluster as cluster_module
 from antiphon.client import table_writer, topic_writer
+from antiphon.client.routing import tries as tries_module
 from antiphon.client.table import AsyncTable
 from antiphon.client.topic import AsyncTopic
 from antiphon.errors import (
@@ -35,8 +35,8 @@ PUTS = 300
 
 def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Put numbers in rising order into few keys without waiting; see what the shards' logs say. Returns what happened."""
-    monkeypatch.setattr(cluster_module, "PAUSE_S_MIN", 0.0)
-    monkeypatch.setattr(cluster_module, "PAUSE_S_MAX", 0.0)
+    monkeypatch.setattr(tries_module, "PAUSE_S_MIN", 0.0)
+    monkeypatch.setattr(tries_module, "PAUSE_S_MAX", 0.0)
     monkeypatch.setattr(table_writer, "OPS_PER_REQUEST", 4)
     cluster = ModelCluster(seed, Kind.TABLE)
 
@@ -122,8 +122,8 @@ async def append_to(topic: AsyncTopic, value: int | bytes, expected: int | None 
 
 def play_appends(seed: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Append numbers in rising order without waiting; see what the log says. Returns the outcomes."""
-    monkeypatch.setattr(cluster_module, "PAUSE_S_MIN", 0.0)
-    monkeypatch.setattr(cluster_module, "PAUSE_S_MAX", 0.0)
+    monkeypatch.setattr(tries_module, "PAUSE_S_MIN", 0.0)
+    monkeypatch.setattr(tries_module, "PAUSE_S_MAX", 0.0)
     monkeypatch.setattr(topic_writer, "RECORDS_PER_BATCH", 3)
     cluster = ModelCluster(seed, Kind.TOPIC)
     shard = cluster.shards[1]

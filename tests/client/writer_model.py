@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from antiphon.client.cluster import Cluster
-from antiphon.client.connection import Connection, ConnectionLostError
+from antiphon.client.connection import Connection
+from antiphon.client.connection_errors import ConnectionLostError
 from antiphon.errors import (
     AntiphonError,
     BatchTooLargeError,

@@ -11,7 +11,7 @@ from antiphon.coordination.actions import Propose
 from antiphon.coordination.coordinator import CoordinatorConfig
 from antiphon.coordination.shard_recovery import is_kept, is_of_the_past
 from antiphon.model.cluster import LiveSet
-from antiphon.model.metadata import ShardMeta, ShardStatus
+from antiphon.model.metadata import ShardMeta
 from antiphon.replication.actions import ProposeLiveSet
 from antiphon.replication.messages import MembersSettled, NewTerm
 from tests.coordination.world import COORDINATOR, Node, World
@@ -162,6 +162,3 @@ class MembersWorld(World):
                 if node.running and held[: len(known)] != known:
                     return False
         return True
-
-    def online(self) -> bool:
-        return all(record.meta.status is ShardStatus.ONLINE for record in self.state.shards.values())

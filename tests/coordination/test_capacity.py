@@ -20,9 +20,7 @@ def started(nodes: int = 3, **bounds: int) -> World:
     """A cluster with these bounds, in which table `default` has 4 shards."""
     world = World(nodes)
     world.config = replace(world.config, capacity=replace(ROOMY, **bounds))
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     return world
 
 

@@ -31,9 +31,7 @@ from tests.coordination.world import World
 
 def started(nodes: int = 3, seed: int = 1) -> World:
     world = World(nodes, seed)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     return world
 
 

@@ -51,9 +51,7 @@ def test_a_deletion_is_of_the_term_that_it_was_asked_for_in_and_never_goes_back(
 def test_what_is_refused() -> None:
     world = World(3)
     world.nodes[2].reads = 5
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     create(world, "t")
     meta = shard(world)
     assert isinstance(world.ask(DeleteBefore(99, meta.term, 7)), UnknownShardError)

@@ -21,9 +21,7 @@ def started(
     config: dict[str, str], nodes: int = 3, shards: int = 1, profile: str = "oxia", seed: int = 1
 ) -> World:
     world = World(nodes, seed, model=True)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     answer = world.ask(CreateTopic("t", shards=shards, replicas=3, profile=profile, config=config))
     assert isinstance(answer, CommandDone), answer
     return world
@@ -80,9 +78,7 @@ def test_both_fences_need_a_majority_and_a_live_member_that_is_not_exceeded() ->
 
 def test_shards_that_vote_are_created_when_their_leaders_are_known() -> None:
     world = World(3, model=True)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     token = world.command(CreateTopic("t", shards=4, replicas=3, profile="raft"))
     world.run(100)
     assert token not in world.answers

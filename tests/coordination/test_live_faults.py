@@ -31,9 +31,7 @@ KINDS: dict[str, dict[str, str]] = {
 
 def started(seed: int, nodes: int = 3, kinds: tuple[str, ...] = tuple(KINDS)) -> World:
     world = World(nodes, seed, model=True)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     for name in kinds:
         world.command(CreateTopic(name, shards=2, replicas=3, config=KINDS[name]))
     return world

@@ -23,9 +23,7 @@ def started(
     nodes: int = 4, seed: int = 1, *, shards: int = 1, replicas: int = 3, moves: int = 20
 ) -> MembersWorld:
     world = MembersWorld(nodes, seed, moves=moves)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     world.ask(CreateTopic("t", shards=shards, replicas=replicas))
     assert world.run(5_000, world.all_online)
     world.write_some()

@@ -25,9 +25,7 @@ QUIET_MS = 120_000
 
 def started(nodes: int, seed: int, shards: int, replicas: int, profile: str = "oxia") -> MembersWorld:
     world = MembersWorld(nodes, seed, moves=3)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     world.ask(CreateTopic("t", shards=shards, replicas=replicas, profile=profile))
     assert world.run(5_000, world.all_online)
     world.write_some()

@@ -56,9 +56,7 @@ def command(world: World, step: int) -> None:
 
 def started(nodes: int, seed: int) -> World:
     world = World(nodes, seed)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     world.command(CreateTopic("t", shards=5, replicas=3))
     return world
 

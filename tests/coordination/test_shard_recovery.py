@@ -19,9 +19,7 @@ from tests.coordination.members_world import MembersWorld
 def started(nodes: int = 6, seed: int = 1, **topic: Any) -> tuple[MembersWorld, int]:
     """A shard with entries, of three replicas, and its id."""
     world = MembersWorld(nodes, seed)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     world.ask(CreateTopic("t", shards=1, replicas=3, **topic))
     assert world.run(5_000, world.all_online)
     [shard] = world.state.shards_of[world.state.topics["t"].topic_id]
@@ -246,9 +244,7 @@ def test_the_coordinator_dies_at_any_step(commits: int) -> None:
 def test_another_one_may_be_named_while_nobody_leads() -> None:
     """The replica from which the shard was to go on is lost before it leads. The other one that was left is still there."""
     world = MembersWorld(8)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     world.ask(CreateTopic("t", shards=1, replicas=5))
     assert world.run(5_000, world.all_online)
     [shard] = world.state.shards_of[world.state.topics["t"].topic_id]

@@ -22,7 +22,6 @@ from antiphon.coordination.share_terms import (
 
 BOUNDS = ShareBounds(record_lock_duration_ms=100, delivery_count_limit=3, partition_max_record_locks=12)
 MEMBERS = ("a", "b", "c")
-LOG_END = 60
 
 
 class Record:

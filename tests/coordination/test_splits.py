@@ -35,7 +35,6 @@ HALF = 1 << 31
 PARENT = 1
 TOPIC = TopicMeta("t", b"t" * 16, Kind.TABLE, 3, "oxia", ())
 KEYS = [b"k%d" % number for number in range(14)]
-LOW = [key for key in KEYS if key_hash(key) < HALF]
 HIGH = [key for key in KEYS if key_hash(key) >= HALF]
 NODES = (0, 1, 2)
 

@@ -346,9 +346,12 @@ class World:
             del log[self.random.randint(0, len(log)) :]
             node.disk.damaged.add(shard)
 
-    def start_all(self) -> None:
+    def start(self) -> None:
+        """A coordinator and all nodes come up, and every shard is online."""
+        self.start_coordinator()
         for node_id in self.nodes:
             self.start_node(node_id)
+        assert self.run(5_000, self.all_online)
 
     def transmit(self, to: int, deliver: Callable[[], None]) -> None:
         for _ in range(2 if self.random.random() < self.faults.duplicate else 1):

@@ -15,6 +15,7 @@ from antiphon.http.connection import HttpConnection
 from antiphon.http.listener import HttpListener
 from antiphon.kafka.connection import LOOK_EVERY, MEASURED_BYTES, REQUEST_S, Answer, Connection
 from antiphon.kafka.inbox import Inbox
+from tests.coroutines import on_a_loop
 
 MIB = 1024 * 1024
 AT_ONCE = int(SHARE_S / REQUEST_S) + LOOK_EVERY  # requests of a client in a turn of the loop, at most
@@ -91,50 +92,44 @@ class Crowd:
         connection.buffer_updated(len(data))
 
 
-def test_small_kafka_requests_on_a_thousand_connections_take_one_clients_share(
+@on_a_loop
+async def test_small_kafka_requests_on_a_thousand_connections_take_one_clients_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(system, "monotonic_s", lambda: 100.0)
-
-    async def test() -> None:
-        crowd = Crowd()
-        many, other = [crowd.connect(CROWD) for _ in range(1_000)], crowd.connect(OTHER)
-        for connection in many:
-            crowd.send(connection, 3)
+    crowd = Crowd()
+    many, other = [crowd.connect(CROWD) for _ in range(1_000)], crowd.connect(OTHER)
+    for connection in many:
+        crowd.send(connection, 3)
+    crowd.send(other, 1)
+    taken = crowd.heard.taken()
+    assert taken[OTHER] == 1, "who sends little never waits"
+    assert AT_ONCE // 2 <= taken[CROWD] <= AT_ONCE
+    done, turns = taken[CROWD], 0
+    while done < 3_000 and turns < 3_000:
+        await asyncio.sleep(0)
+        turns += 1
         crowd.send(other, 1)
         taken = crowd.heard.taken()
-        assert taken[OTHER] == 1, "who sends little never waits"
-        assert AT_ONCE // 2 <= taken[CROWD] <= AT_ONCE
-        done, turns = taken[CROWD], 0
-        while done < 3_000 and turns < 3_000:
-            await asyncio.sleep(0)
-            turns += 1
-            crowd.send(other, 1)
-            taken = crowd.heard.taken()
-            assert taken[OTHER] == 1
-            assert taken[CROWD] <= AT_ONCE
-            done += taken[CROWD]
-        assert done == 3_000, "all had their turn"
-
-    asyncio.run(test())
+        assert taken[OTHER] == 1
+        assert taken[CROWD] <= AT_ONCE
+        done += taken[CROWD]
+    assert done == 3_000, "all had their turn"
 
 
-def test_requests_of_a_connection_keep_their_order_over_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_a_loop
+async def test_requests_of_a_connection_keep_their_order_over_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "monotonic_s", lambda: 100.0)
-
-    async def test() -> None:
-        crowd = Crowd()
-        pair = [crowd.connect(CROWD) for _ in range(2)]
-        for first in (0, 100, 200):
-            for connection in pair:
-                crowd.send(connection, 100, first)
-        for _ in range(200):
-            await asyncio.sleep(0)
+    crowd = Crowd()
+    pair = [crowd.connect(CROWD) for _ in range(2)]
+    for first in (0, 100, 200):
         for connection in pair:
-            own = [number for who, number in crowd.heard.requests if who is connection]
-            assert own == list(range(300))
-
-    asyncio.run(test())
+            crowd.send(connection, 100, first)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    for connection in pair:
+        own = [number for who, number in crowd.heard.requests if who is connection]
+        assert own == list(range(300))
 
 
 def test_what_took_long_counts_for_all_connections_of_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,40 +158,36 @@ def test_what_took_long_counts_for_all_connections_of_a_client(monkeypatch: pyte
     asyncio.run(test())
 
 
-def test_pages_are_made_for_one_client_after_the_other() -> None:
-    async def test() -> None:
-        listener = HttpListener(cast("Any", None), metrics=lambda: b"none\n", status=dict)
-        written: list[str] = []
-        for number in range(61):
-            connection = HttpConnection(listener)
-            connection.connection_made(cast("Any", Wire(OTHER if number == 60 else CROWD, written)))
-            connection.data_received(b"GET /metrics HTTP/1.1\r\n\r\n" * 5)
-        for _ in range(2_000):  # a slow turn of the loop is followed by a rest
-            await asyncio.sleep(0.005 if len(written) < 61 * 5 else 0)
-        assert len(written) == 61 * 5
-        assert [at for at, host in enumerate(written) if host == OTHER][-1] <= 11, "every second page"
-        for one in list(listener.open_connections):
-            one.connection_lost(None)
-
-    asyncio.run(test())
+@on_a_loop
+async def test_pages_are_made_for_one_client_after_the_other() -> None:
+    listener = HttpListener(cast("Any", None), metrics=lambda: b"none\n", status=dict)
+    written: list[str] = []
+    for number in range(61):
+        connection = HttpConnection(listener)
+        connection.connection_made(cast("Any", Wire(OTHER if number == 60 else CROWD, written)))
+        connection.data_received(b"GET /metrics HTTP/1.1\r\n\r\n" * 5)
+    for _ in range(2_000):  # a slow turn of the loop is followed by a rest
+        await asyncio.sleep(0.005 if len(written) < 61 * 5 else 0)
+    assert len(written) == 61 * 5
+    assert [at for at, host in enumerate(written) if host == OTHER][-1] <= 11, "every second page"
+    for one in list(listener.open_connections):
+        one.connection_lost(None)
 
 
-def test_the_dashboard_is_entered_by_one_client_after_the_other() -> None:
-    async def test() -> None:
-        gate, inside = Gate(1), list[str]()
-        await gate.enter("first")
+@on_a_loop
+async def test_the_dashboard_is_entered_by_one_client_after_the_other() -> None:
+    gate, inside = Gate(1), list[str]()
+    await gate.enter("first")
 
-        async def look(client: str) -> None:
-            await gate.enter(client)
-            inside.append(client)
-            gate.leave()
-
-        tasks = [asyncio.create_task(look(client)) for client in ("crowd",) * 5 + ("other",)]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
+    async def look(client: str) -> None:
+        await gate.enter(client)
+        inside.append(client)
         gate.leave()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert inside == ["crowd", "other", "crowd", "crowd", "crowd"]
-        await gate.enter("again")
 
-    asyncio.run(test())
+    tasks = [asyncio.create_task(look(client)) for client in ("crowd",) * 5 + ("other",)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    gate.leave()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert inside == ["crowd", "other", "crowd", "crowd", "crowd"]
+    await gate.enter("again")

@@ -18,7 +18,7 @@ from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Ports
 from antiphon.node.disk_care import JOINS_IN_S
 from antiphon.node.metrics import NodeMetrics
-from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, in_virtual_time, run
+from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, in_virtual_time
 
 HTTP_PORT = 7480
 
@@ -178,7 +178,8 @@ async def test_a_page_answers_who_asked_before_it_was_made() -> None:
                 assert (await get("/metrics"))[1] == b"metrics %d" % count
 
 
-def test_pages_that_nobody_reads_are_not_made() -> None:
+@in_virtual_time
+async def test_pages_that_nobody_reads_are_not_made() -> None:
     made = 0
 
     def page(_listener: HttpListener, line: bytes, *_: Any) -> Reply:
@@ -186,49 +187,44 @@ def test_pages_that_nobody_reads_are_not_made() -> None:
         made += b"metrics" in line
         return 200, "text/plain", bytes(100_000)
 
-    async def test() -> None:
-        with patch.object(HttpListener, "answer", page):
-            async with served() as nodes:
-                pool = nodes.servers[0].memory.pools["http"]
-                request = b"GET /metrics HTTP/1.1\r\n\r\n"
-                readers = []
-                for _ in range(5):
-                    reader, writer = await asyncio.open_connection("node-0", HTTP_PORT, limit=1000)
-                    writer.write(request * 5000)
-                    readers.append((reader, writer))
-                await asyncio.sleep(1)
-                assert 5 <= made < 5 * 10  # what the sockets between them take, and one more
-                assert 0 < pool.held_bytes < 5 * 1_000_000
-                assert await get("/healthz")
-                reader, writer = readers.pop()
-                before = made
-                for _ in range(50):  # who reads on gets all
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    assert b"200 OK" in head
-                    await reader.readexactly(100_000)
-                assert made >= before + 40
+    with patch.object(HttpListener, "answer", page):
+        async with served() as nodes:
+            pool = nodes.servers[0].memory.pools["http"]
+            request = b"GET /metrics HTTP/1.1\r\n\r\n"
+            readers = []
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection("node-0", HTTP_PORT, limit=1000)
+                writer.write(request * 5000)
+                readers.append((reader, writer))
+            await asyncio.sleep(1)
+            assert 5 <= made < 5 * 10  # what the sockets between them take, and one more
+            assert 0 < pool.held_bytes < 5 * 1_000_000
+            assert await get("/healthz")
+            reader, writer = readers.pop()
+            before = made
+            for _ in range(50):  # who reads on gets all
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert b"200 OK" in head
+                await reader.readexactly(100_000)
+            assert made >= before + 40
+            writer.transport.abort()
+            await asyncio.sleep(31)  # and who does not is closed
+            assert pool.held_bytes == 0
+            assert pool.closed_slow >= 4
+            for _, writer in readers:
                 writer.transport.abort()
-                await asyncio.sleep(31)  # and who does not is closed
-                assert pool.held_bytes == 0
-                assert pool.closed_slow >= 4
-                for _, writer in readers:
-                    writer.transport.abort()
-
-    run(test())
 
 
-def test_a_page_that_fails_says_so() -> None:
+@in_virtual_time
+async def test_a_page_that_fails_says_so() -> None:
     def broken_page(_metrics: NodeMetrics) -> bytes:
         raise ValueError("no metrics today")
 
-    async def test() -> None:
-        with patch.object(NodeMetrics, "render", broken_page):
-            async with served():
-                answer = await exchange(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert b"500" in answer.split(b"\r\n")[0]
-        assert b"no metrics today" in answer
-
-    run(test())
+    with patch.object(NodeMetrics, "render", broken_page):
+        async with served():
+            answer = await exchange(b"GET /metrics HTTP/1.0\r\n\r\n")
+    assert b"500" in answer.split(b"\r\n")[0]
+    assert b"no metrics today" in answer
 
 
 @in_virtual_time

@@ -87,6 +87,7 @@ class KafkaNodes:
                 "record_validation",
                 "flush",
                 "flush_interval_ms",
+                "table_log_bytes",
             )
             if name in config
         }

@@ -19,13 +19,7 @@ from confluent_kafka.admin import (
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.subscription import LOOKED_AT_BYTES_MAX, subscribed_topics
 from antiphon.kafka.groups.types import Member
-from tests.kafka.served import Served, serve
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("admin")) as running:
-        yield running
+from tests.kafka.served import Served
 
 
 @pytest.fixture

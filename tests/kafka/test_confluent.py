@@ -3,7 +3,6 @@
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -25,14 +24,7 @@ from antiphon.errors import NotLeaderError, TimedOutError
 from antiphon.kafka.listener import KafkaListener
 from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import Kind
-from antiphon.model.results import AppendResult
-from tests.kafka.served import Served, serve
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("node")) as running:
-        yield running
+from tests.kafka.served import Served
 
 
 def term(served: Served, topic: str) -> int:
@@ -149,14 +141,14 @@ def test_retriable_errors_are_retried_without_duplicates(served: Served) -> None
         TimedOutError("too slow"),
         NotLeaderError("no", leader=1),
     ]
-    append = served.node.gateway.append
+    append = served.node.gateway.submit_append
 
-    async def failing(*what: Any, **how: Any) -> AppendResult:
+    def failing(*what: Any) -> None:
         if errors:
             raise errors.pop(0)
-        return await append(*what, **how)
+        append(*what)
 
-    with patch.object(served.node.gateway, "append", failing):
+    with patch.object(served.node.gateway, "submit_append", failing):
         reports = send(producer(served, **{"retry.backoff.ms": 10}), "bumpy", range(50))
     assert not errors
     assert [err for err, _ in reports if err] == []

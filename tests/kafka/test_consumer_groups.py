@@ -93,6 +93,23 @@ async def describe(client: RawClient) -> Any:
 
 
 @in_virtual_time
+async def test_members_get_partitions_with_a_replica_in_their_rack() -> None:
+    """As the metadata says where nodes stand: here each partition has one replica."""
+    async with listening(3, consumer_groups=FAST, racks=("a", "b", "c")) as (served, connect):
+        made = await served.create("t", shards=6, replicas=1)
+        await served.create("__groups", kind=Kind.TABLE, internal=True)
+        await served.lead("__groups", 0)
+        client = await connect(0)
+        members = [Member(client, rack, more={"rack_id": rack}) for rack in "cab"]
+        for _ in range(4):
+            for member in members:
+                await member.heartbeat()
+        for member in members:
+            nodes = {made.shards[index].ensemble for index in member.owned}
+            assert (len(member.owned), nodes) == (2, {("abc".index(member.name),)})
+
+
+@in_virtual_time
 async def test_two_members_share_and_the_next_coordinator_knows_them() -> None:
     async with a_group(3) as (served, connect):
         client = await connect(0)

@@ -3,7 +3,6 @@
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,15 +11,9 @@ from typer.testing import CliRunner
 
 from antiphon.cli.main import app
 from antiphon.model.groups import GetGroups, GroupsReply
-from tests.kafka.served import Served, serve
+from tests.kafka.served import Served
 from tests.kafka.test_share_clients import configure, poll
 from tests.node.processes import eventually
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("node")) as running:
-        yield running
 
 
 def ask(served: Served, *words: str, code: int = 0) -> str:

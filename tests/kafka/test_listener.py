@@ -29,7 +29,7 @@ from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite
 from antiphon.transactions.service import TransactionService
 from tests.kafka.oracles import kio_bytes, kio_class, random_kio
-from tests.kafka.raw import batch, fetch, fetch_body, listening, produce, produce_body, run
+from tests.kafka.raw import batch, fetch, fetch_body, listening, produce, produce_body
 from tests.node.in_process import KAFKA_PORT, eventually, in_virtual_time
 
 
@@ -241,38 +241,36 @@ async def test_ends_of_epochs(asked: int, current: int, expected: tuple[int, int
         assert (found.error_code, found.leader_epoch, found.end_offset) == expected
 
 
-def test_each_node_tells_what_its_replicas_take_on_its_disk() -> None:
+@in_virtual_time
+async def test_each_node_tells_what_its_replicas_take_on_its_disk() -> None:
     def wanted(*partitions: tuple[str, int]) -> admin.DescribeLogDirsRequest:
         topics = [admin.LogDirsTopic(topic=name, partitions=[index]) for name, index in partitions]
         return admin.DescribeLogDirsRequest(topics=topics or None)
 
-    async def scenario() -> None:
-        async with listening(2) as (served, connect):
-            await served.create("pair", 2, replicas=2)
-            await served.create("one", replicas=1)
-            home = served.leader("one")
-            await produce(await connect(home), "one", batch(b"x" * 500))
-            await served.create("__groups", kind=Kind.TABLE, internal=True)
-            found = {}
-            for node in (0, 1):
-                client = await connect(node)
-                for version in range(1, 5):
-                    answer = await client.ask(wanted(), 35, version)
-                    assert answer.error_code == code.NONE
-                    (directory,) = answer.results
-                    assert (directory.error_code, directory.log_dir) == (code.NONE, f"node-{node}")
-                    assert (directory.total_bytes, directory.usable_bytes) == (-1, -1)
-                    found[node] = {topic.name: topic.partitions for topic in directory.topics}
-                some = await client.ask(wanted(("pair", 1), ("pair", 7), ("none", 0)), 35, 4)
-                (topic,) = some.results[0].topics
-                assert (topic.name, [part.partition_index for part in topic.partitions]) == ("pair", [1])
-                assert all(len(found[node][name]) == count for name, count in (("pair", 2), ("__groups", 1)))
-            (part,) = found[home]["one"]
-            assert 500 < part.partition_size < 700
-            assert (part.offset_lag, part.is_future_key) == (0, False)
-            assert "one" not in found[1 - home]
-
-    run(scenario)
+    async with listening(2) as (served, connect):
+        await served.create("pair", 2, replicas=2)
+        await served.create("one", replicas=1)
+        home = served.leader("one")
+        await produce(await connect(home), "one", batch(b"x" * 500))
+        await served.create("__groups", kind=Kind.TABLE, internal=True)
+        found = {}
+        for node in (0, 1):
+            client = await connect(node)
+            for version in range(1, 5):
+                answer = await client.ask(wanted(), 35, version)
+                assert answer.error_code == code.NONE
+                (directory,) = answer.results
+                assert (directory.error_code, directory.log_dir) == (code.NONE, f"node-{node}")
+                assert (directory.total_bytes, directory.usable_bytes) == (-1, -1)
+                found[node] = {topic.name: topic.partitions for topic in directory.topics}
+            some = await client.ask(wanted(("pair", 1), ("pair", 7), ("none", 0)), 35, 4)
+            (topic,) = some.results[0].topics
+            assert (topic.name, [part.partition_index for part in topic.partitions]) == ("pair", [1])
+            assert all(len(found[node][name]) == count for name, count in (("pair", 2), ("__groups", 1)))
+        (part,) = found[home]["one"]
+        assert 500 < part.partition_size < 700
+        assert (part.offset_lag, part.is_future_key) == (0, False)
+        assert "one" not in found[1 - home]
 
 
 @in_virtual_time
@@ -355,7 +353,7 @@ async def test_a_leader_that_is_not_ready_gives_no_offsets() -> None:
         def not_ready(*_: Any) -> Any:
             raise NotReadyError("soon")
 
-        served.first.gateway.list_offset = not_ready  # type: ignore[assignment]  # planted
+        served.first.gateway.list_offset = not_ready  # type: ignore[assignment]  # a fault
         client = await connect()
         partition = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
         request = offsets.ListOffsetsRequest(
@@ -381,7 +379,7 @@ async def test_a_fetch_that_can_be_repeated_is_refused_with_a_code_after_which_c
             (ArchiveError("damaged"), code.KAFKA_STORAGE_ERROR),
             (CorruptBatchError("damaged"), code.CORRUPT_MESSAGE),
         ):
-            served.first.gateway.fetch = AsyncMock(side_effect=error)  # type: ignore[method-assign]  # planted
+            served.first.gateway.fetch = AsyncMock(side_effect=error)  # type: ignore[method-assign]  # a fault
             assert (await fetch(client, "t", 0)).error_code == expected
 
 

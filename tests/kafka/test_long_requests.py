@@ -78,7 +78,7 @@ def counting(served: KafkaNodes) -> Iterator[Calls]:
         turns.threads.append(args[0] if args and callable(args[0]) else work)
         return given(executor, work, *args)
 
-    names = ("append", "fetch", "follow", "topic")
+    names = ("submit_append", "fetch", "follow", "topic")
     patches = [patch.object(gateway, name, turns.counted(name, getattr(gateway, name))) for name in names]
     patches += [patch.object(loop, "run_in_executor", run_in_executor), patch.object(Turns, "next", next_one)]
     for one in patches:
@@ -101,7 +101,7 @@ async def test_batches_are_begun_in_pieces_and_none_overtakes_another() -> None:
                 client.send(*PRODUCE, produce_body("t", batch(b"last"))),
             ]
             bodies = [await client.receive(one) for one in sent]
-        assert turns.most("append") <= produce.PIECE
+        assert turns.most("submit_append") <= produce.PIECE
         assert turns.threads == [decode_produce, encode_produce]
         assert len(bodies[0]) > 3000 * 30
         assert served.end("t") == 301
@@ -114,19 +114,23 @@ async def test_so_many_appends_of_a_request_are_open() -> None:
     async with listening() as (served, connect):
         await served.create("t", 4)
         gateway = served.first.gateway
-        append, under_way, most = gateway.append, 0, 0
+        append: Any = gateway.submit_append
+        under_way = most = 0
 
-        async def slowly(*args: Any, **fields: Any) -> Any:
+        def slowly(*args: Any) -> None:
             nonlocal under_way, most
+            *told, done = args
             under_way += 1
             most = max(most, under_way)
-            await asyncio.sleep(0.05)
-            try:
-                return await append(*args, **fields)
-            finally:
-                under_way -= 1
 
-        with patch.object(gateway, "append", slowly):
+            def ended(result: Any) -> None:
+                nonlocal under_way
+                under_way -= 1
+                done(result)
+
+            asyncio.get_running_loop().call_later(0.05, lambda: append(*told, ended))
+
+        with patch.object(gateway, "submit_append", slowly):
             client, small = await connect(), batch(b"x")
             await client.receive(client.send(*PRODUCE, produced("t", [(n % 4, small) for n in range(2000)])))
         assert produce.OPEN_MAX // 2 < most <= produce.OPEN_MAX + produce.PIECE
@@ -141,7 +145,7 @@ async def test_large_batches_are_begun_one_in_a_turn() -> None:
         with counting(served) as turns:
             body = produced("t", [(n % 4, large) for n in range(8)])
             await client.receive(client.send(*PRODUCE, body))
-        assert turns.most("append") <= 2
+        assert turns.most("submit_append") <= 2
         assert turns.threads == []  # few elements, which are decoded at once
         assert served.end("t") == 2
 

@@ -10,7 +10,7 @@ from antiphon.model.requests import AlterTopic, AppendBatch
 from antiphon.records.builder import build_batch, recompress
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.oracles import kio_class
-from tests.kafka.raw import RawClient, batch, listening, produce, produce_body, run
+from tests.kafka.raw import RawClient, batch, listening, produce, produce_body
 from tests.node.in_process import NATIVE_PORT, ask, in_virtual_time
 from tests.records.test_intake import INSIDE, field, with_records
 
@@ -62,31 +62,26 @@ async def test_a_refusal_says_which_record_and_why() -> None:
         assert "record 1" in done.error_message
 
 
-def test_compressed_records_are_looked_at_where_the_topic_says_so() -> None:
+@in_virtual_time
+async def test_compressed_records_are_looked_at_where_the_topic_says_so() -> None:
     """And only there: to unpack what clients send costs more than all else that a node does with it."""
     packed = recompress(bytearray(GARBAGE), 1)
-
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await served.create("t")
-            client = await connect()
-            done, _ = await produce(client, "t", packed)
-            assert int(done.error_code) == 0
-            await served.first.gateway.alter_topic(AlterTopic(name="t", config={"record.validation": "full"}))
-            done, _ = await produce(client, "t", packed)
-            assert int(done.error_code) == code.INVALID_RECORD
-            lied = with_records(bytes(90_000_000), 3, 1)
-            struct.pack_into("<I", lied, len(lied) - 4, 5)
-            done, _ = await produce(client, "t", field(lied, 8, ">i", len(lied) - 12))
-            assert int(done.error_code) == code.MESSAGE_TOO_LARGE
-            assert served.end("t") == 3
-            await served.first.gateway.alter_topic(
-                AlterTopic(name="t", config={"record.validation": "shallow"})
-            )
-            done, _ = await produce(client, "t", GARBAGE)
-            assert int(done.error_code) == 0
-
-    run(scenario)
+    async with listening() as (served, connect):
+        await served.create("t")
+        client = await connect()
+        done, _ = await produce(client, "t", packed)
+        assert int(done.error_code) == 0
+        await served.first.gateway.alter_topic(AlterTopic(name="t", config={"record.validation": "full"}))
+        done, _ = await produce(client, "t", packed)
+        assert int(done.error_code) == code.INVALID_RECORD
+        lied = with_records(bytes(90_000_000), 3, 1)
+        struct.pack_into("<I", lied, len(lied) - 4, 5)
+        done, _ = await produce(client, "t", field(lied, 8, ">i", len(lied) - 12))
+        assert int(done.error_code) == code.MESSAGE_TOO_LARGE
+        assert served.end("t") == 3
+        await served.first.gateway.alter_topic(AlterTopic(name="t", config={"record.validation": "shallow"}))
+        done, _ = await produce(client, "t", GARBAGE)
+        assert int(done.error_code) == 0
 
 
 @in_virtual_time
@@ -120,23 +115,20 @@ async def landed(client: RawClient, correlation: int) -> tuple[int, int]:
     return int(done.error_code), done.base_offset
 
 
-def test_an_idempotent_producer_goes_on_behind_a_batch_that_was_unpacked() -> None:
+@in_virtual_time
+async def test_an_idempotent_producer_goes_on_behind_a_batch_that_was_unpacked() -> None:
     fields = {"producer_id": 5, "producer_epoch": 0}
-
-    async def scenario() -> None:
-        async with listening() as (served, connect):
-            await with_full(served, "t")
-            client = await connect()
-            sent = [
-                batch(b"0" * 50, compression="gzip", base_sequence=0, **fields),
-                batch(b"1", base_sequence=1, **fields),
-                batch(b"1", base_sequence=1, **fields),
-            ]
-            waiting = [send(client, records) for records in sent]
-            assert [await landed(client, one) for one in waiting] == [(0, 0), (0, 1), (0, 1)]
-            assert served.end("t") == 2
-
-    run(scenario)
+    async with listening() as (served, connect):
+        await with_full(served, "t")
+        client = await connect()
+        sent = [
+            batch(b"0" * 50, compression="gzip", base_sequence=0, **fields),
+            batch(b"1", base_sequence=1, **fields),
+            batch(b"1", base_sequence=1, **fields),
+        ]
+        waiting = [send(client, records) for records in sent]
+        assert [await landed(client, one) for one in waiting] == [(0, 0), (0, 1), (0, 1)]
+        assert served.end("t") == 2
 
 
 @in_virtual_time

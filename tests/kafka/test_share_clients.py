@@ -2,20 +2,12 @@
 
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.kafka.served import Served, serve
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("node")) as running:
-        yield running
+from tests.kafka.served import Served
 
 
 def configure(served: Served, group: str, **settings: str) -> None:

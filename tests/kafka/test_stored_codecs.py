@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,16 +17,10 @@ from confluent_kafka.admin import (
 
 import antiphon
 from antiphon.records.batch import CODEC_NAMES, iter_batches, validate_batch
-from tests.kafka.served import Served, serve
+from tests.kafka.served import Served
 from tests.kafka.test_kafka_python import ROOT
 
 VALUES = [b"value %d " % n * 20 for n in range(500)]
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("node")) as running:
-        yield running
 
 
 def make(served: Served, topic: str, **config: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from antiphon.kafka.messages import admin as m
+from antiphon.model.metadata import Kind
 from antiphon.model.node_settings import FOR_TOPICS
 from tests.kafka.raw import RawClient, alter_configs, ask, listening
 from tests.node.in_process import eventually, in_virtual_time
@@ -73,6 +74,21 @@ async def test_a_topic_that_sets_nothing_has_what_its_node_says() -> None:
                 ("record_validation", "uncompressed", DEFAULT),
             ],
         )
+
+
+@in_virtual_time
+async def test_the_bound_that_nodes_have_for_logs_of_tables_is_not_told_of_topics_and_the_clusters_own() -> (
+    None
+):
+    async with listening(1, table_log_bytes=5_000_000) as (served, connect):
+        client = await connect()
+        await create(client, "topic")
+        await served.create("table", kind=Kind.TABLE)
+        await served.create("__own", kind=Kind.TABLE, internal=True)
+        of_node = [("table_log_bytes", "5000000", FILE), ("table_log_bytes", "-1", DEFAULT)]
+        assert (await described(client, "table"))["retention.bytes"] == ("5000000", FILE, of_node)
+        for name in ("topic", "__own"):
+            assert (await described(client, name))["retention.bytes"][:2] == ("-1", DEFAULT)
 
 
 @in_virtual_time

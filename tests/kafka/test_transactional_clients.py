@@ -2,20 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kafka.served import Served, serve
+from tests.kafka.served import Served
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("node")) as running:
-        yield running
 
 
 @pytest.mark.parametrize("client", ["confluent", "kafka-python", "aiokafka"])

@@ -19,6 +19,7 @@ from antiphon.records.batch import read_header
 from antiphon.records.builder import build_batch, build_end_marker, build_term_start
 from antiphon.records.decode import decode_records
 from antiphon.records.entry_id import EntryId
+from antiphon.tools.bench import compaction as bench
 from tests.log.helpers import Runner
 
 RULES = Compaction(delete_retention_ms=1 << 40)
@@ -427,3 +428,11 @@ def test_a_real_disk_does_the_same(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     made.compact()
     assert made.records() == made.newest()
     assert made.reopen(RealDisk()).records() == made.newest()
+
+
+def test_the_bench_compacts_what_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SHAPES", (bench.Shape(10, 1_000, 5),))
+    (row,) = bench.measure_compaction(0.05)
+    assert row["read_mb"] > 1
+    assert row["left_mb"] < row["read_mb"] / 2
+    assert min(row["mb_per_cpu_s"], row["records_per_s"]) > 0

@@ -60,8 +60,11 @@ class StepWal(Wal):
     async def stop(self) -> None:
         """Nothing to stop."""
 
-    def _hand_over(self, op: LogOp) -> None:
-        self.waiting.append(op)
+    def _hand_over(self, ops: list[LogOp]) -> None:
+        self.waiting += ops
+
+    def _does_itself(self, op: LogOp) -> bool:
+        return False
 
     def _report(self, error: Exception, message: str) -> None:
         raise AssertionError(message) from error
@@ -103,6 +106,9 @@ class StepServices:
     def is_joining(self, _shard_id: int) -> bool:
         """Never."""
         return False
+
+    def recovered_part(self, _shard_id: int) -> None:
+        """None lost anything."""
 
     def is_closing(self, _shard_id: int) -> bool:
         """See PartitionServices."""

@@ -121,7 +121,7 @@ def test_the_voters_are_an_odd_number_of_the_first(count: int, voters: int) -> N
 )
 def test_what_cannot_work_is_refused_with_its_reason(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / CONFIG_FILE).write_text(text)
-    with pytest.raises(InvalidRequestError, match=says):
+    with pytest.raises(InvalidRequestError, match=f"{CONFIG_FILE}.*{says}"):
         load_config(tmp_path)
 
 

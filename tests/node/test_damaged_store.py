@@ -26,7 +26,7 @@ from antiphon.node.node import Node
 from antiphon.partition.partition import Partition
 from antiphon.table.neighbours import CEILING
 from antiphon.table.rocks_store import RocksEngine, RocksStore
-from tests.node.real_nodes import Nodes, cluster_of, eventually, run
+from tests.node.real_nodes import Nodes, cluster_of, eventually, in_real_time
 
 ROWS = 111
 
@@ -109,36 +109,34 @@ def state_of(node: Node, shard_id: int) -> str:
 
 
 @pytest.mark.parametrize("kind", READS)
-def test_damage_that_a_read_of_a_table_finds_ends_the_replica_and_another_one_leads(
+@in_real_time
+async def test_damage_that_a_read_of_a_table_finds_ends_the_replica_and_another_one_leads(
     tmp_path: Path, kind: str
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
-            shard_id = await table(nodes)
-            host = await nodes.leader(shard_id)
-            node_id = host.services.node_id
-            node = nodes.nodes[node_id]
-            await restart_evaluator(host)
-            flip_bit(tmp_path, node_id, shard_id, 0.5)
+    async with cluster_of(tmp_path, 3) as nodes:
+        shard_id = await table(nodes)
+        host = await nodes.leader(shard_id)
+        node_id = host.services.node_id
+        node = nodes.nodes[node_id]
+        await restart_evaluator(host)
+        flip_bit(tmp_path, node_id, shard_id, 0.5)
 
-            async def read() -> None:
-                with pytest.raises(NotLeaderError):
-                    await READS[kind](node, shard_id)
+        async def read() -> None:
+            with pytest.raises(NotLeaderError):
+                await READS[kind](node, shard_id)
 
-            await asyncio.gather(read(), read(), read())
-            assert isinstance(host.state.failed, DamagedStoreError)
-            assert "tables" in host.state.failed.details["path"]
-            other = await nodes.leader(shard_id)
-            assert other is not host
-            assert whole(await scan(nodes.nodes[other.services.node_id], shard_id))
-            # The log reaches back to its beginning: the replica is opened again, and its store is made anew from that.
-            await eventually(lambda: applied(node, shard_id) >= ROWS)
-            assert whole(await scan(node, shard_id, "local"))
-            await eventually(lambda: state_of(node, shard_id) == "ok")
-            (found,) = node.status().findings
-            assert (found.shard_id, found.mended_ms > 0) == (shard_id, True)
-
-    run(test())
+        await asyncio.gather(read(), read(), read())
+        assert isinstance(host.state.failed, DamagedStoreError)
+        assert "tables" in host.state.failed.details["path"]
+        other = await nodes.leader(shard_id)
+        assert other is not host
+        assert whole(await scan(nodes.nodes[other.services.node_id], shard_id))
+        # The log reaches back to its beginning: the replica is opened again, and its store is made anew from that.
+        await eventually(lambda: applied(node, shard_id) >= ROWS)
+        assert whole(await scan(node, shard_id, "local"))
+        await eventually(lambda: state_of(node, shard_id) == "ok")
+        (found,) = node.status().findings
+        assert (found.shard_id, found.mended_ms > 0) == (shard_id, True)
 
 
 async def restart_evaluator(host: Partition) -> None:
@@ -150,84 +148,78 @@ async def restart_evaluator(host: Partition) -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("is_log_whole", [True, False])
-def test_a_store_that_cannot_be_used_is_made_from_the_log_or_shown_as_failed(
+@in_real_time
+async def test_a_store_that_cannot_be_used_is_made_from_the_log_or_shown_as_failed(
     tmp_path: Path, is_log_whole: bool, is_lost: bool
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
-            config = {} if is_log_whole else {"segment.bytes": "16384", "retention.bytes": "16384"}
-            shard_id = await table(nodes, "damaged", **config)
-            sound = await table(nodes, "sound")
-            if not is_log_whole:
-                nodes.nodes[0].shards.apply_retention()
-                assert nodes.nodes[0].hosts[shard_id].log.log_start > 0
-            await nodes.stop(0)
-            if is_lost:
-                shutil.rmtree(tmp_path / "node-0" / "tables" / str(shard_id))
-            else:
-                flip_bit(tmp_path, 0, shard_id, 0)  # the block that tells how far the store is
-            node = await nodes.start(0)
-            assert await node.joined(20)
-            await eventually(lambda: sound in node.hosts and node.hosts[sound].state.is_serving)
-            assert whole(await scan(node, sound))
-            if is_log_whole:  # which is read in a thread, while the other table is served
-                await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].state.is_serving)
-                assert whole(await scan(node, shard_id))
-                assert health(node) == (200, health(node)[1])
-                return
-            await eventually(lambda: state_of(node, shard_id) == "failed")
-            status, told = health(node)
-            assert (status, told["failed_shards"]) == (503, [shard_id])
-            assert isinstance(node.shards.broken[shard_id], DamagedStoreError)
-            assert "another node" in node.shards.broken[shard_id].message
-
-    run(test())
+    async with cluster_of(tmp_path, 1) as nodes:
+        config = {} if is_log_whole else {"segment.bytes": "16384", "retention.bytes": "16384"}
+        shard_id = await table(nodes, "damaged", **config)
+        sound = await table(nodes, "sound")
+        if not is_log_whole:
+            nodes.nodes[0].shards.apply_retention()
+            assert nodes.nodes[0].hosts[shard_id].log.log_start > 0
+        await nodes.stop(0)
+        if is_lost:
+            shutil.rmtree(tmp_path / "node-0" / "tables" / str(shard_id))
+        else:
+            flip_bit(tmp_path, 0, shard_id, 0)  # the block that tells how far the store is
+        node = await nodes.start(0)
+        assert await node.joined(20)
+        await eventually(lambda: sound in node.hosts and node.hosts[sound].state.is_serving)
+        assert whole(await scan(node, sound))
+        if is_log_whole:  # which is read in a thread, while the other table is served
+            await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].state.is_serving)
+            assert whole(await scan(node, shard_id))
+            assert health(node) == (200, health(node)[1])
+            return
+        await eventually(lambda: state_of(node, shard_id) == "failed")
+        status, told = health(node)
+        assert (status, told["failed_shards"]) == (503, [shard_id])
+        assert isinstance(node.shards.broken[shard_id], DamagedStoreError)
+        assert "another node" in node.shards.broken[shard_id].message
 
 
-def test_a_replica_whose_store_is_lost_and_whose_log_was_trimmed_gets_everything_anew(
+@in_real_time
+async def test_a_replica_whose_store_is_lost_and_whose_log_was_trimmed_gets_everything_anew(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 3) as nodes:
-            shard_id = await table(nodes, **{"segment.bytes": "16384", "retention.bytes": "16384"})
-            for node in nodes.nodes.values():
-                node.shards.apply_retention()
-                assert node.hosts[shard_id].log.log_start > 0
-            leader = (await nodes.leader(shard_id)).services.node_id
-            node_id = (leader + 1) % 3
-            directory = tmp_path / f"node-{node_id}"
-            await nodes.stop(node_id)
-            shutil.rmtree(directory / "tables" / str(shard_id))
-            node = await nodes.start(node_id)
-            # The others are well, so it gives up its log too, and its leader sends a snapshot.
-            await eventually(lambda: applied(node, shard_id) >= ROWS)
-            assert whole(await scan(node, shard_id, "local"))
-            await eventually(lambda: state_of(node, shard_id) == "ok")
-
-    run(test())
+    async with cluster_of(tmp_path, 3) as nodes:
+        shard_id = await table(nodes, **{"segment.bytes": "16384", "retention.bytes": "16384"})
+        for node in nodes.nodes.values():
+            node.shards.apply_retention()
+            assert node.hosts[shard_id].log.log_start > 0
+        leader = (await nodes.leader(shard_id)).services.node_id
+        node_id = (leader + 1) % 3
+        directory = tmp_path / f"node-{node_id}"
+        await nodes.stop(node_id)
+        shutil.rmtree(directory / "tables" / str(shard_id))
+        node = await nodes.start(node_id)
+        # The others are well, so it gives up its log too, and its leader sends a snapshot.
+        await eventually(lambda: applied(node, shard_id) >= ROWS)
+        assert whole(await scan(node, shard_id, "local"))
+        await eventually(lambda: state_of(node, shard_id) == "ok")
 
 
-def test_whatever_keeps_one_replica_from_opening_the_others_open(
+@in_real_time
+async def test_whatever_keeps_one_replica_from_opening_the_others_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes:
-            shards = [await table(nodes, name) for name in ("one", "two", "three")]
-            await nodes.stop(0)
-            original = RocksEngine.open
+    async with cluster_of(tmp_path, 1) as nodes:
+        shards = [await table(nodes, name) for name in ("one", "two", "three")]
+        await nodes.stop(0)
+        original = RocksEngine.open
 
-            def fails(self: RocksEngine, path: str) -> RocksStore:
-                if path.endswith(f"/{shards[0]}"):
-                    raise RuntimeError("nobody has thought of this")
-                return original(self, path)
+        def fails(self: RocksEngine, path: str) -> RocksStore:
+            if path.endswith(f"/{shards[0]}"):
+                raise RuntimeError("nobody has thought of this")
+            return original(self, path)
 
-            monkeypatch.setattr(RocksEngine, "open", fails)
-            node = await nodes.start(0)
-            for shard_id in shards[1:]:
-                await nodes.leader(shard_id)
-                assert whole(await scan(node, shard_id))
-            assert state_of(node, shards[0]) == "failed"
-            assert health(node)[1]["failed_shards"] == [shards[0]]
-            assert "thought of this" in node.shards.broken[shards[0]].message
-
-    run(test())
+        monkeypatch.setattr(RocksEngine, "open", fails)
+        node = await nodes.start(0)
+        for shard_id in shards[1:]:
+            await nodes.leader(shard_id)
+            assert whole(await scan(node, shard_id))
+        assert state_of(node, shards[0]) == "failed"
+        assert health(node)[1]["failed_shards"] == [shards[0]]
+        assert "thought of this" in node.shards.broken[shards[0]].message

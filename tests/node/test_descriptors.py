@@ -27,6 +27,7 @@ from antiphon.records.builder import build_batch
 from antiphon.security.settings import Security
 from antiphon.server.file_limits import connection_shares, places
 from antiphon.server.server import Server
+from tests.coroutines import on_a_loop
 from tests.log.helpers import Runner, batch_at
 from tests.node.in_process import cluster_of, eventually, in_virtual_time
 from tests.node.processes import NativeClient, Processes
@@ -99,27 +100,25 @@ def test_handshakes_are_a_part_of_the_share_of_a_listener(share: int) -> None:
     assert connections >= handshakes
 
 
-def test_the_listeners_of_a_node_with_tls_take_what_is_theirs(tmp_path: Path) -> None:
-    async def test() -> None:
-        server = Server(secure_config(tmp_path))
-        await server.start()
-        try:
-            shares = connection_shares()
-            assert server.peers is not None
-            assert server.kafka is not None
-            assert server.http is not None
-            peers, native, kafka = server.peers.limits, server.native.limits, server.kafka._config
-            assert peers.connections + peers.handshakes == shares.peers
-            assert native.handshakes == places(shares.native, tls=True).handshakes
-            assert native.address_connections == native.connections // 2
-            assert kafka.connections_max + kafka.handshakes_max <= shares.kafka
-            assert kafka.address_connections_max == kafka.connections_max // 2
-            assert server.http.connections_max + server.http.handshakes_max <= shares.http
-            assert server.http.addresses.most == server.http.connections_max // 2
-        finally:
-            await server.stop()
-
-    asyncio.run(test())
+@on_a_loop
+async def test_the_listeners_of_a_node_with_tls_take_what_is_theirs(tmp_path: Path) -> None:
+    server = Server(secure_config(tmp_path))
+    await server.start()
+    try:
+        shares = connection_shares()
+        assert server.peers is not None
+        assert server.kafka is not None
+        assert server.http is not None
+        peers, native, kafka = server.peers.limits, server.native.limits, server.kafka._config
+        assert peers.connections + peers.handshakes == shares.peers
+        assert native.handshakes == places(shares.native, tls=True).handshakes
+        assert native.address_connections == native.connections // 2
+        assert kafka.connections_max + kafka.handshakes_max <= shares.kafka
+        assert kafka.address_connections_max == kafka.connections_max // 2
+        assert server.http.connections_max + server.http.handshakes_max <= shares.http
+        assert server.http.addresses.most == server.http.connections_max // 2
+    finally:
+        await server.stop()
 
 
 def secure_config(directory: Path) -> NodeConfig:

@@ -18,7 +18,7 @@ from antiphon.model.requests import Put, TableGet, TableWrite
 from antiphon.records.builder import build_batch
 from antiphon.replication.actions import Action
 from antiphon.wire.frames import encode_message
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 
 def fill(disk: SimulatedDisk) -> None:
@@ -170,51 +170,48 @@ async def test_who_was_away_for_too_long_gets_a_snapshot(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.TABLE])
-def test_a_retry_from_before_the_snapshot_is_not_applied_again(kind: Kind) -> None:
+@in_virtual_time
+async def test_a_retry_from_before_the_snapshot_is_not_applied_again(kind: Kind) -> None:
     """The follower that got the snapshot leads, and a producer sends once more what retention has removed since."""
     batch = build_batch([(None, b"once", [], 1)], producer_id=9, producer_epoch=0, base_sequence=0)
-
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            settings = {"segment.bytes": "4096", "retention.bytes": "4096"}
-            shard_id = await nodes.new_shard("t", kind, config=settings)
-            leader = await nodes.leader(shard_id)
-            old, victim = leader.services.node_id, (leader.services.node_id + 1) % 3
-            once = TableWrite(shard_id, (Put(b"once", b"x"),), 9 | 1 << 61, 0, 0)
-            if kind is Kind.TOPIC:
-                first = await nodes.nodes[old].gateway.append(shard_id, batch)
-            else:
-                await nodes.nodes[old].gateway.table_write(once)
-            await nodes.stop(victim)
-            for number in range(40):
-                await write(nodes, shard_id, kind, number)
-            for node in nodes.nodes.values():
-                table = node.hosts[shard_id].table
-                if table is not None:
-                    table.state.flush()
-                node.shards.apply_retention()
-            assert (await nodes.leader(shard_id)).log.log_start > 5
-            node = await nodes.start(victim)
-            await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
-            await write(nodes, shard_id, kind, 40)
-            host = node.hosts[shard_id]
-            await eventually(lambda: host.state.high_watermark >= leader.state.high_watermark)
-            await nodes.stop(victim)  # what came with the snapshot is on the disk
-            node = await nodes.start(victim)
-            await eventually(lambda: shard_id in node.hosts)
-            await node.gateway.elect_leader(shard_id, victim)
-            host = await nodes.leader(shard_id)
-            assert host.services.node_id == victim
-            end = host.log.log_end
-            if kind is Kind.TOPIC:
-                again = await node.gateway.append(shard_id, batch)
-                assert (again.base_offset, again.duplicate) == (first.base_offset, True)
-            else:
-                with pytest.raises(AlreadyAppliedError):
-                    await node.gateway.table_write(once)
-            assert host.log.log_end == end
-
-    run(test())
+    async with cluster_of(3) as nodes:
+        settings = {"segment.bytes": "4096", "retention.bytes": "4096"}
+        shard_id = await nodes.new_shard("t", kind, config=settings)
+        leader = await nodes.leader(shard_id)
+        old, victim = leader.services.node_id, (leader.services.node_id + 1) % 3
+        once = TableWrite(shard_id, (Put(b"once", b"x"),), 9 | 1 << 61, 0, 0)
+        if kind is Kind.TOPIC:
+            first = await nodes.nodes[old].gateway.append(shard_id, batch)
+        else:
+            await nodes.nodes[old].gateway.table_write(once)
+        await nodes.stop(victim)
+        for number in range(40):
+            await write(nodes, shard_id, kind, number)
+        for node in nodes.nodes.values():
+            table = node.hosts[shard_id].table
+            if table is not None:
+                table.state.flush()
+            node.shards.apply_retention()
+        assert (await nodes.leader(shard_id)).log.log_start > 5
+        node = await nodes.start(victim)
+        await eventually(lambda: shard_id in node.hosts and node.hosts[shard_id].log.log_start > 5)
+        await write(nodes, shard_id, kind, 40)
+        host = node.hosts[shard_id]
+        await eventually(lambda: host.state.high_watermark >= leader.state.high_watermark)
+        await nodes.stop(victim)  # what came with the snapshot is on the disk
+        node = await nodes.start(victim)
+        await eventually(lambda: shard_id in node.hosts)
+        await node.gateway.elect_leader(shard_id, victim)
+        host = await nodes.leader(shard_id)
+        assert host.services.node_id == victim
+        end = host.log.log_end
+        if kind is Kind.TOPIC:
+            again = await node.gateway.append(shard_id, batch)
+            assert (again.base_offset, again.duplicate) == (first.base_offset, True)
+        else:
+            with pytest.raises(AlreadyAppliedError):
+                await node.gateway.table_write(once)
+        assert host.log.log_end == end
 
 
 async def write(nodes: Nodes, shard_id: int, kind: Kind, number: int) -> None:
@@ -227,31 +224,27 @@ async def write(nodes: Nodes, shard_id: int, kind: Kind, number: int) -> None:
     await node.gateway.table_write(TableWrite(shard_id, (Put(b"key%d" % number, b"x" * 1000),)))
 
 
-def test_messages_of_tomorrow_are_refused_one_by_one() -> None:
+@in_virtual_time
+async def test_messages_of_tomorrow_are_refused_one_by_one() -> None:
     """A request that this version does not know is answered as such; the connection stays."""
     import asyncio
 
     from antiphon.model.requests import PROTOCOL_VERSION, Failure, GetStatus, Hello, HelloReply, StatusReply
     from antiphon.wire.frames import FrameDecoder, decode_reply
 
-    async def test() -> None:
-        async with cluster_of(1) as nodes:
-            host, _, port = nodes.members[0].native.rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            for request_id, body in enumerate(
-                [Hello(PROTOCOL_VERSION, "t"), ["FromTheFuture"], GetStatus()], 1
-            ):
-                writer.writelines([bytes(part) for part in encode_message(request_id, body)])
-            decoder = FrameDecoder()
-            replies: list[tuple[int, Any]] = []
-            while len(replies) < 3:
-                replies += [decode_reply(frame.header) for frame in decoder.feed(await reader.read(65536))]
-            assert [type(body) for _, body in sorted(replies, key=lambda one: one[0])] == [
-                HelloReply,
-                Failure,
-                StatusReply,
-            ]
-            writer.close()
-            await writer.wait_closed()
-
-    run(test())
+    async with cluster_of(1) as nodes:
+        host, _, port = nodes.members[0].native.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for request_id, body in enumerate([Hello(PROTOCOL_VERSION, "t"), ["FromTheFuture"], GetStatus()], 1):
+            writer.writelines([bytes(part) for part in encode_message(request_id, body)])
+        decoder = FrameDecoder()
+        replies: list[tuple[int, Any]] = []
+        while len(replies) < 3:
+            replies += [decode_reply(frame.header) for frame in decoder.feed(await reader.read(65536))]
+        assert [type(body) for _, body in sorted(replies, key=lambda one: one[0])] == [
+            HelloReply,
+            Failure,
+            StatusReply,
+        ]
+        writer.close()
+        await writer.wait_closed()

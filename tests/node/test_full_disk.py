@@ -1,6 +1,7 @@
 """Nodes that are started, or go on, on a full disk: they serve reads, refuse writes by name, and take them again later."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +15,16 @@ from antiphon.node.node import Node
 from antiphon.node.reserve import RESERVE_NAME
 from antiphon.records.builder import build_batch
 from antiphon.records.decode import decode_records
-from tests.node.in_process import DIRECTORY, NATIVE_PORT, Nodes, ask, cluster_of, connected, eventually, run
+from tests.node.in_process import (
+    DIRECTORY,
+    NATIVE_PORT,
+    Nodes,
+    ask,
+    cluster_of,
+    connected,
+    eventually,
+    in_virtual_time,
+)
 
 RESERVE_BYTES = 64 * 1024
 ROUNDS = 6
@@ -91,23 +101,22 @@ def unmended(node: Node) -> list[Finding]:
     return [one for one in node.status().findings if not one.mended_ms]
 
 
-def on_disks(count: int, test: Callable[[Full], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        async with cluster_of(count, limits=Limits(disk_reserve=RESERVE_BYTES)) as nodes:
-            full = Full(nodes)
-            await full.fill()
-            await test(full)
-            full.make_room()
-
-    run(main())
+@asynccontextmanager
+async def full_disks(count: int) -> AsyncIterator[Full]:
+    async with cluster_of(count, limits=Limits(disk_reserve=RESERVE_BYTES)) as nodes:
+        full = Full(nodes)
+        await full.fill()
+        yield full
+        full.make_room()
 
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_restart_on_a_full_disk_serves_reads_and_takes_writes_when_there_is_room(
+@in_virtual_time
+async def test_a_restart_on_a_full_disk_serves_reads_and_takes_writes_when_there_is_room(
     how: str, count: int
 ) -> None:
-    async def test(full: Full) -> None:
+    async with full_disks(count) as full:
         await full.restart(how=how)
         await full.serves_reads()
         await full.refuses_writes()
@@ -117,11 +126,10 @@ def test_a_restart_on_a_full_disk_serves_reads_and_takes_writes_when_there_is_ro
         await eventually(lambda: all(full.has_reserve(one) for one in full.nodes.nodes))
         await eventually(lambda: not any(unmended(node) for node in full.nodes.nodes.values()))
 
-    on_disks(count, test)
 
-
-def test_a_disk_that_fills_up_under_a_running_node_lets_others_be_elected() -> None:
-    async def test(full: Full) -> None:
+@in_virtual_time
+async def test_a_disk_that_fills_up_under_a_running_node_lets_others_be_elected() -> None:
+    async with full_disks(3) as full:
         full.fill_disks()
         await eventually(lambda: all(node.wal.is_low for node in full.nodes.nodes.values()))
         await full.serves_reads()
@@ -129,14 +137,13 @@ def test_a_disk_that_fills_up_under_a_running_node_lets_others_be_elected() -> N
         full.nodes.kill((await full.nodes.leader(full.topic)).services.node_id)
         await full.serves_reads()
 
-    on_disks(3, test)
-
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_a_running_node_gives_up_may_be_taken_and_a_restart_still_serves_reads(count: int) -> None:
+@in_virtual_time
+async def test_what_a_running_node_gives_up_may_be_taken_and_a_restart_still_serves_reads(count: int) -> None:
     """Whatever fills the disk goes on, and takes the part of the reserve which the running node gave up."""
 
-    async def test(full: Full) -> None:
+    async with full_disks(count) as full:
         full.fill_disks()
         await eventually(lambda: all(full.reserved(one) == RESERVE_BYTES // 2 for one in full.nodes.nodes))
         await full.restart(how="killed")
@@ -146,13 +153,12 @@ def test_what_a_running_node_gives_up_may_be_taken_and_a_restart_still_serves_re
         await full.nodes.append(full.topic, b"there is room again")
         await eventually(lambda: all(full.reserved(one) == RESERVE_BYTES for one in full.nodes.nodes))
 
-    on_disks(count, test)
 
-
-def test_the_reserve_is_for_elections_and_not_for_what_leaders_send() -> None:
+@in_virtual_time
+async def test_the_reserve_is_for_elections_and_not_for_what_leaders_send() -> None:
     """One node's disk is full, the others' are not: it votes, and takes no entries until there is room."""
 
-    async def test(full: Full) -> None:
+    async with full_disks(3) as full:
         host = await full.nodes.leader(full.topic)
         node = next(one for one in full.nodes.nodes.values() if one.node_id != host.services.node_id)
         disk = full.nodes.disks[node.node_id]
@@ -165,5 +171,3 @@ def test_the_reserve_is_for_elections_and_not_for_what_leaders_send() -> None:
         disk.capacity_bytes = None
         end = (await full.nodes.leader(full.topic)).log.log_end
         await eventually(lambda: node.hosts[full.topic].log.durable_end == end)
-
-    on_disks(3, test)

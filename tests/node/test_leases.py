@@ -15,7 +15,7 @@ from antiphon.node.peer_wire import decode_peer
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.promise import LEASE_MS_MAX, US_PER_MS
 from antiphon.wire.frames import PREFIX, encode_message, traced_frame
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 READS = 20
 
@@ -80,7 +80,8 @@ async def test_the_option_is_turned_on_and_off() -> None:
         assert noted(nodes, shard_id) == [True] * 3, "it stays"
 
 
-def test_a_disk_that_takes_no_note_makes_no_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_disk_that_takes_no_note_makes_no_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing: list[SimulatedDisk] = []
 
     def replace_or_refuse(disk: SimulatedDisk, path: str, data: bytes) -> None:
@@ -89,23 +90,19 @@ def test_a_disk_that_takes_no_note_makes_no_promise(monkeypatch: pytest.MonkeyPa
         replace_file(disk, path, data)
 
     monkeypatch.setattr(leased, "replace_file", replace_or_refuse)
-
-    async def altered() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await nodes.new_shard("t", Kind.TABLE)
-            leader = await nodes.leader(shard_id)
-            others = [node_id for node_id in nodes.nodes if node_id != leader.services.node_id]
-            refusing.extend(nodes.disks[node_id] for node_id in others)
-            async with antiphon.aio.connect("node-0:7400") as db:
-                await db.alter_topic("t", config={"read.lease.ms": "100"})
-            await eventually(lambda: replica_on(nodes, leader.services.node_id, shard_id).state.has_leases)
-            assert [replica_on(nodes, node_id, shard_id).replica.config.lease_ms for node_id in others] == [
-                0,
-                0,
-            ]
-            assert await read(nodes, "t") == 0, "nobody has promised anything"
-
-    run(altered())
+    async with cluster_of(3) as nodes:
+        shard_id = await nodes.new_shard("t", Kind.TABLE)
+        leader = await nodes.leader(shard_id)
+        others = [node_id for node_id in nodes.nodes if node_id != leader.services.node_id]
+        refusing.extend(nodes.disks[node_id] for node_id in others)
+        async with antiphon.aio.connect("node-0:7400") as db:
+            await db.alter_topic("t", config={"read.lease.ms": "100"})
+        await eventually(lambda: replica_on(nodes, leader.services.node_id, shard_id).state.has_leases)
+        assert [replica_on(nodes, node_id, shard_id).replica.config.lease_ms for node_id in others] == [
+            0,
+            0,
+        ]
+        assert await read(nodes, "t") == 0, "nobody has promised anything"
 
 
 @in_virtual_time

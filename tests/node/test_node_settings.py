@@ -20,7 +20,7 @@ from antiphon.model.node_settings import (
     Source,
     text_of,
 )
-from antiphon.model.requests import CreateTopic, DrainNode, RemoveNode
+from antiphon.model.requests import CreateTopic, DrainNode, Put, RemoveNode, TableGet, TableWrite
 from antiphon.node import logs
 from antiphon.node.config import Cleaner, Limits, LogFiles, Member, NodeConfig, Ports, check_config
 from antiphon.node.node import Node
@@ -199,6 +199,38 @@ async def test_topics_follow_where_they_say_nothing_of_their_own() -> None:
         assert plain.log.queue.flush_interval_s == 0.1
         assert plain.state.settings is not None
         assert plain.state.settings.intake.validation == "uncompressed"
+
+
+@in_virtual_time
+async def test_logs_of_tables_are_bounded_where_the_tables_say_nothing_of_their_own() -> None:
+    """What is above goes once it is in the store, on disk. A topic, and what belongs to the cluster, keep all."""
+    async with cluster_of(1) as nodes:
+        node = nodes.nodes[0]
+        made = [
+            await node.gateway.create_topic(
+                CreateTopic(name, kind=kind, replicas=1, config=config, internal=own)
+            )
+            for name, kind, config, own in (
+                ("bounded", Kind.TABLE, {}, False),
+                ("large", Kind.TABLE, {"retention.bytes": "-1"}, False),
+                ("__own", Kind.TABLE, {}, True),
+                ("topic", Kind.TOPIC, {}, False),
+            )
+        ]
+        await change(nodes, table_log_bytes=2_000_000)
+        logs = [(await nodes.leader(topic.shards[0].shard_id)).log for topic in made]
+        assert [log.config.retention_bytes for log in logs] == [2_000_000, -1, 64 << 20, -1]
+        bounded = made[0].shards[0].shard_id
+        for number in range(80):
+            put = Put(b"k%d" % (number % 7), bytes(100_000))
+            await node.gateway.table_write(TableWrite(bounded, (put,)))
+        assert logs[0].size_bytes > 8_000_000
+        node.shards.apply_retention()
+        await eventually(lambda: logs[0].size_bytes < 3_200_000)
+        rows = await node.gateway.table_get(TableGet(bounded, (b"k0", b"k6"), include_value=True))
+        assert [row.value for row in rows.rows if row is not None] == [bytes(100_000)] * 2
+        await change(nodes, table_log_bytes=None)
+        assert logs[0].config.retention_bytes == -1
 
 
 @in_virtual_time

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.client.connection import Connection, ConnectionLostError, open_connection
+from antiphon.client.connection import Connection, open_connection
+from antiphon.client.connection_errors import ConnectionLostError
 from antiphon.gateway.quotas import Use
 from antiphon.kafka.messages.cluster import ApiVersionsRequest, MetadataRequest
 from antiphon.model.metadata import Kind

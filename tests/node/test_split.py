@@ -30,7 +30,7 @@ from antiphon.records.changes import ChangeKind, decode_changes
 from antiphon.records.split_entries import Freeze, Release, Thaw
 from antiphon.simulation.linearizability import Operation, Verdict, check, register
 from antiphon.table.ranges import WHOLE, OwnedRange
-from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time, run
+from tests.node.in_process import Nodes, cluster_of, eventually, in_virtual_time
 
 if TYPE_CHECKING:
     from antiphon.model.rows import Version
@@ -217,20 +217,17 @@ async def test_split_while_the_leader_of_both_shards_is_lost(pause_ms: int) -> N
 
 
 @pytest.mark.parametrize("profile", ["raft", "fluvio", "one in flight"])
-def test_tables_of_other_profiles_are_split(profile: str) -> None:
+@in_virtual_time
+async def test_tables_of_other_profiles_are_split(profile: str) -> None:
     config = {"max.in.flight": "1"} if profile == "one in flight" else {}
-
-    async def test() -> None:
-        async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            table = await db.create_table(
-                "t", shards=1, replicas=3, profile="oxia" if config else profile, config=config
-            )
-            await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(1_000)))
-            load = await under_load(db, "t", lambda: db.split_shard("t", 0))
-            assert len(await table.list("k", "l")) == 1_000
-            await check_logs(nodes, "t", load)
-
-    run(test())
+    async with cluster_of(3) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        table = await db.create_table(
+            "t", shards=1, replicas=3, profile="oxia" if config else profile, config=config
+        )
+        await asyncio.gather(*(table.put(f"k{number}", b"v") for number in range(1_000)))
+        load = await under_load(db, "t", lambda: db.split_shard("t", 0))
+        assert len(await table.list("k", "l")) == 1_000
+        await check_logs(nodes, "t", load)
 
 
 @in_virtual_time
@@ -425,28 +422,25 @@ async def test_who_asks_the_wrong_shard_is_told_so_and_nothing_is_carried_out() 
         assert all(row is not None and key_hash(row.key) < HALF for row in rows.rows)
 
 
-def test_a_job_that_wrote_to_the_parent_is_recognised_by_the_child() -> None:
+@in_virtual_time
+async def test_a_job_that_wrote_to_the_parent_is_recognised_by_the_child() -> None:
     job = 1 << 62 | 1 << 61 | 7
-
-    async def test() -> None:
-        async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            node = nodes.nodes[0]
-            await db.create_table("t", shards=1)
-            shard_id = node.gateway.topic("t").shards[0].shard_id
-            high = next(key for key in (b"k%d" % i for i in range(99)) if key_hash(key) >= HALF)
-            await node.gateway.table_write(TableWrite(shard_id, (Put(high, b"x"),), job, 5, 0))
-            await db.split_shard("t", 0)
-            await db.split_shard("t", 1)
-            child = next(
-                s for s in node.gateway.topic("t").shards if s.hashes[0] <= key_hash(high) <= s.hashes[1]
-            )
-            with pytest.raises(AlreadyAppliedError):
-                await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 5, 0))
-            with pytest.raises(ProducerFencedError):
-                await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 4, 0))
-            await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"y"),), job, 6, 0))
-
-    run(test())
+    async with cluster_of(1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        node = nodes.nodes[0]
+        await db.create_table("t", shards=1)
+        shard_id = node.gateway.topic("t").shards[0].shard_id
+        high = next(key for key in (b"k%d" % i for i in range(99)) if key_hash(key) >= HALF)
+        await node.gateway.table_write(TableWrite(shard_id, (Put(high, b"x"),), job, 5, 0))
+        await db.split_shard("t", 0)
+        await db.split_shard("t", 1)
+        child = next(
+            s for s in node.gateway.topic("t").shards if s.hashes[0] <= key_hash(high) <= s.hashes[1]
+        )
+        with pytest.raises(AlreadyAppliedError):
+            await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 5, 0))
+        with pytest.raises(ProducerFencedError):
+            await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"x"),), job, 4, 0))
+        await node.gateway.table_write(TableWrite(child.shard_id, (Put(high, b"y"),), job, 6, 0))
 
 
 FROZEN = OwnedRange(frozen_from=HALF, frozen_at=70, child=9)

@@ -132,10 +132,10 @@ class Length(NamedTuple):
     returns: int
 
 
-# What docs/architecture.md says: of the shard's part, `partition/`, and of the whole node. Nothing is to make the way
+# What docs/partition.md says: of the shard's part, `partition/`, and of the whole node. Nothing is to make the way
 # longer, in any of these.
 APPEND: Final = (Length(16, 7, 9), Length(95, 38, 51))
-PUT: Final = (Length(20, 9, 10), Length(104, 42, 55))
+PUT: Final = (Length(19, 8, 10), Length(103, 41, 55))
 
 
 @pytest.mark.parametrize(

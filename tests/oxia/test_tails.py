@@ -9,6 +9,7 @@ from antiphon.errors import InvalidRequestError
 from antiphon.gateway.turns import Turns
 from antiphon.oxia.read_room import ReadRoom
 from antiphon.oxia.tails import Piece, Tails
+from tests.coroutines import on_a_loop
 
 
 class Owner:
@@ -23,15 +24,13 @@ class Owner:
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), InvalidRequestError("refused for good")])
-def test_followers_are_woken_when_the_tail_cannot_be_read(error: Exception) -> None:
+@on_a_loop
+async def test_followers_are_woken_when_the_tail_cannot_be_read(error: Exception) -> None:
     async def read(_start: int) -> Piece:
         raise error
 
-    async def follow() -> None:
-        tails = Tails()
-        tail = tails.follow(7, 0, read)
-        await asyncio.wait_for(tail.news(ReadRoom(Owner(), Turns())), 2)
-        assert tail.failed
-        assert tails.follow(7, 0, read) is not tail, "who comes next begins anew"
-
-    asyncio.run(follow())
+    tails = Tails()
+    tail = tails.follow(7, 0, read)
+    await asyncio.wait_for(tail.news(ReadRoom(Owner(), Turns())), 2)
+    assert tail.failed
+    assert tails.follow(7, 0, read) is not tail, "who comes next begins anew"

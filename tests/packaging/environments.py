@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections import Counter
+from email import message_from_bytes
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -34,7 +36,19 @@ def needed(extra: str = "") -> dict[str, Distribution]:
     """The distributions that `pip install antiphon[extra]` brings to this Python, beside antiphon, by their names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
-    waiting = [Requirement(text) for text in asked]
+    return _found([Requirement(text) for text in asked])
+
+
+def needed_by(wheel: Path) -> dict[str, Distribution]:
+    """The same for a wheel, of this version or of an earlier one, without an extra."""
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (one for one in packed.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(packed.read(name))
+    asked = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    return _found([_plain(one) for one in asked if _holds(one, "")])
+
+
+def _found(waiting: list[Requirement]) -> dict[str, Distribution]:
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     while waiting:
@@ -60,7 +74,7 @@ def _plain(need: Requirement) -> Requirement:
 
 def bare(folder: Path, wheel: Path) -> Path:
     """A new environment with the wheel, and links to what this one has of its base dependencies; returns its Python."""
-    python = _with_links(folder, "")
+    python = _with_links(folder, needed_by(wheel))
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
     _install(*pip, str(wheel))
     return python
@@ -68,7 +82,7 @@ def bare(folder: Path, wheel: Path) -> Path:
 
 def with_extra(folder: Path, base: Path, extra: str) -> Path:
     """Another environment with what `base` has of the wheel, and what an extra of it needs; returns its Python."""
-    python = _with_links(folder, extra)
+    python = _with_links(folder, needed(extra))
     for one in packages(base).glob("*antiphon*"):
         (packages(python) / one.name).symlink_to(one)
     return python
@@ -97,9 +111,9 @@ def packages(python: Path) -> Path:
     return found
 
 
-def _with_links(folder: Path, extra: str) -> Path:
+def _with_links(folder: Path, needed_ones: dict[str, Distribution]) -> Path:
     python = _new(folder, sys.executable)
-    needs = list(needed(extra).values())
+    needs = list(needed_ones.values())
     sharing = Counter(top for one in needs for top in {file.parts[0] for file in one.files or []})
     for one in needs:
         for file in one.files or []:

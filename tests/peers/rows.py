@@ -121,6 +121,22 @@ def _transactions() -> Iterator[Row]:
             )
 
 
+def _rebalances() -> Iterator[Row]:
+    """Of a group with as many members as partitions, one of whom goes and comes back."""
+    for members in (10, 100):
+        for protocol, assignor in (("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", "")):
+            job = {
+                "work": "rebalance",
+                "partitions": members,
+                "members": members,
+                "group_protocol": protocol,
+                "assignor": assignor,
+            }
+            name = f"rebalance/{members}/{assignor or protocol}"
+            usual = members == 100 and assignor != "range"
+            yield Row(name, KAFKA, job, unit="rebalances", usual=usual)
+
+
 def _tables() -> Iterator[Row]:
     base: dict[str, Any] = {"value_bytes": PUT_BYTES, "keys": KEYS, "scanned": SCANNED}
     for work in ("put", "get", "mixed"):
@@ -138,6 +154,7 @@ def _all() -> Iterator[Row]:
     yield from _produces()
     yield from _consumes()
     yield from _transactions()
+    yield from _rebalances()
     yield from _tables()
 
 

@@ -21,6 +21,7 @@ from tests.peers.usage import Usage
 
 SECONDS = 0.3
 FAST = ("produce-one/100B", "put/64")
+GROUPS = ("rebalance/10/range", "rebalance/10/cooperative-sticky", "transact/1x1KB/1")
 
 
 @pytest.mark.slow
@@ -42,6 +43,22 @@ def test_rows_run_against_antiphon(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found["rows"]["put/64"]["peers"][OURS][0]["cpu_s_per_1000"] > 0  # counted in steps of 10 ms
     text = write(tmp_path, found)
     assert all(f"| {name} | Antiphon |" in text for name in FAST)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_rebalances_and_transactions_have_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "WARM_S", 0.0)
+    monkeypatch.setattr(run_module, "WARM_TRIES", 1)
+    said: list[str] = []
+    (found,) = compare(
+        Run([PEERS[OURS]], [ROWS[name] for name in GROUPS], SECONDS, said.append), 1, True, {}, ""
+    )
+    assert not found["skipped"], said
+    for name in GROUPS:
+        (once,) = found["rows"][name]["peers"][OURS]
+        assert once["count"] >= (2 if name.startswith("rebalance") else 1)
+        assert 0 < once["p50_ms"] <= once["p99_ms"]
 
 
 def _told(rates: dict[str, list[float]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from jwt.algorithms import ECAlgorithm
 from scramp import ScramClient
 from structlog.testing import capture_logs
 
-from antiphon.errors import NotReadyError, UnauthenticatedError
+from antiphon.errors import InvalidRequestError, NotReadyError, UnauthenticatedError
 from antiphon.model.access import AccessBook, AccessDelta, Credential, User
 from antiphon.model.cluster import MetadataView
 from antiphon.security import passwords
@@ -336,3 +336,11 @@ def test_keys_are_read_again_when_they_change(keys: Keys, monkeypatch: pytest.Mo
         bear(owner, keys.token())
     keys.file.write_text("nonsense")
     assert bear(owner, keys.token(other)).identity is not None, "a file that is broken changes nothing"
+
+
+def test_a_node_that_is_to_take_tokens_says_what_to_install(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.security.tokens.jwt", None)
+    with pytest.raises(InvalidRequestError, match=r"security.oauth.*pip install 'antiphon\[oauth\]'"):
+        authenticator(keys.settings)

@@ -14,6 +14,7 @@ from antiphon.model.quotas import DEFAULT, Quota, check_quota
 from antiphon.security.authorizer import EVERYTHING, Authorizer, Rights
 from antiphon.security.principal import ANONYMOUS, NODE, Principal
 from tests.clock import Clock
+from tests.coroutines import on_a_loop
 
 
 class Waiter:
@@ -225,72 +226,67 @@ def test_what_is_kept_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) 
     assert len(payer_of(Principal("User", "m"), "x" * 30_000).client_id) == 255  # type: ignore[union-attr]
 
 
-def test_a_changed_quota_counts_at_once(clock: Clock) -> None:
-    async def scenario() -> None:
-        book = book_of(Quota("alice", producer_byte_rate=1.0))
-        quotas = Quotas(book)
-        quotas.follow()
-        told: list[str] = []
-        mute = quotas.mute(lambda: told.append("go on"))
-        mute.begin(1000.0)
-        mute.begin(10.0)
-        assert (mute.is_on, quotas.muted, told) == (True, 1, [])
-        book.version += 1  # something else has changed
-        quotas.follow()
-        await asyncio.sleep(0)
-        assert mute.is_on
-        other = Quota("alice", producer_byte_rate=1e6)
-        book.put("quota", other.key, other)
-        quotas.follow()
-        await asyncio.sleep(0)
-        assert (mute.is_on, quotas.muted, told) == (False, 0, ["go on"])
-        waited(quotas, Use.PRODUCE, ALICE, 2e7)
-        book.put("quota", other.key, None)
-        assert waited(quotas, Use.PRODUCE, ALICE, 1e9) == 0.0
-        quotas.follow()
-        assert quotas.tracked == 0
-
-    asyncio.run(scenario())
+@on_a_loop
+async def test_a_changed_quota_counts_at_once(clock: Clock) -> None:
+    book = book_of(Quota("alice", producer_byte_rate=1.0))
+    quotas = Quotas(book)
+    quotas.follow()
+    told: list[str] = []
+    mute = quotas.mute(lambda: told.append("go on"))
+    mute.begin(1000.0)
+    mute.begin(10.0)
+    assert (mute.is_on, quotas.muted, told) == (True, 1, [])
+    book.version += 1  # something else has changed
+    quotas.follow()
+    await asyncio.sleep(0)
+    assert mute.is_on
+    other = Quota("alice", producer_byte_rate=1e6)
+    book.put("quota", other.key, other)
+    quotas.follow()
+    await asyncio.sleep(0)
+    assert (mute.is_on, quotas.muted, told) == (False, 0, ["go on"])
+    waited(quotas, Use.PRODUCE, ALICE, 2e7)
+    book.put("quota", other.key, None)
+    assert waited(quotas, Use.PRODUCE, ALICE, 1e9) == 0.0
+    quotas.follow()
+    assert quotas.tracked == 0
 
 
-def test_a_request_waits_until_its_time_is_over_or_the_quotas_are_others() -> None:
-    async def scenario() -> None:
-        book = book_of(Quota("alice", producer_byte_rate=1.0))
-        quotas = Quotas(book)
-        quotas.follow()
-        await asyncio.wait_for(quotas.wait(0.01), 5)
-        freed, given_up = (asyncio.create_task(quotas.wait(1000.0)) for _ in range(2))
-        await asyncio.sleep(0)
-        assert quotas.muted == 2
-        given_up.cancel()
-        await asyncio.gather(given_up, return_exceptions=True)
-        assert quotas.muted == 1
-        book.put("quota", Quota("alice").key, None)
-        quotas.follow()
-        await asyncio.wait_for(freed, 5)
-        assert not quotas.muted
-
-    asyncio.run(scenario())
+@on_a_loop
+async def test_a_request_waits_until_its_time_is_over_or_the_quotas_are_others() -> None:
+    book = book_of(Quota("alice", producer_byte_rate=1.0))
+    quotas = Quotas(book)
+    quotas.follow()
+    await asyncio.wait_for(quotas.wait(0.01), 5)
+    freed, given_up = (asyncio.create_task(quotas.wait(1000.0)) for _ in range(2))
+    await asyncio.sleep(0)
+    assert quotas.muted == 2
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    assert quotas.muted == 1
+    book.put("quota", Quota("alice").key, None)
+    quotas.follow()
+    await asyncio.wait_for(freed, 5)
+    assert not quotas.muted
 
 
-def test_a_mute_ends_when_the_longest_wait_is_over() -> None:
-    async def scenario() -> None:
-        quotas = Quotas(AccessBook())
-        ended = asyncio.Event()
-        mute = quotas.mute(ended.set)
-        began_s = asyncio.get_running_loop().time()
-        mute.begin(0.01)
-        mute.begin(0.05)
-        mute.begin(0.02)
-        await asyncio.wait_for(ended.wait(), 5)
-        assert asyncio.get_running_loop().time() - began_s >= 0.05
-        assert not mute.is_on
-        assert not quotas.muted
-
-    asyncio.run(scenario())
+@on_a_loop
+async def test_a_mute_ends_when_the_longest_wait_is_over() -> None:
+    quotas = Quotas(AccessBook())
+    ended = asyncio.Event()
+    mute = quotas.mute(ended.set)
+    began_s = asyncio.get_running_loop().time()
+    mute.begin(0.01)
+    mute.begin(0.05)
+    mute.begin(0.02)
+    await asyncio.wait_for(ended.wait(), 5)
+    assert asyncio.get_running_loop().time() - began_s >= 0.05
+    assert not mute.is_on
+    assert not quotas.muted
 
 
-def test_steps_count_own_time_only(clock: Clock) -> None:
+@on_a_loop
+async def test_steps_count_own_time_only(clock: Clock) -> None:
     async def work() -> str:
         clock.now_s += 1.0
         await asyncio.sleep(0)
@@ -301,18 +297,15 @@ def test_steps_count_own_time_only(clock: Clock) -> None:
         clock.now_s += 4.0
         return "done"
 
-    async def scenario() -> None:
-        steps = Steps(work())
+    steps = Steps(work())
 
-        async def others() -> None:
-            clock.now_s += 100.0
+    async def others() -> None:
+        clock.now_s += 100.0
 
-        task = asyncio.create_task(others())
-        assert await steps == "done"
-        await task
-        assert steps.took_s == pytest.approx(7.0)
-
-    asyncio.run(scenario())
+    task = asyncio.create_task(others())
+    assert await steps == "done"
+    await task
+    assert steps.took_s == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(

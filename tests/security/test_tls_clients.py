@@ -12,8 +12,8 @@ import pytest
 
 import antiphon
 import antiphon.aio
+from antiphon.client.addresses import parse_address
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.client.connection import parse_address
 from antiphon.client.tls import tls_of, trusting_text
 from antiphon.errors import (
     AccessDeniedError,
@@ -29,6 +29,7 @@ from antiphon.security.tls import nodes_client_context
 from antiphon.server.epoch_finisher import start_epoch_finisher
 from antiphon.spark.staging import housekeeper
 from antiphon.spark.staging.housekeeper import Housekeeper, Look
+from tests.coroutines import on_a_loop
 from tests.kafka.raw import batch
 from tests.security.certificates import authority, client_files, server_files
 from tests.security.test_secure_listeners import Secure
@@ -80,17 +81,15 @@ def test_the_synchronous_client_speaks_tls(secure: Secure) -> None:
     use(secure.native, ssl.create_default_context(cafile=str(secure.authority)), "context")
 
 
-def test_the_asynchronous_client_speaks_tls(secure: Secure) -> None:
-    async def test() -> None:
-        async with antiphon.aio.connect(secure.native, tls=secure.authority) as db:
-            table = await db.create_table("async-table")
-            await asyncio.gather(*(table.put(f"key-{number}", b"value") for number in range(100)))
-            assert len([row async for row in table.scan()]) == 100
-            topic = await db.create_topic("async-topic")
-            await topic.append(b"x" * 900_000)
-            assert [record.value async for record in topic.read()] == [b"x" * 900_000]
-
-    asyncio.run(test())
+@on_a_loop
+async def test_the_asynchronous_client_speaks_tls(secure: Secure) -> None:
+    async with antiphon.aio.connect(secure.native, tls=secure.authority) as db:
+        table = await db.create_table("async-table")
+        await asyncio.gather(*(table.put(f"key-{number}", b"value") for number in range(100)))
+        assert len([row async for row in table.scan()]) == 100
+        topic = await db.create_topic("async-topic")
+        await topic.append(b"x" * 900_000)
+        assert [record.value async for record in topic.read()] == [b"x" * 900_000]
 
 
 def test_sparks_client_speaks_tls(secure: Secure) -> None:

@@ -41,9 +41,7 @@ from tests.seeds.test_s4_core import marking
 def started() -> World:
     """Three nodes and their coordinator; the replicas are models."""
     world = World(3, 1, model=True)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     return world
 
 

@@ -17,9 +17,7 @@ from tests.coordination.members_world import MembersWorld
 
 def started(nodes: int, *, shards: int = 1, replicas: int = 3, **options: str) -> MembersWorld:
     world = MembersWorld(nodes)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     answer = world.ask(CreateTopic("t", shards=shards, replicas=replicas, config=options))
     assert isinstance(answer, CommandDone), answer
     assert world.run(5_000, world.all_online)

@@ -24,9 +24,7 @@ Status = ShardStatus
 def started(nodes: int = 3, *, shards: int = 1, config: dict[str, str] | None = None, seed: int = 1) -> World:
     """A cluster with a topic `t` of the profile `fluvio`, three replicas a shard, all live."""
     world = World(nodes, seed, model=True)
-    world.start_coordinator()
-    world.start_all()
-    assert world.run(5_000, world.all_online)
+    world.start()
     answer = world.ask(CreateTopic("t", shards=shards, replicas=3, profile="fluvio", config=config or {}))
     assert isinstance(answer, CommandDone), answer
     assert world.run(2_000, world.all_online)

@@ -32,7 +32,7 @@ from antiphon.replication.messages import (
 )
 from tests.cli import shell
 from tests.node import real_nodes
-from tests.node.in_process import Nodes, SomeNodes, cluster_of, connected, eventually, in_virtual_time, run
+from tests.node.in_process import Nodes, SomeNodes, cluster_of, connected, eventually, in_virtual_time
 
 FAST = {"live.lag.max": "0", "live.lag.ms": "200"}
 
@@ -94,19 +94,16 @@ async def shown_live(nodes: real_nodes.Nodes) -> list[int]:
     return sorted(row["live"])
 
 
-def test_s3_06_the_live_replicas_are_shown_on_the_command_line(tmp_path: Path) -> None:
+@real_nodes.in_real_time
+async def test_s3_06_the_live_replicas_are_shown_on_the_command_line(tmp_path: Path) -> None:
     """On real sockets: the command is a process of its own."""
-
-    async def test() -> None:
-        async with real_nodes.cluster_of(tmp_path, 3) as nodes:
-            shard_id = await topic_of(nodes)
-            assert await shown_live(nodes) == [0, 1, 2]
-            away = followers(nodes, shard_id)[0]
-            await nodes.stop(away)
-            await eventually(lambda: away not in meta_of(nodes, shard_id).live)
-            assert await shown_live(nodes) == sorted(nodes.nodes)
-
-    real_nodes.run(test())
+    async with real_nodes.cluster_of(tmp_path, 3) as nodes:
+        shard_id = await topic_of(nodes)
+        assert await shown_live(nodes) == [0, 1, 2]
+        away = followers(nodes, shard_id)[0]
+        await nodes.stop(away)
+        await eventually(lambda: away not in meta_of(nodes, shard_id).live)
+        assert await shown_live(nodes) == sorted(nodes.nodes)
 
 
 @in_virtual_time
@@ -383,44 +380,41 @@ async def test_s3_09_on_nodes_the_live_follower_with_the_smallest_lag_is_asked(
         assert await texts(nodes, shard_id) == [b"not everywhere"]
 
 
-def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew(
+@in_virtual_time
+async def test_s3_15_on_nodes_one_candidate_after_the_other_then_offline_and_then_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(candidacies, "PROMOTE_MS", 300)
-
-    async def test() -> None:
-        async with cluster_of(3) as nodes:
-            shard_id = await topic_of(nodes)
-            old = meta_of(nodes, shard_id)
-            left = followers(nodes, shard_id)
-            silent = [True]
-            asked = intercept(
-                monkeypatch, shard_id, lambda _node, message: silent[0] and isinstance(message, BecomeLeader)
-            )
-            async with watched(nodes, shard_id, left) as histories:
-                hold_answers(nodes, shard_id, histories, monkeypatch)
-                await nodes.stop(old.leader)
-                await soon(lambda: all(seen[-1].status is OFFLINE for seen in histories.values()))
-                assert sorted(asked) == sorted(left), "each once"
-                silent[0] = False
-                await soon(lambda: all(seen[-1].status is ONLINE for seen in histories.values()))
-            term = old.term
-            for seen in histories.values():
-                steps = list(dict.fromkeys((one.status, one.term) for one in seen))
-                assert steps == [
-                    (ONLINE, term),
-                    (ELECTION, term + 1),
-                    (FOUND, term + 1),
-                    (ELECTION, term + 2),  # the timer has fired: the next one
-                    (FOUND, term + 2),
-                    (ELECTION, term + 3),  # and nobody is left
-                    (OFFLINE, term + 3),
-                    (ELECTION, term + 4),
-                    (FOUND, term + 4),
-                    (ONLINE, term + 4),
-                ]
-
-    run(test())
+    async with cluster_of(3) as nodes:
+        shard_id = await topic_of(nodes)
+        old = meta_of(nodes, shard_id)
+        left = followers(nodes, shard_id)
+        silent = [True]
+        asked = intercept(
+            monkeypatch, shard_id, lambda _node, message: silent[0] and isinstance(message, BecomeLeader)
+        )
+        async with watched(nodes, shard_id, left) as histories:
+            hold_answers(nodes, shard_id, histories, monkeypatch)
+            await nodes.stop(old.leader)
+            await soon(lambda: all(seen[-1].status is OFFLINE for seen in histories.values()))
+            assert sorted(asked) == sorted(left), "each once"
+            silent[0] = False
+            await soon(lambda: all(seen[-1].status is ONLINE for seen in histories.values()))
+        term = old.term
+        for seen in histories.values():
+            steps = list(dict.fromkeys((one.status, one.term) for one in seen))
+            assert steps == [
+                (ONLINE, term),
+                (ELECTION, term + 1),
+                (FOUND, term + 1),
+                (ELECTION, term + 2),  # the timer has fired: the next one
+                (FOUND, term + 2),
+                (ELECTION, term + 3),  # and nobody is left
+                (OFFLINE, term + 3),
+                (ELECTION, term + 4),
+                (FOUND, term + 4),
+                (ONLINE, term + 4),
+            ]
 
 
 @in_virtual_time

@@ -88,50 +88,45 @@ async def new_shard(
     return await in_process.new_shard(nodes, kind=kind, profile=profile, config=config)
 
 
-def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_synced_together(
+@real_nodes.in_real_time
+async def test_s4_15_s4_16_s4_17_one_thread_decides_another_writes_and_what_waits_is_synced_together(
     tmp_path: Path,
 ) -> None:
     """On a real disk: it is about threads."""
-
-    async def test() -> None:
-        disk = WatchedDisk()
-        async with real_nodes.cluster_of(tmp_path, 1, {0: disk}) as nodes:
-            node = nodes.nodes[0]
-            shard_id = await new_shard(nodes)
-            await nodes.append(shard_id, b"first")
-            host = await nodes.leader(shard_id)
-            disk.may_sync.clear()
-            disk.calls.clear()
-            disk.waits.clear()
-            waiting: list[asyncio.Future[Any]] = [
-                asyncio.ensure_future(node.gateway.append(shard_id, batch(b"x")))
-            ]
-            try:
-                await eventually(disk.waits.is_set)  # the thread is in its sync: all that follows has to wait
-                for _turn in range(
-                    10
-                ):  # of the event loop: what comes in one turn is one operation of the log
-                    waiting += [
-                        asyncio.ensure_future(node.gateway.append(shard_id, batch(b"x"))) for _ in range(10)
-                    ]
-                    await asyncio.sleep(0.001)
-                await eventually(lambda: host.log.log_end == 102)
-                await asyncio.sleep(0.02)
-                # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
-                assert host.state.high_watermark == 1
-                assert not (await node.gateway.fetch(shard_id, 1, 1000)).batches
-                assert not any(one.done() for one in waiting)
-            finally:
-                disk.may_sync.set()
-            await asyncio.gather(*waiting)
-            assert host.state.high_watermark == 102
-            # S4.17: a hundred appends, a handful of writes and syncs.
-            assert 1 <= len(disk.of_log("sync", shard_id)) <= 4
-            assert len(disk.of_log("write", shard_id)) <= 4
-            assert max(disk.of_log("write", shard_id)) >= 50
-            assert threading.get_ident() not in {thread for _, _, _, thread in disk.calls}
-
-    real_nodes.run(test())
+    disk = WatchedDisk()
+    async with real_nodes.cluster_of(tmp_path, 1, {0: disk}) as nodes:
+        node = nodes.nodes[0]
+        shard_id = await new_shard(nodes)
+        await nodes.append(shard_id, b"first")
+        host = await nodes.leader(shard_id)
+        disk.may_sync.clear()
+        disk.calls.clear()
+        disk.waits.clear()
+        waiting: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(node.gateway.append(shard_id, batch(b"x")))
+        ]
+        try:
+            await eventually(disk.waits.is_set)  # the thread is in its sync: all that follows has to wait
+            for _turn in range(10):  # of the event loop: what comes in one turn is one operation of the log
+                waiting += [
+                    asyncio.ensure_future(node.gateway.append(shard_id, batch(b"x"))) for _ in range(10)
+                ]
+                await asyncio.sleep(0.001)
+            await eventually(lambda: host.log.log_end == 102)
+            await asyncio.sleep(0.02)
+            # S4.16: nothing is visible before it is written and synced, and the loop goes on meanwhile (S4.15).
+            assert host.state.high_watermark == 1
+            assert not (await node.gateway.fetch(shard_id, 1, 1000)).batches
+            assert not any(one.done() for one in waiting)
+        finally:
+            disk.may_sync.set()
+        await asyncio.gather(*waiting)
+        assert host.state.high_watermark == 102
+        # S4.17: a hundred appends, a handful of writes and syncs.
+        assert 1 <= len(disk.of_log("sync", shard_id)) <= 4
+        assert len(disk.of_log("write", shard_id)) <= 4
+        assert max(disk.of_log("write", shard_id)) >= 50
+        assert threading.get_ident() not in {thread for _, _, _, thread in disk.calls}
 
 
 @in_virtual_time

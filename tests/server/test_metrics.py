@@ -22,7 +22,15 @@ from antiphon.records.builder import build_batch
 from antiphon.server.server import Server
 from antiphon.tools import monitoring
 from tests.kafka.raw import RawClient
-from tests.node.in_process import KAFKA_PORT, NATIVE_PORT, cluster_of, connected, eventually, run
+from tests.node.in_process import (
+    KAFKA_PORT,
+    NATIVE_PORT,
+    cluster_of,
+    connected,
+    eventually,
+    in_virtual_time,
+    run,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
@@ -47,73 +55,68 @@ def coordinates(server: Server) -> bool:
     return shell is not None and shell.coordinator is not None
 
 
-def test_the_figures_are_those_of_what_happened() -> None:
-    async def test() -> None:
-        async with cluster_of(3, ports=ALL_LISTENERS) as nodes:
-            gateway = nodes.nodes[0].gateway
-            topic = await gateway.create_topic(CreateTopic("t"))
-            table = await gateway.create_topic(CreateTopic("rows", kind=Kind.TABLE))
-            shard_id, rows_id = topic.shards[0].shard_id, table.shards[0].shard_id
-            leader = (await nodes.leader(shard_id)).state.services.node_id
-            rows_leader = (await nodes.leader(rows_id)).state.services.node_id
-            async with connected(f"node-{leader}:{NATIVE_PORT}") as client:
-                for number in range(3):
-                    batch = build_batch([(None, b"%d" % number, [], 1)])
-                    await client.request(AppendBatch(shard_id), [bytes(batch)])
-                await client.request(ListOffset(shard_id, -1))
-            async with connected(f"node-{rows_leader}:{NATIVE_PORT}") as client:
-                await client.request(TableWrite(rows_id, (Put(b"k", b"v"),)))
-            raw = RawClient(*await asyncio.open_connection(f"node-{leader}", KAFKA_PORT))
-            await raw.receive(raw.send(18, 0, b""))
-            raw.writer.close()
-            told = shown(nodes.servers[leader])
-            asked = told["antiphon_request_seconds_count"]
-            assert asked["native", "AppendBatch"] == 3
-            assert asked["native", "ListOffset"] == 1
-            assert asked["kafka", "ApiVersions"] == 1
-            assert 0 < told["antiphon_request_seconds_sum"]["native", "AppendBatch"] < 3
-            assert shown(nodes.servers[rows_leader])["antiphon_apply_seconds_count"][()] >= 1
-            assert told["antiphon_nodes"][()] == told["antiphon_nodes_alive"][()] == 3
-            assert told["antiphon_partitions_without_leader"][()] == 0
-            # Every election so far was that of a new shard.
-            coordinator = next(one for one in nodes.servers.values() if coordinates(one))
-            begun = shown(coordinator)["antiphon_elections_begun_total"]
-            assert set(begun) == {("created",)}
-            # A follower that is gone falls behind by what is appended.
-            away = next(node for node in nodes.nodes if node not in (leader, coordinator.node.node_id))
-            before = nodes.nodes[leader].hosts[shard_id].log.log_end
-            nodes.kill(away)
-            for number in range(5):
-                await nodes.append(shard_id, b"%d" % number)
-            lag = shown(nodes.servers[leader])["antiphon_follower_lag_entries"]
-            assert lag[str(away),] >= nodes.nodes[leader].hosts[shard_id].log.log_end - before >= 5
-            await eventually(lambda: shown(nodes.servers[leader])["antiphon_nodes_alive"][()] == 2)
-            assert shown(coordinator)["antiphon_elections_begun_total"]["member_lost",] >= 1
-
-    run(test())
-
-
-def test_the_shard_that_remembers_most_jobs_is_told_of() -> None:
-    """A shard forgets none of them: somebody has to hear of it before it takes no more."""
-
-    async def test() -> None:
-        async with cluster_of(1) as nodes, connected(f"node-0:{NATIVE_PORT}") as client:
-            topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=2, replicas=1))
+@in_virtual_time
+async def test_the_figures_are_those_of_what_happened() -> None:
+    async with cluster_of(3, ports=ALL_LISTENERS) as nodes:
+        gateway = nodes.nodes[0].gateway
+        topic = await gateway.create_topic(CreateTopic("t"))
+        table = await gateway.create_topic(CreateTopic("rows", kind=Kind.TABLE))
+        shard_id, rows_id = topic.shards[0].shard_id, table.shards[0].shard_id
+        leader = (await nodes.leader(shard_id)).state.services.node_id
+        rows_leader = (await nodes.leader(rows_id)).state.services.node_id
+        async with connected(f"node-{leader}:{NATIVE_PORT}") as client:
             for number in range(3):
-                for shard in topic.shards[: 2 if number else 1]:
-                    batch = build_batch(
-                        [(None, b"x", [], 1)],
-                        producer_id=JOB_ID_MIN + number,
-                        producer_epoch=0,
-                        base_sequence=0,
-                    )
-                    await client.request(AppendBatch(shard.shard_id), [bytes(batch)])
-            told = shown(nodes.servers[0])
-            assert told["antiphon_producer_jobs"][()] == 5
-            assert told["antiphon_producer_jobs_max"][()] == 3
-            assert told["antiphon_producer_jobs_limit"][()] == JOBS_MAX
+                batch = build_batch([(None, b"%d" % number, [], 1)])
+                await client.request(AppendBatch(shard_id), [bytes(batch)])
+            await client.request(ListOffset(shard_id, -1))
+        async with connected(f"node-{rows_leader}:{NATIVE_PORT}") as client:
+            await client.request(TableWrite(rows_id, (Put(b"k", b"v"),)))
+        raw = RawClient(*await asyncio.open_connection(f"node-{leader}", KAFKA_PORT))
+        await raw.receive(raw.send(18, 0, b""))
+        raw.writer.close()
+        told = shown(nodes.servers[leader])
+        asked = told["antiphon_request_seconds_count"]
+        assert asked["native", "AppendBatch"] == 3
+        assert asked["native", "ListOffset"] == 1
+        assert asked["kafka", "ApiVersions"] == 1
+        assert 0 < told["antiphon_request_seconds_sum"]["native", "AppendBatch"] < 3
+        assert shown(nodes.servers[rows_leader])["antiphon_apply_seconds_count"][()] >= 1
+        assert told["antiphon_nodes"][()] == told["antiphon_nodes_alive"][()] == 3
+        assert told["antiphon_partitions_without_leader"][()] == 0
+        # Every election so far was that of a new shard.
+        coordinator = next(one for one in nodes.servers.values() if coordinates(one))
+        begun = shown(coordinator)["antiphon_elections_begun_total"]
+        assert set(begun) == {("created",)}
+        # A follower that is gone falls behind by what is appended.
+        away = next(node for node in nodes.nodes if node not in (leader, coordinator.node.node_id))
+        before = nodes.nodes[leader].hosts[shard_id].log.log_end
+        nodes.kill(away)
+        for number in range(5):
+            await nodes.append(shard_id, b"%d" % number)
+        lag = shown(nodes.servers[leader])["antiphon_follower_lag_entries"]
+        assert lag[str(away),] >= nodes.nodes[leader].hosts[shard_id].log.log_end - before >= 5
+        await eventually(lambda: shown(nodes.servers[leader])["antiphon_nodes_alive"][()] == 2)
+        assert shown(coordinator)["antiphon_elections_begun_total"]["member_lost",] >= 1
 
-    run(test())
+
+@in_virtual_time
+async def test_the_shard_that_remembers_most_jobs_is_told_of() -> None:
+    """A shard forgets none of them: somebody has to hear of it before it takes no more."""
+    async with cluster_of(1) as nodes, connected(f"node-0:{NATIVE_PORT}") as client:
+        topic = await nodes.nodes[0].gateway.create_topic(CreateTopic("t", shards=2, replicas=1))
+        for number in range(3):
+            for shard in topic.shards[: 2 if number else 1]:
+                batch = build_batch(
+                    [(None, b"x", [], 1)],
+                    producer_id=JOB_ID_MIN + number,
+                    producer_epoch=0,
+                    base_sequence=0,
+                )
+                await client.request(AppendBatch(shard.shard_id), [bytes(batch)])
+        told = shown(nodes.servers[0])
+        assert told["antiphon_producer_jobs"][()] == 5
+        assert told["antiphon_producer_jobs_max"][()] == 3
+        assert told["antiphon_producer_jobs_limit"][()] == JOBS_MAX
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 from antiphon.node.config import Member, NodeConfig, Ports
 from antiphon.server.server import Server
 from antiphon.spark.staging import housekeeper
-from tests.node.real_nodes import in_real_time, run
+from tests.node.real_nodes import in_real_time
 
 
 def config_for(directory: Path, ports: Ports) -> NodeConfig:
@@ -24,7 +24,8 @@ def config_for(directory: Path, ports: Ports) -> NodeConfig:
     )
 
 
-def test_an_embedded_server_finishes_epochs_at_the_port_that_it_got(
+@in_real_time
+async def test_an_embedded_server_finishes_epochs_at_the_port_that_it_got(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Any] = []
@@ -35,18 +36,14 @@ def test_an_embedded_server_finishes_epochs_at_the_port_that_it_got(
         return lambda: ended.append("finisher")
 
     monkeypatch.setattr(housekeeper, "start", start)
-
-    async def test() -> None:
-        server = Server(config_for(tmp_path, Ports(0, -1, -1, -1)))
-        await server.start()
-        port = int(server.node.meta().native.rpartition(":")[2])
-        assert port
-        assert begun == [(0, ("127.0.0.1", port))]
-        assert not ended
-        await server.stop()
-        assert ended == ["finisher"]
-
-    run(test())
+    server = Server(config_for(tmp_path, Ports(0, -1, -1, -1)))
+    await server.start()
+    port = int(server.node.meta().native.rpartition(":")[2])
+    assert port
+    assert begun == [(0, ("127.0.0.1", port))]
+    assert not ended
+    await server.stop()
+    assert ended == ["finisher"]
 
 
 def test_the_thread_that_finishes_epochs_ends_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Writes the table of mutants in docs/simulation.md, from one run of all of them (`make plants-table`).
+"""Writes the table of mutants in docs/simulation.md, from one run of all of them (`make mutants-table`).
 
     python -m tests.simulation.mutants_table [--jobs N] [--out FILE] [--missing]
 
@@ -23,7 +23,7 @@ from antiphon.simulation.cluster.tables import NOT_MEASURED, measured_in, table_
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "simulation.md"
-MADE, END_MADE = "<!-- made: simulated plants -->", "<!-- end: simulated plants -->"
+MADE, END_MADE = "<!-- made: simulated mutants -->", "<!-- end: simulated mutants -->"
 BEGIN, END = "<!-- mutants: begin -->\n", "<!-- mutants: end -->\n"
 BY_SCRIPT: Final = "its script"  # in the place of a number of seeds
 SEEDS: Final = 1_000  # of each mutant at most
@@ -49,7 +49,7 @@ def known(out: Path, of: str) -> list[dict[str, Any]]:
 def run(out: Path, jobs: int) -> list[dict[str, Any]]:
     """What every mutant took: those in the file, and the others, which are run now."""
     found = known(out, sources())
-    done = {one["plant"] for one in found}
+    done = {one["mutant"] for one in found}
     names = [name for name in ALL_MUTANTS if name not in done]
     began = time.monotonic()
     with out.open("a") as file:
@@ -58,13 +58,13 @@ def run(out: Path, jobs: int) -> list[dict[str, Any]]:
             found.append({**one, "jobs": jobs, "elapsed_s": round(now - began, 1)})
             began = now
             print(json.dumps(found[-1]), file=file, flush=True)
-            print(f"{len(found)} of {len(ALL_MUTANTS)}: {one['plant']} {one['seeds']}", flush=True)
+            print(f"{len(found)} of {len(ALL_MUTANTS)}: {one['mutant']} {one['seeds']}", flush=True)
     return found
 
 
 def table(run: list[dict[str, Any]]) -> str:
     """The sentence and the table. Raises ValueError for a run that is not of all mutants, or did not find one."""
-    found = {one["plant"]: one for one in run if one["plant"] in ALL_MUTANTS}
+    found = {one["mutant"]: one for one in run if one["mutant"] in ALL_MUTANTS}
     absent = sorted(ALL_MUTANTS.keys() - found.keys())
     missed = [name for name, one in found.items() if one["seeds"] is None]
     if absent or missed:
@@ -94,8 +94,8 @@ def with_missing(page: str, jobs: int) -> str:
     names = [name for name in ALL_MUTANTS if before.get(name, NOT_MEASURED) == NOT_MEASURED]
     found = {}
     for one in caught(names, SEEDS, jobs):
-        found[one["plant"]] = one
-        print(f"{len(found)} of {len(names)}: {one['plant']} {one['seeds']}", flush=True)
+        found[one["mutant"]] = one
+        print(f"{len(found)} of {len(names)}: {one['mutant']} {one['seeds']}", flush=True)
     missed = [name for name, one in found.items() if one["seeds"] is None]
     if missed:
         raise ValueError(f"this run did not find {missed}")
@@ -125,7 +125,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants that run at a time")
-    parser.add_argument("--out", type=Path, default=Path("plants.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--missing", action="store_true", help="only those that the table has no figure of")
     given = parser.parse_args()
     try:

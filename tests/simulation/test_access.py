@@ -6,18 +6,9 @@ from antiphon.model.access import Acl, Operation, Pattern, Permission, Resource
 from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
 from antiphon.simulation.cluster.run import run_cluster
 from antiphon.simulation.cluster.workloads.access_history import Known, allowed
-from tests.simulation.told import caught, mutants_of, same_twice, words
+from tests.simulation.told import WITH_LOGINS, caught, mutants_of, same_twice, words
 
-WORLD = {
-    **dict.fromkeys(NEEDS_NO_LOGIN, 0),
-    "principals": 2,
-    "fault_ms": 4_000,
-    "fault_every_ms": 1_000,
-    "operations_per_s": 200,
-    "appenders": 1,
-    "putters": 1,
-    "bulk_writers": 0,
-}
+WORLD = {**WITH_LOGINS, "principals": 2}
 MUTANTS = mutants_of("access-", "quota-", quick=("access-ignores-deny", "quota-never-throttles"))
 
 

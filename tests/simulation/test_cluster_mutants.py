@@ -24,7 +24,7 @@ QUICK = [name for name, mutant in CLUSTER_MUTANTS.items() if mutant.quick]
 
 @pytest.mark.parametrize("mutant", CLUSTER_MUTANTS.values(), ids=CLUSTER_MUTANTS)
 def test_what_a_mutant_replaces_is_there_and_comes_back(mutant: ClusterMutant) -> None:
-    places = [(one.where, one.name) if isinstance(one, Edit) else one[:2] for one in mutant.patches]
+    places = [(one.where, one.name) if isinstance(one, Edit) else one[:2] for one in mutant.all_patches]
     before = [getattr(where, name) for where, name in places]
     with mutated(mutant):
         assert all(getattr(where, name) is not was for (where, name), was in zip(places, before, strict=True))
@@ -56,24 +56,24 @@ def test_rows_that_are_wrong_for_a_while_are_seen_then_and_not_in_the_end(
 
 def test_the_table_of_mutants_is_made_of_one_whole_run() -> None:
     one = {"seeds": 1, "invariant": "one-vote", "elapsed_s": 600 / len(ALL_MUTANTS), "jobs": 2}
-    found = [{"plant": name, **one} for name in ALL_MUTANTS]
+    found = [{"mutant": name, **one} for name in ALL_MUTANTS]
     found[1]["seeds"] = 51
     made = table(found)
     assert f"all {len(found)} every one was caught: {len(found) - 1} by the first seed" in made
     assert "the last by seed number 51.\nIt took 10 minutes in 2 processes." in made
     assert put(f"a\n{BEGIN}old\n{END}b\n", made) == f"a\n{BEGIN}{made}{END}b\n"
-    with pytest.raises(ValueError, match=str(found[-1]["plant"])):
+    with pytest.raises(ValueError, match=str(found[-1]["mutant"])):
         table(found[:-1])
-    with pytest.raises(ValueError, match=f"did not find ..{found[2]['plant']}"):
+    with pytest.raises(ValueError, match=f"did not find ..{found[2]['mutant']}"):
         table([*found[:2], {**found[2], "seeds": None}, *found[3:]])
 
 
 def test_a_run_of_all_mutants_goes_on_where_it_was_with_the_same_sources(tmp_path: Path) -> None:
-    out = tmp_path / "plants.jsonl"
+    out = tmp_path / "mutants.jsonl"
     assert known(out, "a") == []
     with out.open("a") as file:
-        file.write('{"plant": "x", "seeds": 3}\n')
-    assert known(out, "a") == [{"plant": "x", "seeds": 3}]
+        file.write('{"mutant": "x", "seeds": 3}\n')
+    assert known(out, "a") == [{"mutant": "x", "seeds": 3}]
     assert known(out, "b") == []
     assert known(out, "a") == [], "what another version took says nothing of this one"
 

@@ -16,7 +16,7 @@ from antiphon.simulation.cluster.mutants import ALL_MUTANTS, CLUSTER_MUTANTS
 app = typer.Typer()
 app.command()(simulate)
 
-NODE_MUTANT = ("--plant", "node-acknowledges-before-sync", "--seeds", "5", "--seconds", "0.5", "--jobs", "1")
+NODE_MUTANT = ("--mutant", "node-acknowledges-before-sync", "--seeds", "5", "--seconds", "0.5", "--jobs", "1")
 
 
 def call(*arguments: str) -> Result:
@@ -30,8 +30,9 @@ def broken(output: str) -> str:
     return found[1]
 
 
-def test_lists_mutants_a_name_a_line() -> None:
-    result = call("--plants")
+@pytest.mark.parametrize("option", ["--mutants", "--plants"])
+def test_lists_mutants_a_name_a_line(option: str) -> None:
+    result = call(option)
     assert result.exit_code == 0
     names = result.stdout.splitlines()
     assert names == list(ALL_MUTANTS)
@@ -44,9 +45,9 @@ def test_mutants_are_known_by_their_names_of_before_too(
     """Those of the listeners were `door-...`: scripts that name them so, and runs that were saved, go on."""
     monkeypatch.setattr(shrink, "RUNS_MAX", 2)  # how small a run becomes is another test's
     saved = str(tmp_path / "run.json")
-    found = call("--plant", "door-wrong-offset", "--seed", "1", "--seconds", "0.5", "--save", saved)
+    found = call("--mutant", "door-wrong-offset", "--seed", "1", "--seconds", "0.5", "--save", saved)
     assert found.exit_code == 1, found.output
-    assert "--plant listener-wrong-offset" in found.stdout
+    assert "--mutant listener-wrong-offset" in found.stdout
     Path(saved).write_text(Path(saved).read_text().replace("listener-wrong-offset", "door-wrong-offset"))
     again = call("--replay", saved)
     assert again.exit_code == 1, again.output
@@ -81,7 +82,7 @@ def test_mutant_exits_one_with_seed_step_and_trace() -> None:
     assert "last events" in result.stdout
     again = result.stdout.splitlines()[-1]
     assert again.startswith("again: antiphon simulate --seed ")
-    assert again.endswith("--profile oxia --plant node-acknowledges-before-sync --seconds 0.5")
+    assert again.endswith("--profile oxia --mutant node-acknowledges-before-sync --seconds 0.5")
     assert "made small" not in result.stdout
 
 
@@ -118,7 +119,7 @@ def test_words_for_profiles_of_before_are_taken(word: str, profile: str) -> None
 
 
 def test_a_mutant_that_no_world_shows_runs_its_script() -> None:
-    result = call("--plant", "hasty-transfer")
+    result = call("--plant", "hasty-transfer")  # the word of before
     assert result.exit_code == 1
     assert "broke leader-completeness" in result.stdout.splitlines()[-1]
 
@@ -135,8 +136,9 @@ def test_mutants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(simulate_runs, "mutants", lambda: few)
     result = call("--catch", "--seeds", "5", "--jobs", "1", "--json")
     found = json.loads(result.stdout)
-    assert [one["plant"] for one in found["plants"]] == list(few)
-    assert all(one["seeds"] and one["invariant"] for one in found["plants"])
+    assert [one["mutant"] for one in found["mutants"]] == list(few)
+    assert [one["plant"] for one in found["plants"]] == list(few), "the keys of before"
+    assert all(one["seeds"] and one["invariant"] for one in found["mutants"])
     assert (result.exit_code, found["missed"]) == (0, [])
     assert call("--catch", "--seeds", "1", "--profile", "fluvio").exit_code == 0, (
         "none of these is of that profile"
@@ -147,16 +149,16 @@ def test_mutants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     "arguments",
     [
         ("--profile", "paxos"),
-        ("--plant", "no-such-bug"),
-        ("--plant", "h1-wrong-median", "--profile", "oxia"),
-        ("--plant", "node-acknowledges-before-sync", "--profile", "raft"),
+        ("--mutant", "no-such-bug"),
+        ("--mutant", "h1-wrong-median", "--profile", "oxia"),
+        ("--mutant", "node-acknowledges-before-sync", "--profile", "raft"),
         ("--seconds", "0"),
         ("--seeds", "0"),
         ("--seed", "-1"),
         ("--nonsense",),
         ("--replay", "no-such-file.json"),
         ("--replay", "run.json", "--seed", "1"),
-        ("--script", "scenarios/figure-7.txt", "--plant", "node-acknowledges-before-sync"),
+        ("--script", "scenarios/figure-7.txt", "--mutant", "node-acknowledges-before-sync"),
     ],
 )
 def test_wrong_usage_exits_two(arguments: tuple[str, ...]) -> None:

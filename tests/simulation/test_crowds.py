@@ -11,19 +11,9 @@ from antiphon.simulation.cluster.workloads.cluster_log import TopicHistory
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
-from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import LITTLE, mutants_of, same_twice, sound_after_caught, sound_until
 
-WORLD = {
-    "principals": 0,
-    "tenants": 0,
-    "crowds": 1,
-    "fault_ms": 4_000,
-    "fault_every_ms": 1_000,
-    "operations_per_s": 200,
-    "appenders": 1,
-    "putters": 1,
-    "bulk_writers": 0,
-}
+WORLD = {**LITTLE, "tenants": 0, "crowds": 1}
 REACHED = (
     *("crowd-in", "crowd-refused", "crowd-told", "crowd-again", "strangers-in", "peers-in"),
     *("demand-made", "demand-refused", "demand-again", "demand-owned"),

@@ -10,27 +10,16 @@ from antiphon.security.session import session_of
 from antiphon.security.settings import SASL_MECHANISMS, Security
 from antiphon.security.tls import is_encrypted, principal_of
 from antiphon.security.tokens import TokenCheck
-from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
+from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.tokens import OAUTH, TokenKeys, make_token
 from antiphon.simulation.cluster.workloads.identities import BY_CERTIFICATE, SUBJECT
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process, Shield
 from tests.security.test_authenticator import authenticator
-from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import WITH_LOGINS, mutants_of, same_twice, sound_after_caught, sound_until
 
-WORLD = {
-    **dict.fromkeys(NEEDS_NO_LOGIN, 0),
-    "principals": 0,
-    "tenants": 0,
-    "identities": 1,
-    "fault_ms": 4_000,
-    "fault_every_ms": 1_000,
-    "operations_per_s": 200,
-    "appenders": 1,
-    "putters": 1,
-    "bulk_writers": 0,
-}
+WORLD = {**WITH_LOGINS, "tenants": 0, "identities": 1}
 LISTENERS = ("KafkaLine", "NativeLine", "HttpLine", "OxiaLine")
 QUICK = (
     "identity-any-password",

@@ -11,7 +11,7 @@ from antiphon.records.changes import VERSION, VERSION_HEADER
 from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, build_split_entry
 from antiphon.simulation.cluster.truth import Batch
 from antiphon.simulation.cluster.workloads import recovered_rows
-from antiphon.simulation.cluster.workloads.recovered_history import RecoveredTable
+from antiphon.simulation.cluster.workloads.recovered_history import Begun, RecoveredTable
 from antiphon.simulation.violation import ViolationError
 
 PARENT, CHILD = 5, 8
@@ -116,11 +116,11 @@ def test_a_recovery_that_loses_the_release_leaves_the_keys_where_the_metadata_ha
     assert history.misfit({**now, HIGH: (b"higher", 2, None)}, history.ends()), "the parent's is of the past"
 
 
-def judged(logs: Logs, *told: tuple[bytes, int]) -> None:
+def judged(logs: Logs, *told: tuple[bytes, int], begun: dict[bytes, Begun] | None = None) -> None:
     workload = recovered_rows.RecoveredRowsWorkload.__new__(recovered_rows.RecoveredRowsWorkload)
     workload.shard_id, workload._history = PARENT, table(logs)
-    workload._told, workload._refused = dict(told), set()
-    workload.outcomes = {"rows-lost": 0}
+    workload._told, workload._refused, workload._begun = dict(told), set(), begun or {}
+    workload.outcomes = {"rows-lost": 0, "rows-beside-a-split": 0}
     workload.check()
 
 
@@ -135,3 +135,17 @@ def test_what_clients_were_told_of_is_in_some_shard_or_is_lost() -> None:
     logs.put(CHILD, (HIGH, b"low", 9))
     with pytest.raises(ViolationError, match="rows-kept"):
         judged(logs, (b"low", 0))  # it was carried out twice
+
+
+def test_a_put_is_in_the_log_of_the_shard_that_had_its_key() -> None:
+    logs, history = split(), table(split())
+    assert history.begun(HIGH) == Begun(FIRST, 0), "nobody has heard of a child"
+    logs.truths[PARENT] = logs.truths[PARENT][:3]
+    logs.put(PARENT, (HIGH, b"stray", 3))  # the release is lost, and who put this had not heard of the split
+    logs.joined = True
+    assert table(logs).begun(HIGH) == Begun(FIRST, FIRST)
+    assert table(logs).begun(LOW) == Begun(key_hash(LOW), 0)
+    judged(logs, (b"stray", 3), begun={b"stray": Begun(FIRST, 0)})
+    judged(logs, (b"later", 3), begun={b"later": Begun(FIRST, FIRST)})
+    with pytest.raises(ViolationError, match="rows-in-their-shard"):
+        judged(logs, (b"stray", 3), begun={b"stray": Begun(FIRST, FIRST)})

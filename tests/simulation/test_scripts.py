@@ -128,7 +128,7 @@ def test_the_scenarios_of_the_documents_are_there() -> None:
     ],
 )
 def test_a_scenario_fails_when_its_hazard_is_put_back(name: str, mutant: str, found: str) -> None:
-    result = call("--script", str(SCENARIOS / f"{name}.txt"), "--plant", mutant)
+    result = call("--script", str(SCENARIOS / f"{name}.txt"), "--mutant", mutant)
     assert result.exit_code == 1
     assert found in result.stdout.splitlines()[-1]
 

@@ -48,6 +48,15 @@ def test_a_table_is_split_and_loses_most_replicas() -> None:
     sound_until(("rows-lost", "rows-scanned-after", "rows-scanned-in-parts"), "tarantool", 1, **world)
 
 
+@pytest.mark.parametrize(
+    ("profile", "seed"), [("oxia", 9_463_000), pytest.param("raft", 9_463_001, marks=pytest.mark.slow)]
+)
+def test_a_table_is_split_while_the_replica_is_away_that_is_left(profile: str, seed: int) -> None:
+    """The parent holds nothing of what the metadata says that it gave away, and the other part has all that is left."""
+    world = CLUSTER_MUTANTS["recovered-parent-keeps-moved-keys"].options
+    sound_until(("rows-beside-a-split", "rows-scanned-in-parts"), profile, seed, **world)
+
+
 def test_topic_and_table_lose_their_replicas_together_and_a_seed_stays_what_it_is() -> None:
     world = {**CLUSTER_MUTANTS["removed-store-is-used"].options, "recovered_writers": 2, "fault_ms": 5_000}
     same_twice(draw_options(1, "oxia", **world))
@@ -59,3 +68,6 @@ def test_some_drawn_worlds_have_tables_that_lose_most_replicas() -> None:
     assert all(one.recovered_writers for one in lossy)
     assert 0 < sum(one.recovered_putters > 0 for one in lossy) < len(lossy)
     assert not any(one.recovered_putters or one.removal_weight for one in drawn if one not in lossy)
+    split = [one for one in drawn if one.split_loss_weight]
+    assert split
+    assert all(one.recovered_putters and one.nodes == one.replicas == 5 for one in split)

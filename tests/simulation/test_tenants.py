@@ -6,24 +6,14 @@ from random import Random
 import pytest
 
 from antiphon import system
-from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, draw_options
+from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.workloads.shown_logins import WAYS
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import LOOK_S, Process
-from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import WITH_LOGINS, mutants_of, same_twice, sound_after_caught, sound_until
 
-WORLD = {
-    **dict.fromkeys(NEEDS_NO_LOGIN, 0),
-    "principals": 0,
-    "tenants": 1,
-    "fault_ms": 4_000,
-    "fault_every_ms": 1_000,
-    "operations_per_s": 200,
-    "appenders": 1,
-    "putters": 1,
-    "bulk_writers": 0,
-}
+WORLD = {**WITH_LOGINS, "tenants": 1}
 REACHED = (
     *("metered", "told-to-wait", "neighbourly", "places-again"),
     *(f"places-{what}-{way}" for what in ("taken", "refused") for way in WAYS),

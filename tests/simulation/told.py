@@ -7,11 +7,23 @@ from typing import Any, Final
 import pytest
 
 from antiphon.simulation.cluster.mutants import CLUSTER_MUTANTS, seeds_to_catch
-from antiphon.simulation.cluster.options import ClusterOptions, draw_options
+from antiphon.simulation.cluster.options import NEEDS_NO_LOGIN, ClusterOptions, draw_options
 from antiphon.simulation.cluster.run import ClusterResult, run_cluster
 from antiphon.simulation.runtime.escapes import no_escapes
 
 SEEDS: Final = 40  # of a mutant: each change of the product draws other worlds
+LITTLE: Final[dict[str, Any]] = {
+    "principals": 0,
+    "fault_ms": 4_000,
+    "fault_every_ms": 1_000,
+    "operations_per_s": 200,
+    "appenders": 1,
+    "putters": 1,
+    "bulk_writers": 0,
+}
+"""Not much goes on beside what a test is about, and not for long."""
+WITH_LOGINS: Final = {**dict.fromkeys(NEEDS_NO_LOGIN, 0), **LITTLE}
+"""The same, where clients have to log in."""
 
 
 def words(result: ClusterResult) -> str:
@@ -81,5 +93,7 @@ def sound_after_caught(name: str, seeds: int = SEEDS) -> None:
     assert sound.failure is None, words(sound)
 
 
-FOUND_BEFORE = {"kill_midway_weight": 0, "power_midway_weight": 0}
-"""Options for seeds that found something before there were such faults: with them they are other worlds."""
+FOUND_BEFORE = {"kill_midway_weight": 0, "power_midway_weight": 0, "founding_ms": 0}
+"""Options for seeds that found something before there were such faults, and before nodes founded a cluster as soon as they
+do now: with them they are other worlds.
+"""

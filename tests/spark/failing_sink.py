@@ -1,4 +1,4 @@
-"""The sink with failures planted by files, as a format of its own: `format("failing")`.
+"""The sink with failures asked for by files, as a format of its own: `format("failing")`.
 
 A file in DIR strikes once: `kill-N` makes the task of partition N kill its own process after its rows are written (staged or
 appended); `fail-commit` makes `commit` fail before it does anything, `fail-apply` after the epoch is decided and before
@@ -22,7 +22,7 @@ from antiphon.spark.write.sink import StreamSink, Written
 
 
 def _strikes(folder: str, name: str) -> bool:
-    """Is the failure planted? It strikes once."""
+    """Was the failure asked for? It strikes once."""
     try:
         (Path(folder) / name).unlink()
     except FileNotFoundError:
@@ -48,9 +48,9 @@ class FailingSink(StreamSink):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         if _strikes(self.faults, "fail-commit"):
-            raise RuntimeError("commit fails as planted")
+            raise RuntimeError("commit fails as asked")
         if _strikes(self.faults, "fail-apply"):
-            failure = RuntimeError("commit fails as planted")
+            failure = RuntimeError("commit fails as asked")
             with mock.patch.object(staging_commit, "apply_epoch", side_effect=failure):
                 super().commit(messages, batchId)
         if _strikes(self.faults, "die-apply"):
@@ -58,7 +58,7 @@ class FailingSink(StreamSink):
                 super().commit(messages, batchId)
         super().commit(messages, batchId)
         if _strikes(self.faults, "fail-end"):
-            raise RuntimeError("commit fails as planted")
+            raise RuntimeError("commit fails as asked")
 
 
 class FailingSource(AntiphonDataSource):

@@ -74,6 +74,7 @@ class ServerFaults:
 
     drop_after_append: int = 0
     deny_leadership: int = 0
+    unknown: int = 0  # requests that are answered as by a node that does not know the shard yet
     fetch_bytes_max: int = 1 << 30
     silent: int = 0  # requests that get no answer
     away: bool = False  # connections are closed as soon as something is asked
@@ -368,6 +369,9 @@ class NativeServer:
         if self.faults.deny_leadership > 0:
             self.faults.deny_leadership -= 1
             raise NotLeaderError("not me", leader=None)
+        if self.faults.unknown > 0:
+            self.faults.unknown -= 1
+            raise UnknownShardError(f"shard {request.shard_id} is not known here")
         shard = self.shards.get(request.shard_id)
         if shard is None:
             raise UnknownShardError(f"no shard {request.shard_id}")

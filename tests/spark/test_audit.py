@@ -1,4 +1,4 @@
-"""`antiphon audit` with a real Spark on three real nodes: honest data agrees, what is planted in files is found."""
+"""`antiphon audit` with a real Spark on three real nodes: honest data agrees, what was changed in files is found."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def diverge(store: Path, key: bytes) -> None:
         state.apply_effects([(key, b"diverged", packed)], state.applied_offset, state.next_version_id)
 
 
-def test_honest_data_agrees_and_planted_faults_are_found_at_their_place(
+def test_honest_data_agrees_and_injected_faults_are_found_at_their_place(
     spark: "SparkSession", cluster: LocalCluster, db: antiphon.Client
 ) -> None:
     events, kept = db.create_topic("events", shards=2, replicas=3), db.create_topic("kept", replicas=3)

@@ -1,4 +1,4 @@
-"""The audit finds each fault that is planted in a log, at its place, and none that is not there. No JVM, no network."""
+"""The audit finds each fault that was put into a log, at its place, and none that is not there. No JVM, no network."""
 
 import struct
 from collections.abc import Callable

@@ -64,7 +64,7 @@ def test_from_log_to_log_while_everything_fails(
     # A worker dies after its rows are written, then the driver's commit fails; the leader of a shard dies in between.
     (tmp_path / "kill-1").touch()
     (tmp_path / "fail-commit").touch()
-    with pytest.raises(Exception, match="commit fails as planted"):
+    with pytest.raises(Exception, match="commit fails as asked"):
         run()
     victim = _leader(db, "__staged" if protocol == "staged" else protocol, 0)
     cluster.kill(victim)

@@ -17,7 +17,7 @@ from antiphon.spark.jobs import replay_output
 from antiphon.spark.jobs.job_state import JobState
 from antiphon.spark.jobs.replay_output import Output
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.staging.blobs import EPOCHS_TABLE, STAGED_TOPIC, administer, ensure_internal
+from antiphon.spark.staging.blobs import EPOCHS_TABLE, STAGED_TOPIC, ensure_internal
 from antiphon.spark.write.task import commit_results
 from tests.spark.nodes_in_thread import LiveNodes, live_nodes
 from tests.spark.test_sink_nodes import options_for, rows, write
@@ -55,7 +55,7 @@ def ensembles(cluster: Cluster, name: str, *, table: bool) -> set[tuple[int, ...
 
 @pytest.mark.parametrize("kind", ["topic", "table"])
 def test_a_first_epoch_needs_a_majority_of_the_nodes(nodes: LiveNodes, cluster: Cluster, kind: str) -> None:
-    administer(cluster, CreateTopic("out", Kind(kind), shards=2, replicas=3))
+    cluster.call_any(CreateTopic("out", Kind(kind), shards=2, replicas=3))
     goes_down(nodes)
     options = options_for(nodes, **{kind: "out"})
     commit_results(options, [write(options, 0, rows(0, 50))], b"")
@@ -79,7 +79,7 @@ def has_replica(nodes: LiveNodes, shard_id: int) -> bool:
 
 
 def test_a_first_job_its_new_table_and_the_archive_do_too(nodes: LiveNodes, cluster: Cluster) -> None:
-    administer(cluster, CreateTopic("source", Kind.TABLE, shards=2, replicas=3))
+    cluster.call_any(CreateTopic("source", Kind.TABLE, shards=2, replicas=3))
     goes_down(nodes)
     assert JobState(cluster, "replay/a").begin({"rows": 1}) == {"rows": 1}
     assert not Catalog(cluster).files()
@@ -93,7 +93,7 @@ def test_what_has_enough_replicas_for_the_target_gets_more_only_where_they_find_
 ) -> None:
     """`__staged` is older than the third node, as it were. That node is down, and back."""
     for name in (STAGED_TOPIC, EPOCHS_TABLE):
-        administer(cluster, CreateTopic(name, KINDS[name], shards=1, replicas=2, internal=True))
+        cluster.call_any(CreateTopic(name, KINDS[name], shards=1, replicas=2, internal=True))
     goes_down(nodes)
     assert [topic.replicas for topic in ensure_internal(cluster, 2)] == [2, 2]
     nodes.start(DOWN)
@@ -105,7 +105,7 @@ def test_what_has_enough_replicas_for_the_target_gets_more_only_where_they_find_
 def test_a_target_with_more_replicas_than_can_be_added_is_refused_with_what_to_do(
     nodes: LiveNodes, cluster: Cluster
 ) -> None:
-    administer(cluster, CreateTopic(STAGED_TOPIC, shards=1, replicas=1, internal=True))
+    cluster.call_any(CreateTopic(STAGED_TOPIC, shards=1, replicas=1, internal=True))
     goes_down(nodes)
     with pytest.raises(InvalidRequestError) as refused:
         ensure_internal(cluster, 3)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from antiphon.client.blocking import ShardCall
+from antiphon.client.routing.tries import Question
 from antiphon.errors import InvalidRequestError, OffsetMismatchError, TimedOutError
 from antiphon.model.requests import AppendBatch
 from antiphon.records.builder import build_batch
@@ -91,13 +92,45 @@ def test_errors_that_stay_go_to_who_asked(server: NativeServer, pipeline: Pipeli
     assert shard.end == 3
 
 
+def test_a_node_that_does_not_know_the_shard_yet(server: NativeServer, pipeline: Pipeline) -> None:
+    (shard,) = server.create("out")
+    server.faults.unknown = 2
+    answers: list[Answer] = []
+    with pipeline:
+        pipeline.submit(append(1, b"a"), answers.append)
+        pipeline.drain()
+    assert (len(answers), shard.end) == (1, 2)
+
+
+def test_what_a_shard_has_told_is_not_forgotten_over_the_answer_of_another(server: NativeServer) -> None:
+    """One shard is answered and the other is not: the next step is to ask for newer metadata all the same."""
+    server.create("out", 2)
+    host, _, port = server.address.rpartition(":")
+    with Pipeline([(host, int(port))], 2_000) as pipeline:
+        pipeline.submit(append(1, b"a"), lambda _: None)
+        server.faults.deny_leadership = 1
+        pipeline.submit(append(2, b"b"), lambda _: None)
+        asked: list[Question | None] = []
+        refresh = pipeline._refresh
+
+        def refreshed(deadline_s: float, question: Question | None = None) -> str | None:
+            asked.append(question)
+            return refresh(deadline_s, question)
+
+        pipeline._refresh = refreshed  # type: ignore[method-assign]
+        pipeline.drain()
+    assert [question is not None for question in asked] == [True]
+
+
 def test_it_gives_up_after_its_time(server: NativeServer, pipeline: Pipeline) -> None:
     server.create("out")
     server.faults.deny_leadership = 1 << 30
     with pipeline:
         for _ in range(2):
             pipeline.submit(append(1, b"a"), lambda _: None)
-        with pytest.raises(TimedOutError, match="2 requests had no answer"):
+        with pytest.raises(
+            TimedOutError, match="2 requests had no answer in time, lastly because of not_leader"
+        ):
             pipeline.drain()
 
 

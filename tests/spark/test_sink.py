@@ -113,7 +113,7 @@ class Stream:
         self.options = {"timeoutMs": "10000", **{name: str(value) for name, value in options.items()}}
         reader.spark.dataSource.register(FailingSource)
 
-    def plant(self, name: str) -> None:
+    def fail_by(self, name: str) -> None:
         (self.faults / name).touch()
 
     def run(self, partitions: int | None = None) -> Any:
@@ -158,14 +158,14 @@ def test_a_stream_survives_what_can_fail(
 
     # A worker dies after its rows are appended: the task is tried again.
     _files(stream.input, "b", 100, 100)
-    stream.plant("kill-0")
+    stream.fail_by("kill-0")
     stream.run()
     assert _values(*shards) == _numbers(0, 200)
 
     # The driver's commit fails after all is appended: the next run repeats the epoch.
     _files(stream.input, "c", 200, 100)
-    stream.plant("fail-commit")
-    with pytest.raises(PySparkException, match="commit fails as planted"):
+    stream.fail_by("fail-commit")
+    with pytest.raises(PySparkException, match="commit fails as asked"):
         stream.run()
     stream.run()
     assert _values(*shards) == _numbers(0, 300)
@@ -187,8 +187,8 @@ def test_an_epoch_that_comes_back_different_is_refused_when_it_is_written_direct
     shards = server.create("out", 2)
     stream = Stream(antiphon_reader, tmp_path, topic="out", batchRows=30, protocol="direct")
     _files(stream.input, "a", 0, 100)
-    stream.plant("fail-commit")
-    with pytest.raises(PySparkException, match="commit fails as planted"):
+    stream.fail_by("fail-commit")
+    with pytest.raises(PySparkException, match="commit fails as asked"):
         stream.run(partitions=3)
     with pytest.raises(PySparkException, match="is not the one that an earlier run of this epoch sent"):
         stream.run(partitions=2)
@@ -204,9 +204,9 @@ def test_an_epoch_that_comes_back_different_is_there_once_when_it_is_staged(
     stream = Stream(antiphon_reader, tmp_path, topic="out", batchRows=30)
     for number, failure in enumerate(("fail-commit", "fail-apply", "fail-end")):
         _files(stream.input, failure, 100 * number, 100)
-        stream.plant(failure)
-        stream.plant("kill-1")
-        with pytest.raises(PySparkException, match="commit fails as planted"):
+        stream.fail_by(failure)
+        stream.fail_by("kill-1")
+        with pytest.raises(PySparkException, match="commit fails as asked"):
             stream.run(partitions=3)
         done = number + (failure == "fail-end")
         assert _values(*shards) == _numbers(0, 100 * done)
@@ -279,14 +279,14 @@ def test_a_stream_to_a_table(
     columns = ("concat('k', value % 10) as key", "if(value % 10 = 9, null, value) as value")
     stream = Stream(antiphon_reader, tmp_path, *columns, table="state", batchRows=10, protocol=protocol)
     _files(stream.input, "a", 0, 100)
-    stream.plant("kill-0")
+    stream.fail_by("kill-0")
     stream.run()
     rows = {key: value for shard in shards for key, (value, _) in shard.rows.items()}
     assert rows == {b"k%d" % n: b"%d" % (90 + n) for n in range(9)}
     changes = len(_records(*shards))
-    stream.plant("fail-commit")
+    stream.fail_by("fail-commit")
     _files(stream.input, "b", 100, 100)
-    with pytest.raises(PySparkException, match="commit fails as planted"):
+    with pytest.raises(PySparkException, match="commit fails as asked"):
         stream.run()
     stream.run()
     stream.forget_commit()

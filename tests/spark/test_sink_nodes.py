@@ -15,7 +15,7 @@ from antiphon.model.requests import CreateTopic, ElectLeader, TrimShard
 from antiphon.spark.job import Job
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.staging import commit as staging_commit
-from antiphon.spark.staging.blobs import EPOCHS_TABLE, STAGED_TOPIC, administer, ensure_internal
+from antiphon.spark.staging.blobs import EPOCHS_TABLE, STAGED_TOPIC, ensure_internal
 from antiphon.spark.staging.housekeeper import Housekeeper
 from antiphon.spark.write.options import WriteOptions, parse_write
 from antiphon.spark.write.task import Task, TaskResult, commit_results, write_rows
@@ -169,7 +169,7 @@ def test_staged_epochs_on_three_nodes(
 def test_a_target_with_more_replicas_gets_more_for_what_is_staged(tmp_path: Path) -> None:
     with live_nodes(tmp_path, 2) as nodes, Cluster(parse_servers(nodes.servers), 20_000) as cluster:
         cluster.metadata()
-        administer(cluster, CreateTopic(STAGED_TOPIC, shards=2, replicas=1, internal=True))
+        cluster.call_any(CreateTopic(STAGED_TOPIC, shards=2, replicas=1, internal=True))
         cluster.metadata()
         for topic in ensure_internal(cluster, 2):
             assert {len(shard.ensemble) for shard in topic.shards} == {2}

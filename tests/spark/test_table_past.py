@@ -13,7 +13,7 @@ import antiphon.aio
 from antiphon.errors import InvalidRequestError, KeyNotFoundError
 from antiphon.spark.read import snapshot
 from antiphon.spark.source import AntiphonDataSource
-from tests.node.real_nodes import Nodes, cluster_of, in_real_time, run
+from tests.node.real_nodes import Nodes, cluster_of, in_real_time
 
 pytestmark = pytest.mark.cluster
 
@@ -122,65 +122,59 @@ async def test_the_past_of_a_table_that_was_split(tmp_path: Path) -> None:
             await story.state_at(asOfOffset=7)
 
 
-def test_a_shard_is_split_while_it_is_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_real_time
+async def test_a_shard_is_split_while_it_is_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "SCAN_ROWS", 5)
     monkeypatch.setattr(snapshot, "FOLD_BYTES_MAX", -1)
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=2)
+        story = Story(nodes, db)
+        await story.write(150)
+        loop = asyncio.get_running_loop()
+        splits = [0, 2]
+        made = snapshot._scanned
 
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=2)
-            story = Story(nodes, db)
-            await story.write(150)
-            loop = asyncio.get_running_loop()
-            splits = [0, 2]
-            made = snapshot._scanned
+        def splitting(*arguments: Any) -> Any:
+            if splits:
+                shard = splits.pop(0)
+                asyncio.run_coroutine_threadsafe(db.split_shard("t", shard), loop).result(20)
+            return made(*arguments)
 
-            def splitting(*arguments: Any) -> Any:
-                if splits:
-                    shard = splits.pop(0)
-                    asyncio.run_coroutine_threadsafe(db.split_shard("t", shard), loop).result(20)
-                return made(*arguments)
-
-            monkeypatch.setattr(snapshot, "_scanned", splitting)
-            assert await story.state_at() == story.state
-            assert not splits
-
-    run(test())
+        monkeypatch.setattr(snapshot, "_scanned", splitting)
+        assert await story.state_at() == story.state
+        assert not splits
 
 
 @pytest.mark.parametrize("fold_bytes_max", [-1, 1 << 30])
-def test_a_shard_is_written_while_it_is_read(
+@in_real_time
+async def test_a_shard_is_written_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_bytes_max: int
 ) -> None:
     monkeypatch.setattr(snapshot, "SCAN_ROWS", 5)
     monkeypatch.setattr(snapshot, "FOLD_BYTES_MAX", fold_bytes_max)
+    async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
+        await db.create_table("t", shards=1)
+        story = Story(nodes, db)
+        await story.write(100)
+        states = [dict(story.state)]
+        lock = asyncio.Lock()
 
-    async def test() -> None:
-        async with cluster_of(tmp_path, 1) as nodes, antiphon.aio.connect(nodes.members[0].native) as db:
-            await db.create_table("t", shards=1)
-            story = Story(nodes, db)
-            await story.write(100)
-            states = [dict(story.state)]
-            lock = asyncio.Lock()
-
-            async def writing() -> None:
-                while True:
-                    async with lock:
-                        await story.write(1)
-                        states.append(dict(story.state))
-                    await asyncio.sleep(0)
-
-            writer = asyncio.create_task(writing())
-            for _ in range(5):
-                found = await story.state_at()
+        async def writing() -> None:
+            while True:
                 async with lock:
-                    # One of the states that there were, whole: never some keys of one and some of another.
-                    assert found in states
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
-            assert len(states) > 5
+                    await story.write(1)
+                    states.append(dict(story.state))
+                await asyncio.sleep(0)
 
-    run(test())
+        writer = asyncio.create_task(writing())
+        for _ in range(5):
+            found = await story.state_at()
+            async with lock:
+                # One of the states that there were, whole: never some keys of one and some of another.
+                assert found in states
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+        assert len(states) > 5
 
 
 @in_real_time

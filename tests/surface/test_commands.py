@@ -203,10 +203,10 @@ def test_a_node_that_is_killed_comes_back(up: Up) -> None:
     assert up.json("upgrade", "--check")["can"]
 
 
-def test_the_simulator_and_its_plants(up: Up) -> None:
-    planted = up.ok("simulate", "--plants").split("\n")
-    assert len([line for line in planted if line and " " not in line]) == len(
-        [line for line in planted if line]
+def test_the_simulator_and_its_mutants(up: Up) -> None:
+    mutants = up.ok("simulate", "--plants").split("\n")
+    assert len([line for line in mutants if line and " " not in line]) == len(
+        [line for line in mutants if line]
     )
     assert "--plants lists those that there are" in up.refused("simulate", "--plant", "nothing", code=2)
     assert up.json("simulate", "--seed", "3", "--profile", "oxia", "--seconds", "0.2")["seeds"]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.records.changes import VERSION, VERSION_HEADER
-from antiphon.table.copying import CopiedRow, differences, newer, records_of
+from antiphon.table.copying import CopiedRow, differences, left_behind, newer, records_of
 
 
 def row(key: bytes, version_id: int, value: bytes | None = b"v") -> CopiedRow:
@@ -17,6 +17,14 @@ def test_differences_are_rows_that_are_newer_and_rows_that_are_gone() -> None:
     found = differences(theirs, own, 99)
     assert found == [row(b"b", 7), row(b"d", 4), CopiedRow(b"x", row(b"x", 6).version, None, 99)]
     assert differences(theirs, theirs, 99) == []
+
+
+def test_what_was_left_behind_comes_from_either_side() -> None:
+    """The parent had given versions up to 5: what it has not got of these is gone, and what is newer it never had."""
+    theirs = [row(b"a", 1), row(b"b", 5), row(b"c", 3)]
+    own = [row(b"b", 2), row(b"c", 7), row(b"x", 4), row(b"y", 6)]
+    gone = CopiedRow(b"x", row(b"x", 4).version, None, 99)
+    assert left_behind(theirs, own, 6, 99) == [row(b"a", 1), row(b"b", 5), gone]
 
 
 def test_old_changes_do_not_count_and_newer_ones_do() -> None:

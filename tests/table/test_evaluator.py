@@ -22,11 +22,12 @@ from antiphon.table import evaluator as module
 from antiphon.table import range_removals
 from antiphon.table import state as states
 from antiphon.table.evaluation import Evaluation
-from antiphon.table.evaluator import ABSENT, TableEvaluator
+from antiphon.table.evaluator import ABSENT
 from antiphon.table.known_keys import KnownKeys
 from antiphon.table.outcomes import results_from_batch
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState
+from tests.table import leading
 
 OK = OpResult(OpStatus.OK)
 NOT_FOUND = OpResult(OpStatus.KEY_NOT_FOUND)
@@ -44,26 +45,8 @@ def refused(version: Version | None = None) -> OpResult:
     return OpResult(OpStatus.UNEXPECTED_VERSION, version)
 
 
-class Leader:
-    """A one-replica shard in memory: drives the evaluator as its text says."""
-
-    def __init__(self, state: TableState) -> None:
-        self.state = state
-        self.evaluator = TableEvaluator(state)
-        self.log: list[bytes] = []
-        self.end = state.applied_offset
-
-    def write(self, *ops: TableOp, now_ms: int = 100, atomic: bool = False) -> Evaluation:
-        evaluation = self.evaluator.evaluate(ops, now_ms, atomic=atomic)
-        if evaluation.records:
-            batch = build_batch(evaluation.records, base_offset=self.end, leader_epoch=1)
-            self.log.append(bytes(batch))
-            self.evaluator.appended(evaluation, self.end)
-            self.end += len(evaluation.records)
-        return evaluation
-
-    def commit(self, end: int | None = None) -> None:
-        self.evaluator.committed(self.end if end is None else end)
+class Leader(leading.Leader):
+    """Puts can be committed at once."""
 
     def put(self, key: bytes, value: bytes = b"v") -> Evaluation:
         evaluation = self.write(Put(key, value))
@@ -170,7 +153,7 @@ def test_pending_effects_are_seen_until_each_is_committed(leader: Leader) -> Non
     leader.write(Delete(b"k"))
     for committed in (1, 2, 3, 4):
         assert leader.evaluator.evaluate([Delete(b"k")], 1).results == [NOT_FOUND]
-        leader.commit(committed)
+        leader.evaluator.committed(committed)
     assert leader.evaluator.overlay_keys == 0
     assert leader.state.applied_offset == 4
     evaluation = leader.evaluator.evaluate([Delete(b"k")], 1)
@@ -402,7 +385,7 @@ def in_pieces(leader: Leader, ops: list[TableOp], now_ms: int, piece: int, ends:
                 next(steps)
             except StopIteration as end:
                 return end.value
-            leader.commit(max(next(to_commit, 0), leader.state.applied_offset))
+            leader.evaluator.committed(max(next(to_commit, 0), leader.state.applied_offset))
 
     evaluator = leader.evaluator
     evaluation: Evaluation = step_by_step(evaluator.evaluating(ops, now_ms, piece))
@@ -432,7 +415,7 @@ def carried_out(leader: Leader, requests: Requests, piece: int) -> Iterator[tupl
         if evaluation.records:
             assert results_from_batch(leader.log[-1]).results == tuple(evaluation.results)
             ends.append(leader.end)
-        leader.commit(max(ends[max(0, len(ends) - 1 - behind)], leader.state.applied_offset))
+        leader.evaluator.committed(max(ends[max(0, len(ends) - 1 - behind)], leader.state.applied_offset))
     leader.commit()
 
 

@@ -14,7 +14,6 @@ from antiphon.model.sessions import PutEphemeral
 from antiphon.records.builder import build_batch, build_end_marker
 from antiphon.table import prepared, removals
 from antiphon.table import state as states
-from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import ABSENT, TableEvaluator
 from antiphon.table.prepared import Prepare, PreparedTransactions
 from antiphon.table.prepared_rows import PREPARED, PRODUCER
@@ -22,6 +21,7 @@ from antiphon.table.removals import RecentRemovals
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.state import TableState
+from tests.table.leading import Leader
 
 P, Q = 7, 8  # producers
 
@@ -30,23 +30,13 @@ def open_state(path: Path) -> TableState:
     return states.open_state(str(path), RocksEngine())
 
 
-class Shard:
+class Shard(Leader):
     """A leader that judges, and a follower that applies what the log says."""
 
     def __init__(self, leader: TableState, follower: TableState) -> None:
-        self.state = leader
+        super().__init__(leader)
         self.follower = follower
-        self.evaluator = TableEvaluator(leader)
-        self.log: list[bytes] = []
-        self.end = leader.applied_offset
         self.number = 0
-
-    def write(self, *ops: TableOp) -> Evaluation:
-        evaluation = self.evaluator.evaluate(ops, 100)
-        if evaluation.records:
-            batch = build_batch(evaluation.records, base_offset=self.end, leader_epoch=1)
-            self.evaluator.appended(evaluation, self._took(bytes(batch), len(evaluation.records)))
-        return evaluation
 
     def prepare(self, producer_id: int, *ops: TableOp) -> list[int]:
         evaluation = self.evaluator.evaluate_prepare(ops, 100)
@@ -60,7 +50,7 @@ class Shard:
                 base_sequence=0,
                 is_transactional=True,
             )
-            base = self._took(bytes(batch), len(evaluation.records))
+            base = self.add(bytes(batch), len(evaluation.records))
             self.evaluator.appended_prepare(producer_id, evaluation, base)
         return [result.status for result in evaluation.results]
 
@@ -74,13 +64,7 @@ class Shard:
             base_offset=self.end,
             timestamp_ms=100,
         )
-        self.evaluator.appended_marker(producer_id, self._took(bytes(marker), 1), commit=commit)
-
-    def _took(self, batch: bytes, records: int) -> int:
-        base = self.end
-        self.log.append(batch)
-        self.end += records
-        return base
+        self.evaluator.appended_marker(producer_id, self.add(bytes(marker), 1), commit=commit)
 
     def commit(self) -> None:
         self.evaluator.committed(self.end)

@@ -30,6 +30,7 @@ from antiphon.node import injected_faults
 from antiphon.testing import Cluster, Node
 from antiphon.tools.cluster_files import running_pid
 from antiphon.tools.local_cluster import LocalCluster
+from tests.coroutines import on_a_loop
 from tests.kafka.raw import RawClient
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
@@ -361,7 +362,8 @@ def test_answers_about_a_topic_come_later(cluster: Cluster) -> None:
     assert send(producer(cluster), "late", b"fourth") == [None]
 
 
-def test_a_capped_version_is_told_and_a_higher_one_refused(cluster: Cluster) -> None:
+@on_a_loop
+async def test_a_capped_version_is_told_and_a_higher_one_refused(cluster: Cluster) -> None:
     before = producer(cluster)
     assert send(before, "capped", b"first") == [None]
     cluster.cap("Produce", 7)
@@ -385,15 +387,11 @@ def test_a_capped_version_is_told_and_a_higher_one_refused(cluster: Cluster) -> 
 
     asyncio.run(ask())
     cluster.cap("ApiVersions", 2)
-
-    async def ask_too_much() -> None:
-        client = await connected(cluster.nodes[0])
-        answer = await client.receive(client.send(API_VERSIONS, 3, b"\x02t\x021\x00"))
-        found = decode(ApiVersionsResponse, memoryview(answer), 0, flexible=False)
-        assert (found.error_code, found.api_keys[0].api_key, found.api_keys[0].max_version) == (35, 18, 2)
-        client.writer.close()
-
-    asyncio.run(ask_too_much())
+    client = await connected(cluster.nodes[0])
+    answer = await client.receive(client.send(API_VERSIONS, 3, b"\x02t\x021\x00"))
+    found = decode(ApiVersionsResponse, memoryview(answer), 0, flexible=False)
+    assert (found.error_code, found.api_keys[0].api_key, found.api_keys[0].max_version) == (35, 18, 2)
+    client.writer.close()
 
 
 def test_groups_get_over_errors_of_their_coordinator_and_commits_tell_them(cluster: Cluster) -> None:

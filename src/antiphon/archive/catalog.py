@@ -25,14 +25,12 @@ from antiphon.archive.format import (
     shard_prefix,
 )
 from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_topics import created
 from antiphon.errors import (
-    AntiphonError,
     ArchiveError,
     DataLossError,
     InvalidRequestError,
-    TopicExistsError,
     UnknownTopicError,
-    UnreachableError,
 )
 from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.model.requests import CreateTopic, OpStatus, Put, TableGet, TableRows, TableWrite, TableWritten
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ABSENT: Final = -1
-CREATED_TRIES: Final = 100
 
 
 class _Known(NamedTuple):
@@ -110,29 +107,12 @@ class Catalog:
         return decode_row(row)
 
     def _shard_id(self) -> int:
-        table = self._table()
-        if table is None:
-            self._create()
-            table = self._table()
-        if table is None or len(table.shards) != 1:
+        table = self._table() or created(
+            self._cluster, CreateTopic(ARCHIVE_TABLE, Kind.TABLE, 1, internal=True)
+        )
+        if len(table.shards) != 1:
             raise ArchiveError(f"table {ARCHIVE_TABLE} is not the catalog: it has more than one shard")
         return table.shards[0].shard_id
-
-    def _create(self) -> None:
-        request = CreateTopic(ARCHIVE_TABLE, Kind.TABLE, 1, internal=True)
-        problem: AntiphonError = UnreachableError("no node is known")
-        for node in self._cluster.metadata().nodes:
-            try:
-                self._cluster.ask(node.node_id, request)
-            except TopicExistsError:
-                pass
-            except AntiphonError as error:
-                problem = error
-                continue
-            for _ in range(CREATED_TRIES):  # nodes hear of it one after the other
-                if self.exists():
-                    return
-        raise problem
 
 
 def topic_named(cluster: Cluster, name: str, *, refresh: bool = False) -> TopicMeta:

@@ -16,9 +16,21 @@ LOCATIONS_VARIABLE: Final = "ANTIPHON_ARCHIVE_LOCATIONS"
 FILE_SYSTEMS: Final = (
     "file", "local", "memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs", "oss", "obs", "oci", "cos",
 )  # fmt: skip
+OBJECT_STORES: Final = frozenset(FILE_SYSTEMS) - {"file", "local", "memory", "hdfs"}
 simulated: Final[dict[str, Any]] = {}
 """Others by scheme, for simulated nodes: those of fsspec ask the real machine for its time and its process."""
 _ATTEMPT: Final = re.compile(r"[0-9]{13}-[0-9a-f]{8}\.parquet")
+
+
+def make_directory(system: Any, path: str) -> None:
+    """Make a directory on a file system of fsspec, with those above it, where it has any.
+
+    Object stores have none: s3fs would make a bucket of the name, where somebody has mistyped one. Raises OSError.
+    """
+    protocol = getattr(system, "protocol", ())
+    names = {protocol} if isinstance(protocol, str) else set(protocol)
+    if not names & OBJECT_STORES:
+        system.makedirs(path, exist_ok=True)
 
 
 def are_named() -> bool:

@@ -18,6 +18,7 @@ from antiphon.archive.files import (
     read_footer,
 )
 from antiphon.archive.format import ArchivedFile
+from antiphon.archive.places import make_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +79,7 @@ class FileWriter:
         self.file = file
         self._group_rows = group_rows
         self._system, self._path = file_system(file.uri, options)
-        self._system.makedirs(os.path.dirname(self._path), exist_ok=True)
+        make_directory(self._system, os.path.dirname(self._path))
         self._sink = _Hashing(self._system.open(self._path, "wb"))
         self._writer = pq.ParquetWriter(
             self._sink,

@@ -16,6 +16,7 @@ from antiphon import system
 from antiphon.backup.log_copy import TrimmedError, read_batches
 from antiphon.backup.metadata import Metadata, being_split, topics_of
 from antiphon.client.aio import AsyncClient
+from antiphon.client.routing.tries import BackOff
 from antiphon.errors import (
     AccessDeniedError,
     AntiphonError,
@@ -134,7 +135,7 @@ async def take_cut(
 
     Raises BackupError where no try succeeded, or for what cannot be in a cut.
     """
-    metadata, pause_s, tried_ms = Metadata(), PAUSE_S, 0.0
+    metadata, backoff, tried_ms = Metadata(), BackOff(PAUSE_S, PAUSE_S_MAX), 0.0
     problem: AntiphonError = BackupError("no try was made")
     for number in range(1, tries + 1):
         one, began_ms = CutTry(client, metadata, lease_ms), system.wall_ms()
@@ -162,8 +163,7 @@ async def take_cut(
             return Cut(one.held, metadata, topics, *times, number, tried_ms)
         if tell is not None:
             tell(f"try {number} for a cut failed ({problem.message}); trying again")
-        await asyncio.sleep(pause_s * system.rng().uniform(0.5, 1.0))
-        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        await asyncio.sleep(backoff.next_s(system.rng().uniform))
     raise BackupError(
         f"no cut in {tries} tries; the last one failed because {problem.message}. `antiphon status` shows which shards have "
         "no leader; with many shards or slow disks a longer --lease helps"

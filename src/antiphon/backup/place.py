@@ -17,6 +17,7 @@ from typing import Any, Final
 from xxhash import xxh3_128
 
 from antiphon.archive.files import options_from_environment
+from antiphon.archive.places import make_directory
 from antiphon.errors import BackupError
 from antiphon.security.private_files import FILE_MODE, FOLDER_MODE
 
@@ -55,7 +56,8 @@ class Place:
         try:
             yield
         except FileNotFoundError as error:
-            raise BackupError(f"{self.uri}: {path} is not there") from error
+            missing = "cannot be written, there is no such place" if doing == "written" else "is not there"
+            raise BackupError(f"{self.uri}: {path} {missing}") from error
         except (OSError, ValueError, TypeError) as error:
             raise BackupError(f"{self.uri}: {path} cannot be {doing}: {error}") from error
 
@@ -82,7 +84,7 @@ class Place:
             if self._is_local:
                 _make_private(full)
             else:
-                self._system.makedirs(full.rpartition("/")[0], exist_ok=True)
+                make_directory(self._system, full.rpartition("/")[0])
             try:
                 with self._system.open(full, "wb") as handle:
                     file = Writing(handle)

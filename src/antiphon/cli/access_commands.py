@@ -25,11 +25,12 @@ acls = typer.Typer(
 )
 
 PrincipalOption = Annotated[str, typer.Option("--principal", help="User:alice, or User:* for everybody.")]
-ResourceOption = Annotated[Resource, typer.Option("--resource", help="What it is about.")]
+ResourceOption = Annotated[Resource, typer.Option("--resource", help="Kind of what the entry is about.")]
 NameOption = Annotated[str, typer.Option("--name", help="Name of the resource; * for all of them.")]
 OperationOption = Annotated[Operation, typer.Option("--operation", help="What may be done.")]
 PatternOption = Annotated[
-    Pattern, typer.Option("--pattern", help="Is the name whole, or the beginning of names?")
+    Pattern,
+    typer.Option("--pattern", help="literal: the whole name; prefixed: all names that begin like this."),
 ]
 HostOption = Annotated[str, typer.Option("--host", help="Address that the client comes from; * for any.")]
 
@@ -50,7 +51,7 @@ def read_password(file: Path | None, *, from_stdin: bool, generate: bool) -> tup
     else:
         found = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     if not found:
-        raise InvalidRequestError("the password is empty")
+        raise InvalidRequestError("the password is empty: give one, or have one made up with --generate")
     return found, False
 
 
@@ -148,7 +149,9 @@ def acl_remove(
     """Remove the entry that says exactly this."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
     if acl not in _access(servers, directory).acls:
-        raise InvalidRequestError(f"there is no entry: {_text(acl)}")
+        raise InvalidRequestError(
+            f"there is no entry: {_text(acl)}; `antiphon acl list` shows those that there are"
+        )
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(AlterAcls(remove=(acl,))))
     say(f"removed: {_text(acl)}", _plain(acl) | {"removed": True}, as_json=as_json)

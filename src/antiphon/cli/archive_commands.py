@@ -74,7 +74,7 @@ def run(
         typer.Option("--up-to", help="Only records before OFFSET, or SHARD=OFFSET (may be repeated)."),
     ] = None,
     trim: Annotated[
-        bool, typer.Option("--trim/--no-trim", help="Let the logs begin after what was archived.")
+        bool, typer.Option("--trim/--no-trim", help="Remove from the logs what was archived.")
     ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")

@@ -142,10 +142,12 @@ def create(
     lease: Annotated[
         int,
         typer.Option(
-            help="For how many ms at most writes may wait for the cut, in each try.", min=10, max=2000
+            help="Milliseconds that writes may wait at most while the cut is made, in each try.",
+            min=10,
+            max=2000,
         ),
     ] = 1000,
-    tries: Annotated[int, typer.Option(help="How many tries for the cut.", min=1, max=100)] = 10,
+    tries: Annotated[int, typer.Option(help="How often to try to make the cut.", min=1, max=100)] = 10,
     storage: StorageOption = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,

@@ -26,12 +26,14 @@ def plan(
     connections: Annotated[int, typer.Option(help="Connections of clients, to all nodes together.")] = 100,
     batch_bytes: Annotated[int, typer.Option(help="Size of a batch that a producer sends.")] = 131_072,
     readers: Annotated[int, typer.Option(help="Consumers that read each batch.")] = 1,
-    cores: Annotated[float, typer.Option(help="Of a machine. A node's event loop uses one at most.")] = 2.0,
-    disk: Annotated[float, typer.Option(help="What a machine's disk writes, MiB/s.")] = 500.0,
+    cores: Annotated[
+        float, typer.Option(help="Cores of each machine. A node's event loop uses one at most.")
+    ] = 2.0,
+    disk: Annotated[float, typer.Option(help="How much each machine's disk writes, in MiB/s.")] = 500.0,
     network: Annotated[
-        float, typer.Option(help="What a machine's network carries each way, MiB/s.")
+        float, typer.Option(help="How much each machine's network carries in each direction, in MiB/s.")
     ] = 1_000.0,
-    share: Annotated[float, typer.Option(help="Of all that, how much is to be used at most.")] = 0.6,
+    share: Annotated[float, typer.Option(help="The part of all that to be used at most, such as 0.5.")] = 0.6,
     costs: Annotated[
         Path | None,
         typer.Option(help="Costs of your machine, from --measure; else those of docs/capacity.md."),
@@ -43,7 +45,7 @@ def plan(
     seconds: Annotated[float, typer.Option(help="With --measure: how long each measurement runs.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """What a cluster would carry: of each kind of work alone, and what binds it. Nothing has to run."""
+    """How much a cluster would carry of each kind of work alone, and what limits it. No cluster has to run."""
     if measure is not None:
         _measure(measure, seconds, as_json=as_json)
         return

@@ -82,12 +82,14 @@ def put_subscription(
     name: NameArgument,
     metrics: Annotated[
         list[str],
-        typer.Option("--metrics", help="Prefix of the names that are wanted, *: all; may be repeated."),
+        typer.Option("--metrics", help="Prefix of names of metrics; * for all of them; may be repeated."),
     ],
     interval_ms: Annotated[
         int | None,
         typer.Option(
-            "--interval", metavar="MS", help=f"How often clients push; {DEFAULTS[INTERVAL_MS]} by default."
+            "--interval",
+            metavar="MS",
+            help=f"Milliseconds between two pushes of a client; {DEFAULTS[INTERVAL_MS]} by default.",
         ),
     ] = None,
     match: Annotated[
@@ -95,14 +97,15 @@ def put_subscription(
         typer.Option(
             "--match",
             metavar="ATTRIBUTE=REGEX",
-            help=f"Of clients that match all of these only; one of {', '.join(CLIENT_ATTRIBUTES)}. May be repeated.",
+            help="Only clients that match; may be repeated, and all have to match then. "
+            f"ATTRIBUTE is one of {', '.join(CLIENT_ATTRIBUTES)}.",
         ),
     ] = None,
     servers: ServersOption = None,
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a subscription, or replace what it says: what is not given here is as by default then."""
+    """Make a subscription, or replace one: options that are not given get their defaults."""
     request = replaced(name, ",".join(metrics), interval_ms, ",".join(match or ()))
     with antiphon.connect(server_addresses(servers, directory)) as db:
         db.run(db.aio.administer(request))

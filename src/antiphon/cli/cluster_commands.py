@@ -30,7 +30,9 @@ from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import forget_stopped, note_stopped, running_pid
 from antiphon.tools.secure_folder import use_settings
 
-DirOption = Annotated[Path, typer.Option("--dir", help="Where the cluster keeps its data.")]
+DirOption = Annotated[
+    Path, typer.Option("--dir", help="Directory of the local cluster, as given to `antiphon up`.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 InsecureOption = Annotated[
     bool,
@@ -89,7 +91,7 @@ def node_start(
         typer.Option(
             "--id",
             envvar="ANTIPHON_NODE_ID",
-            help="With --config: the node's id, before the file's; of a name such as antiphon-2 the number at its end.",
+            help="With --config: the node's id, in place of the file's; of a name such as antiphon-2 the number at its end.",
         ),
     ] = None,
     advertise: Annotated[
@@ -97,7 +99,7 @@ def node_start(
         typer.Option(
             "--advertise",
             envvar="ANTIPHON_ADVERTISED_HOST",
-            help="With --config: the host that others are told, before the file's advertised_host.",
+            help="With --config: the host that others are told, in place of the file's advertised_host.",
         ),
     ] = None,
     bootstrap: Annotated[
@@ -187,7 +189,11 @@ def server_addresses(servers: str | None, directory: Path) -> str:
 
 ServersOption = Annotated[
     str | None,
-    typer.Option("--servers", envvar="ANTIPHON_SERVERS", help="Native addresses, host:port[,host:port...]."),
+    typer.Option(
+        "--servers",
+        envvar="ANTIPHON_SERVERS",
+        help="Native addresses of nodes, host:port[,host:port...]; without them the cluster in --dir.",
+    ),
 ]
 
 

@@ -45,7 +45,7 @@ def demo(
         int | None, typer.Option(help="Events a second at most; 0: as many as it can. [20,000; quick: 2,500]")
     ] = None,
 ) -> None:
-    """Run the main job: a year of flights through a cluster that loses a node, into a lake, with proof."""
+    """Stream a year of flights through three nodes into Parquet, kill a leader half way, prove that nothing was lost."""
     if events is not None and events < 100:
         raise InvalidRequestError("the demo needs at least 100 events to lose a node half way")
     if rate is not None and rate < 0:

@@ -20,7 +20,7 @@ Silent = list[tuple[int, str]]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Groups of Kafka's clients: consumer groups of both protocols, and share groups. list, describe.",
+    help="Groups of Kafka's clients: consumer groups of both protocols, and share groups.",
     epilog="Example: antiphon groups list",
 )
 
@@ -116,7 +116,7 @@ def _one(db: "antiphon.Client", name: str) -> tuple[int, GroupState, Silent]:
     if found is not None:
         return coordinator, found, silent
     unsure = f"; node {silent[0][0]} did not answer: {silent[0][1]}" if silent else ""
-    usage(f"there is no group {name!r}{unsure}")
+    usage(f"there is no group {name!r}{unsure}; `antiphon groups list` shows those that there are")
     raise AssertionError  # usage() exits
 
 

@@ -16,7 +16,7 @@ def mount(app: typer.Typer) -> None:
     """Add this module's commands to the command line."""
     judge = typer.Typer(
         no_args_is_help=True,
-        help="Run public judged cases, one line a file.",
+        help="Judge files of the public formats in conformance/: histories, quorum arithmetic, cluster scripts.",
         epilog="Example: antiphon judge history etcd_000.log",
         rich_markup_mode=None,
     )

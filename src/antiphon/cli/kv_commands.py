@@ -56,7 +56,9 @@ def mount(app: typer.Typer) -> None:
 
 def _table(
     context: typer.Context,
-    table: Annotated[str, typer.Argument(help="The table; a fresh cluster has one called `default`.")],
+    table: Annotated[
+        str, typer.Argument(help="Name of the table; a fresh cluster has one called `default`.")
+    ],
 ) -> None:
     """Keys and values of a table."""
     context.obj = table
@@ -138,7 +140,7 @@ AsOfOption = Annotated[
     str | None,
     typer.Option(
         "--as-of",
-        help="As it was when the log ended at this offset: a number (of the key's shard), or JSON by shard.",
+        help='The past: as of this offset of the key\'s shard, or of each shard as JSON, {"0": 17}.',
     ),
 ]
 
@@ -263,7 +265,7 @@ def watch(
         str | None,
         typer.Option(
             "--from",
-            help="An offset, for each shard; or JSON by shard; -2: all that is in the log (default: from now on).",
+            help='First offset in each shard, or JSON, {"0": 17}; -2: all that is in the log (default: from now on).',
         ),
     ] = None,
     since: SinceOption = None,

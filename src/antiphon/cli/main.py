@@ -45,7 +45,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Replicated logs and the tables they fold into. Kafka clients connect unchanged; Spark is the pipeline.",
+    help="Replicated logs, and tables built from them. Kafka's clients connect unchanged; Spark reads and writes both.",
     epilog="Start with: antiphon up --nodes 3",
 )
 
@@ -64,7 +64,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Replicated logs and the tables they fold into."""
+    """Replicated logs, and tables built from them."""
 
 
 up_command.mount(app)

@@ -28,7 +28,8 @@ from antiphon.tools.cluster_files import new_node, running_pid, save_cluster
 STOPPED_NOTICED_S = 15.0
 
 WaitOption = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Return when it is done, or when it is decided.")
+    bool,
+    typer.Option("--wait/--no-wait", help="Return when it is done; with --no-wait as soon as it is decided."),
 ]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=1.0, help="Seconds to wait; what is decided goes on by itself.")

@@ -39,7 +39,8 @@ def node_recover(
     joins: Annotated[
         bool,
         typer.Option(
-            "--join", help="Instead: let this node join a cluster that was recovered from another voter."
+            "--join",
+            help="Instead of a recovery: let this node join a cluster that was recovered from another voter.",
         ),
     ] = False,
     as_json: JsonOption = False,

@@ -75,16 +75,16 @@ def replay(
     as_of_offset: AsOfOffset = None,
     as_of_time: AsOfTime = None,
     fold: Fold = None,
-    by: Annotated[str, typer.Option(help="A state for each key, or for each shard.")] = "key",
+    by: Annotated[str, typer.Option(help="key or shard: what the fold keeps a state for.")] = "key",
     to_table: Annotated[str | None, typer.Option(help="A new table.")] = None,
     to_lakes: Sequence[str] = (),
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the table with the fold of its log instead.")
     ] = False,
     job_name: Annotated[
-        str | None, typer.Option("--name", help="Of this replay; default: made of source and target.")
+        str | None, typer.Option("--name", help="Name of this replay; default: made of source and target.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Complete a replay of that name.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete a killed replay of that name.")] = False,
     shards: Annotated[int | None, typer.Option(help="Of the new table. [as the source]", min=1)] = None,
     replicas: Annotated[int | None, typer.Option(help="Of the new table. [as the source]", min=1)] = None,
     config: Annotated[list[str] | None, typer.Option("--config", help="k=v for the new table.")] = None,

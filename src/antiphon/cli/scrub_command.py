@@ -29,7 +29,10 @@ def scrub(
     node: Annotated[list[int] | None, typer.Option("--node", help="Only this node; may be repeated.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Start nothing: show how far the nodes are.")] = False,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Return when all is read, or when it has begun.")
+        bool,
+        typer.Option(
+            "--wait/--no-wait", help="Return when all is read; with --no-wait as soon as it has begun."
+        ),
     ] = True,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1.0, help="Seconds to wait; the nodes go on by themselves.")

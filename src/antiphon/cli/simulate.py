@@ -45,7 +45,7 @@ ProfileOption = Annotated[
 SecondsOption = Annotated[
     float | None,
     typer.Option(
-        help="How long things go wrong, in the cluster's time; drawn from the seed if absent.",
+        help="Simulated seconds in which faults are injected; drawn from the seed if absent.",
         min=0.1,
         max=SECONDS_LONGEST,
     ),
@@ -99,7 +99,7 @@ def simulate(
     the seed, the step and a short trace; the same seed gives the same trace again.
 
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
-    `antiphon simulate --plant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt --step`
+    `antiphon simulate --mutant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt --step`
     """
     if mutants:
         typer.echo("\n".join(runs.mutants()))

@@ -49,12 +49,13 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
         found.append(one)
         if not as_json:
             typer.echo(_row(one, count))
-    missed = [one["plant"] for one in found if one["seeds"] is None]
+    missed = [one["mutant"] for one in found if one["seeds"] is None]
     if as_json:
         typer.echo(
             json.dumps(
                 {
-                    "plants": found,
+                    "mutants": found,
+                    "plants": [{"plant": one["mutant"], **one} for one in found],  # the keys of before
                     "missed": missed,
                     "elapsed_s": round(time.monotonic() - began),
                     "jobs": workers,
@@ -76,7 +77,7 @@ def caught(names: Iterable[str], count: int, workers: int) -> Iterator[dict[str,
 
 def _row(found: dict[str, Any], count: int) -> str:
     took = f"none of {count}" if found["seeds"] is None else "script" if "script" in found else found["seeds"]
-    mutant = runs.mutants()[found["plant"]]
+    mutant = runs.mutants()[found["mutant"]]
     return f"| `{mutant.name}`: {mutant.description} | {mutant.profile} | {took} | `{found['invariant']}` |"
 
 
@@ -90,5 +91,5 @@ def _catch(name: str, count: int) -> dict[str, Any]:
         failure = None if failed is None else failed.failure
         took = None if failure is None else len(passed) + 1
         invariant = "" if failure is None else failure.invariant
-    told = {"plant": name, "profile": mutant.profile, "seeds": took, "invariant": invariant}
+    told = {"mutant": name, "profile": mutant.profile, "seeds": took, "invariant": invariant}
     return told if script is None else {**told, "script": True}

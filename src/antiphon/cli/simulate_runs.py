@@ -70,7 +70,7 @@ def carry_out(
 
     if mutant is not None and mutant not in OF_SCRIPTS:
         raise InvalidRequestError(
-            f"--plant {mutant}: scripts run the protocol's objects alone, without this bug"
+            f"--mutant {mutant}: a scenario runs the protocol's objects alone, and this bug is elsewhere"
         )
     with mutated(None if mutant is None else OF_SCRIPTS[mutant]):
         return run_script(script, say, shown)
@@ -95,7 +95,9 @@ def checked_profile(profile: str | None, mutant: str | None) -> str | None:
     if mutant is None:
         return profile
     if mutant not in mutants():
-        raise InvalidRequestError(f"--plant {mutant}: --plants lists those that there are")
+        raise InvalidRequestError(
+            f"--mutant {mutant}: there is no such mutant; --mutants or --plants lists those that there are"
+        )
     shows_in = mutants()[mutant].profile
     if profile not in {None, shows_in}:
         raise InvalidRequestError(f"--profile {profile}: {mutant} shows in profile {shows_in} only")
@@ -162,7 +164,7 @@ def again(failed: "ClusterResult", seeds: Seeds) -> str:
     """The options that repeat a run."""
     words = [f"--seed {failed.options.seed} --profile {failed.options.profile}"]
     if seeds.mutant is not None:
-        words.append(f"--plant {seeds.mutant}")
+        words.append(f"--mutant {seeds.mutant}")
     if seeds.fault_ms is not None:
         words.append(f"--seconds {seeds.fault_ms / 1000:g}")
     if seeds.rocks:

@@ -16,7 +16,7 @@ def shard_split(
     table: Annotated[str, typer.Argument(help="Table.")],
     shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
     at: Annotated[
-        int, typer.Option(help="First of the key hashes that go to the new shard; -1: the upper half.")
+        int, typer.Option(help="First key hash that goes to the new shard; -1: the upper half goes there.")
     ] = -1,
     timeout_s: Annotated[float, typer.Option(help="How long to wait for the copying, in seconds.")] = 3600.0,
     servers: ServersOption = None,

@@ -25,6 +25,7 @@ from antiphon.cli.topic_options import (
 )
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
+from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus
 
@@ -173,17 +174,16 @@ def _list(kind: Kind) -> Callable[..., None]:
     return list_
 
 
-def _values_of_node(db: antiphon.Client) -> dict[str, tuple[str, str]]:
+def _values_of_node(db: antiphon.Client, topic: TopicMeta) -> dict[str, tuple[str, str]]:
     """What a node that is alive has for topics that set nothing; nothing where none tells."""
     alive = [node.node_id for node in db.metadata().nodes if node.alive]
+    if not alive:
+        return {}
     try:
-        return (
-            values_of_node(db.run(db.aio.coordinators.node_settings(alive[0], timeout_s=SETTINGS_S)))
-            if alive
-            else {}
-        )
+        told = db.run(db.aio.coordinators.node_settings(alive[0], timeout_s=SETTINGS_S))
     except AntiphonError:
         return {}
+    return values_of_node(told, of_table=topic.kind is Kind.TABLE and not is_internal(topic))
 
 
 def _describe(kind: Kind) -> Callable[..., None]:
@@ -198,7 +198,7 @@ def _describe(kind: Kind) -> Callable[..., None]:
             cluster = db.metadata()
             topic = _find(cluster, name, kind)
             rows = _shard_rows(db, [topic])
-            in_effect = settings_in_force(topic, _values_of_node(db))
+            in_effect = settings_in_force(topic, _values_of_node(db, topic))
         if as_json:
             headings = [heading.lower() for heading in JSON_HEADINGS]
             options = {option: value for option, value, _ in in_force(topic)}
@@ -325,7 +325,9 @@ def shard_list(
         cluster = db.metadata()
         chosen = [found for found in cluster.topics if topic is None or found.name == topic]
         if topic is not None and not chosen:
-            raise UnknownTopicError(f"there is no topic or table {topic}")
+            raise UnknownTopicError(
+                f"there is no topic or table {topic}; `antiphon shard list` shows what there is"
+            )
         shown = [found for found in chosen if internal or topic is not None or not found.internal]
         rows = _shard_rows(db, sorted(shown, key=lambda found: found.name))
     if as_json:
@@ -343,7 +345,7 @@ def shard_elect(
     directory: DirOption = DEFAULT_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Fence a shard and elect its leader anew."""
+    """Elect the leader of a shard anew. Its present leader stops serving first."""
     with antiphon.connect(server_addresses(servers, directory)) as db:
         with progress(f"electing {topic}/{shard}"):
             db.elect_leader(topic, shard, node=node)

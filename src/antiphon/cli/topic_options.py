@@ -9,7 +9,7 @@ from antiphon.cli.settings_command import FROM
 from antiphon.coordination.profiles import DEFAULTS, MULTI_DEFAULTS, PROFILES, normal_name, replication_of
 from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.model.metadata import TopicMeta
-from antiphon.model.node_settings import FOR_TOPICS, NodeSettingsReply, Source
+from antiphon.model.node_settings import FOR_TOPICS, NodeSettingsReply, Source, own_name
 from antiphon.replication.commit_rule import spellings_and_meanings
 
 ProfileOption = Annotated[
@@ -87,11 +87,12 @@ def settings_in_force(
     return [(name, *found[name]) for name in sorted(found) if normal_name(name) not in DEFAULTS]
 
 
-def values_of_node(told: NodeSettingsReply) -> dict[str, tuple[str, str]]:
-    """What a node has for topics that set nothing, and where it stands if that is not the default."""
+def values_of_node(told: NodeSettingsReply, *, of_table: bool = False) -> dict[str, tuple[str, str]]:
+    """What a node has for topics (or tables) that set nothing, and where it stands if that is not the default."""
     found = {}
-    for name, own in FOR_TOPICS.items():
-        values = told.values.get(own, ())
+    for name in TOPIC_SETTINGS:
+        own = own_name(name, of_table=of_table)
+        values = () if own is None else told.values.get(own, ())
         if values and values[0][1] != Source.DEFAULT:
             found[name] = (values[0][0], f"node {told.node}: {FROM[values[0][1]]}")
     return found

@@ -47,8 +47,8 @@ def node_voters(
 ) -> None:
     """List the voters of the cluster's own log, or change them, one at a time, while everybody works.
 
-    A majority of them has to be up: 3 can lose one, 5 two. A new voter is fed first, and counts when it has
-    everything.
+    A majority of them has to be up: 3 can lose one, 5 two. A new voter gets the log
+    first, and counts when it has everything.
     """
     asked = [add is not None, remove is not None, replace is not None, cancel]
     if sum(asked) > 1:
@@ -93,7 +93,7 @@ def _waits_for(cluster: ClusterMeta, voters: ShardMeta) -> str:
         return f"{change}: waits for node {down[0]}, which is down"
     if voters.outgoing:
         return f"{change}: a majority of both is brought up to date"
-    return f"{change}: node {new[0]} is fed" if new else f"{change}: the leader has to confirm it"
+    return f"{change}: node {new[0]} is catching up" if new else f"{change}: the leader has to confirm it"
 
 
 def _rows(db: "antiphon.Client", cluster: ClusterMeta) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _rows(db: "antiphon.Client", cluster: ClusterMeta) -> list[dict[str, Any]]:
 
 def _role(node: int, voters: ShardMeta, controller: int) -> str:
     if node in voters.learners:
-        return "is fed"
+        return "catches up"
     if node in voters.goal or not voters.goal:
         return "leads" if node == controller else "votes"
     return "leaves"

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from antiphon.client.account import Account, account_of
+from antiphon.client.addresses import Address
 from antiphon.client.tls import OFF, ON, Shown, tls_of, trusting_text
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing
-
-Address = tuple[str, int]
 
 
 class Access(msgspec.Struct, frozen=True):

@@ -358,7 +358,7 @@ class AsyncClient(CoordinatedCalls, RawRequests):
         """Nodes, topics and shards as a node knows them now."""
         await self._cluster.refresh()
         if self._cluster.meta is None:
-            raise UnavailableError("no node returned the metadata")
+            raise UnavailableError("no node returned the metadata; `antiphon status` says which nodes are up")
         return self._cluster.meta
 
     async def node_status(
@@ -371,15 +371,8 @@ class AsyncClient(CoordinatedCalls, RawRequests):
     async def _ask_node(self, node_id: int, body: Any, timeout_s: float | None) -> Any:
         if self._cluster.meta is None:
             await self._cluster.refresh()
-        address = self._cluster.address_of(node_id)
-        try:
-            async with asyncio.timeout(self._time(timeout_s)):
-                connection = await self._cluster.connection(address)
-                return (await connection.request(body))[0]
-        except AntiphonError:  # some are TimeoutErrors, too
-            raise
-        except TimeoutError:
-            raise TimedOutError(f"node {node_id} at {address} did not answer in time") from None
+        reply, _ = await self._cluster.ask_node(node_id, body, self._time(timeout_s))
+        return reply
 
     async def start_scrub(self, node_id: int, shard_id: int = -1, *, timeout_s: float | None = None) -> None:
         """Have a node read what is on its disk of a shard, or of all, now; `node_status` shows what it finds."""

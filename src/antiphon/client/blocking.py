@@ -1,47 +1,50 @@
 """A small blocking client of the native protocol, for Spark's tasks and planners.
 
-A task is a process that does one thing and needs no event loop. `Cluster` keeps one socket per node, sends requests for
-many shards at once (one round trip, whatever their number) and follows leaders. After a `not_leader` answer, a lost
-connection or a silent node it asks for metadata again and repeats every request without an answer, with growing pauses,
-until its time is up. So it is for requests that may be repeated: reads, and writes with a producer id.
+A task is a process that does one thing and needs no event loop. `Cluster` keeps one socket per node, and sends requests for
+many shards at once (one round trip, whatever their number). What follows from a failed try is decided by
+`antiphon.client.routing`, as for the asynchronous client. Requests without an answer are repeated until the time is up, so
+this is for requests that may be repeated: reads, and writes with a producer id.
 """
 
 import random
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from antiphon.client.access import Access, access_with
-from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Address, Answer, Buffer, Link
+from antiphon.client.addresses import Address, address_text, parse_address
+from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, Answer, Buffer, Link
 from antiphon.client.closing import Closes
-from antiphon.client.routes import Next, Routes
+from antiphon.client.connection_errors import ConnectionLostError
+from antiphon.client.greeting import CONNECT_TIMEOUT_S
+from antiphon.client.reads import is_read
+from antiphon.client.routing.routes import NOBODY_HELPS, Routes, places_to_ask
+from antiphon.client.routing.tries import GAVE_UP, NEWS_WAIT_MS, Question, Shunned, Tries
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
-    NotLeaderError,
     ProtocolViolationError,
     TimedOutError,
-    UnauthenticatedError,
     UnavailableError,
     UnknownTopicError,
     UnreachableError,
     WrongKindError,
     WrongShardError,
-    from_wire,
 )
 from antiphon.model.metadata import ClusterMeta, Kind, TopicMeta
-from antiphon.model.requests import Failure, GetMetadata, MetadataReply
+from antiphon.model.requests import GetMetadata, MetadataReply
 from antiphon.security.account import Account
 
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing
 
-PAUSE_S_MIN: Final = 0.02
-PAUSE_S_MAX: Final = 0.5
+TIMEOUT_S_MIN: Final = 0.02  # for an answer, also where the time is over
 SHUN_S_MIN: Final = (
     0.05  # an address that could not be reached is left alone for so long, then for twice as long, ...
 )
 SHUN_S_MAX: Final = 1.0
+
+FoundT = TypeVar("FoundT")
 
 
 class ShardCall(NamedTuple):
@@ -58,14 +61,6 @@ class Caller(Protocol):
     def call(self, call: ShardCall) -> Answer:
         """One request and its answer."""
         ...
-
-
-class _Shunned(NamedTuple):
-    """An address that could not be reached: until when it is left alone, for how long that is, and why."""
-
-    until: float
-    pause_s: float
-    problem: str
 
 
 class Cluster(Closes):
@@ -91,7 +86,7 @@ class Cluster(Closes):
         self._timeout_s = timeout_ms / 1000
         self._retries = retries
         self._links: dict[Address, Link] = {}
-        self._shunned: dict[Address, _Shunned] = {}
+        self._shunned: Shunned[Address] = Shunned(SHUN_S_MIN, SHUN_S_MAX)
         self._routes = Routes()
         self._cluster_id: str | None = None
 
@@ -112,15 +107,19 @@ class Cluster(Closes):
         """The cluster's metadata, asked for anew unless `refresh` is False. Raises UnreachableError."""
         if self._routes.meta is not None and not refresh:
             return self._routes.meta
-        deadline = time.monotonic() + self._timeout_s
-        pause_s = PAUSE_S_MIN
+        tries = self.tries()
         while True:
-            problem = self._refresh(deadline)
+            problem = self._refresh(tries.deadline_s)
             if problem is None and self._routes.meta is not None:
                 return self._routes.meta
-            if time.monotonic() + pause_s >= deadline:
-                raise UnreachableError(f"no node answered at {self._places()}: {problem}; is the cluster up?")
-            pause_s = _pause(pause_s)
+            error = UnavailableError(f"{problem}")
+            try:
+                tries.failed_anywhere(error)
+                self._next(tries)
+            except TimedOutError:
+                raise UnreachableError(
+                    f"no node answered at {self._places()}: {problem}; is the cluster up?"
+                ) from error
 
     def topic(self, name: str, *, table: bool, refresh: bool = True) -> TopicMeta:
         """Metadata of a topic or table; raises UnknownTopicError, WrongKindError."""
@@ -137,18 +136,21 @@ class Cluster(Closes):
         )
 
     def _places(self) -> str:
-        return ", ".join(f"{host}:{port}" for host, port in self._servers)
+        return ", ".join(map(address_text, self._servers))
 
-    def _refresh(self, deadline: float | None = None) -> str | None:
-        """Ask one node after the other; None on success, else what went wrong last."""
+    def _refresh(self, deadline_s: float, question: Question | None = None) -> str | None:
+        """Ask one node after the other for metadata; None on success, else what went wrong last."""
         problem = "no address"
-        for address in self._addresses():
-            left = ANSWER_TIMEOUT_S if deadline is None else max(PAUSE_S_MIN, deadline - time.monotonic())
+        meta, holds = self._routes.meta, question is not None and question.holds
+        known = meta.version if meta is not None and holds else -1
+        body = GetMetadata(known, NEWS_WAIT_MS if holds else 0)
+        for address in self._addresses(None if question is None else question.avoid):
+            left_s = max(TIMEOUT_S_MIN, deadline_s - time.monotonic())
             try:
-                reply = self._link(address).call(GetMetadata(), min(left, ANSWER_TIMEOUT_S)).body
+                reply = self._link(address).call(body, min(left_s, ANSWER_TIMEOUT_S)).body
             except (OSError, AntiphonError) as error:
                 self._drop(address)
-                if isinstance(error, InvalidRequestError | ProtocolViolationError | UnauthenticatedError):
+                if isinstance(error, NOBODY_HELPS):
                     raise
                 problem = f"{error}"
                 continue
@@ -171,31 +173,31 @@ class Cluster(Closes):
                 self._routes.adopt(reply.cluster)
         return self.metadata(refresh=False)
 
-    def _addresses(self) -> list[Address]:
+    def _addresses(self, avoid: str | None = None) -> list[Address]:
         """Nodes that were reached lately first, then all others that are known."""
-        known = [*self._links, *map(_address, self._routes.addresses.values())]
-        return list(dict.fromkeys(known + self._servers))
+        known = map(parse_address, self._routes.addresses.values())
+        avoided = None if avoid is None else parse_address(avoid)
+        return places_to_ask(self._links, known, self._servers, random.shuffle, avoided)
 
     def _link(self, address: Address) -> Link:
         """The connection to an address; raises OSError, at once where it could not be reached a moment ago."""
         link = self._links.get(address)
         if link is not None:
             return link
-        shunned = self._shunned.get(address)
-        if shunned is not None and time.monotonic() < shunned.until:
-            raise ConnectionError(shunned.problem)
+        problem = self._shunned.problem(address, time.monotonic())
+        if problem is not None:
+            raise ConnectionError(problem)
         try:
             link = Link(address, account=self._account, tls=self._tls)
         except OSError as error:
-            pause_s = SHUN_S_MIN if shunned is None else min(2 * shunned.pause_s, SHUN_S_MAX)
-            until = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
-            self._shunned[address] = _Shunned(until, pause_s, f"{address[0]}:{address[1]}: {error}")
+            problem = f"{address_text(address)}: {error}"
+            self._shunned.failed(address, problem, time.monotonic(), random.uniform)
             raise
-        self._shunned.pop(address, None)
+        self._shunned.answered(address)
         if self._cluster_id is not None and link.cluster_id != self._cluster_id:
             link.close()
             raise InvalidRequestError(
-                f"{address[0]}:{address[1]} belongs to cluster {link.cluster_id}, the others to {self._cluster_id}"
+                f"{address_text(address)} belongs to cluster {link.cluster_id}, the others to {self._cluster_id}"
             )
         self._cluster_id = link.cluster_id
         self._links[address] = link
@@ -226,13 +228,13 @@ class Cluster(Closes):
                     raise
                 self._drop(address)
                 problem = error
-        raise UnreachableError(f"node {node_id} at {address[0]}:{address[1]} does not answer: {problem}")
+        raise UnreachableError(f"node {node_id} at {address_text(address)} does not answer: {problem}")
 
     def address_of(self, node_id: int) -> Address:
         """Where a node listens; raises UnreachableError where the metadata does not know it."""
         self.metadata(refresh=False)
         if (address := self._routes.addresses.get(node_id)) is not None:
-            return _address(address)
+            return parse_address(address)
         raise UnreachableError(f"node {node_id} is no node of the cluster at {self._places()}")
 
     def followers_of(self, shard_id: int) -> list[int]:
@@ -244,7 +246,67 @@ class Cluster(Closes):
             return []
         return [node for node in shard.ensemble if node != leader and node in alive]
 
-    # -- requests to leaders ------------------------------------------------------------------------------------
+    # -- tries ----------------------------------------------------------------------------------------------------
+
+    def tries(self) -> Tries:
+        """For a call that begins now."""
+        now_s = time.monotonic()
+        return Tries(self._routes, now_s, now_s + self._timeout_s)
+
+    def learn(self, error: AntiphonError, tries: Tries) -> None:
+        """Pause, and have newer metadata afterwards if a node has some; raises TimedOutError when the time is over."""
+        tries.lacking(error)
+        self._next(tries)
+
+    def _next(self, tries: Tries, said: str = GAVE_UP) -> None:
+        """Pause, and ask what is to be asked; if nobody answers, the next try says what is wrong.
+
+        `said` begins the message if the tries end here.
+        """
+        step = tries.step(time.monotonic(), random.uniform, said)
+        time.sleep(step.pause_s)
+        if step.question is not None:
+            self._refresh(tries.deadline_s, step.question)
+
+    def across_splits(self, attempt: Callable[[], FoundT]) -> FoundT:
+        """Do something by what is known of a table's shards; again with newer metadata where one of them was split.
+
+        `attempt` does it, once; how long it takes is its own affair. Raises what it raises, and TimedOutError.
+        """
+        tries = self.tries()
+        while True:
+            began_s = time.monotonic()
+            try:
+                return attempt()
+            except WrongShardError as error:
+                tries.deadline_s += time.monotonic() - began_s
+                self.learn(error, tries)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def call_any(self, body: Any) -> Any:
+        """The reply of any node to a request; if one fails in a way that a retry can fix, another one is asked.
+
+        Raises the first error that a retry cannot fix, or TimedOutError.
+        """
+        tries = self.tries()
+        avoid: str | None = None
+        while True:
+            address = self._addresses(avoid)[0]
+            avoid, sent = address_text(address), False
+            try:
+                link = self._link(address)
+                sent = True
+                return link.call(body).body
+            except AntiphonError as error:  # some are OSErrors, too
+                if isinstance(error, ProtocolViolationError):
+                    self._drop(address)
+                failed = error
+            except OSError as error:
+                self._drop(address)
+                failed = ConnectionLostError(f"{error}")
+            tries.failed_anywhere(failed, wrote=sent and not is_read(body))
+            self._next(tries)
 
     def call(self, call: ShardCall) -> Answer:
         """One request to the leader of its shard."""
@@ -256,54 +318,43 @@ class Cluster(Closes):
         Raises the first error that a retry cannot fix, or TimedOutError with the last reason.
         """
         answers: dict[int, Answer] = {}
-        deadline = time.monotonic() + self._timeout_s
-        pause_s, tries = PAUSE_S_MIN, 0
+        now_s = time.monotonic()
+        tries = Tries(self._routes, now_s, now_s + self._timeout_s, retries=self._retries)
         self.metadata(refresh=False)
         while True:
             waiting = [index for index in range(len(calls)) if index not in answers]
-            problem = self._round(calls, waiting, answers, deadline)
-            if len(answers) == len(calls):
+            self._round(calls, waiting, answers, tries)
+            left = len(calls) - len(answers)
+            if not left:
                 return [answers[index] for index in range(len(calls))]
-            tries = tries + 1 if len(answers) == len(calls) - len(waiting) else 0
-            if self._retries is not None and tries > self._retries:
-                raise UnavailableError(
-                    f"{len(calls) - len(answers)} of {len(calls)} requests had no answer in {tries} tries (option retries), "
-                    f"lastly because of: {problem}"
-                )
-            if time.monotonic() + pause_s >= deadline:
-                raise TimedOutError(
-                    f"{len(calls) - len(answers)} of {len(calls)} requests had no answer within {self._timeout_s:.0f} s, "
-                    f"lastly because of: {problem}"
-                )
-            if len(answers) == len(calls) - len(waiting):
-                pause_s = _pause(pause_s)
-            self._refresh(deadline)
+            if left < len(waiting):
+                tries.progressed()
+            self._next(tries, f"{left} of {len(calls)} requests had no answer")
 
     def _round(
-        self,
-        calls: Sequence[ShardCall],
-        waiting: Sequence[int],
-        answers: dict[int, Answer],
-        deadline: float,
-    ) -> str:
-        """One try of everything that waits: send all, then collect. Returns what went wrong last."""
-        problem = "no leader"
+        self, calls: Sequence[ShardCall], waiting: Sequence[int], answers: dict[int, Answer], tries: Tries
+    ) -> None:
+        """One try of everything that waits: send all, then collect."""
         sent: dict[Address, dict[int, int]] = {}
         for index in waiting:
+            shard_id, body, payload = calls[index]
             try:
-                address = self._leader(calls[index].shard_id)
-                link = self._link(address)
-                request_id = link.send(calls[index].body, calls[index].payload)
-            except (OSError, UnavailableError) as error:
-                problem = f"{error}"
-                if isinstance(error, OSError):
-                    self._drop(address)
-                    sent.pop(address, None)
+                address = self._leader(shard_id)
+            except AntiphonError as error:
+                tries.failed(shard_id, error, time.monotonic())
                 continue
-            sent.setdefault(address, {})[request_id] = index
+            try:
+                request_id = self._link(address).send(body, payload)
+            except AntiphonError as error:  # some are OSErrors, too
+                tries.failed(shard_id, error, time.monotonic())
+            except OSError as error:
+                lost = [calls[at] for at in sent.pop(address, {}).values()]
+                self._lost(address, error, lost, tries)
+                tries.failed(shard_id, ConnectionLostError(f"{error}"), time.monotonic())
+            else:
+                sent.setdefault(address, {})[request_id] = index
         for address, pending in sent.items():
-            problem = self._collect(address, pending, calls, answers, deadline) or problem
-        return problem
+            self._collect(address, pending, calls, answers, tries)
 
     def _collect(
         self,
@@ -311,53 +362,38 @@ class Cluster(Closes):
         pending: dict[int, int],
         calls: Sequence[ShardCall],
         answers: dict[int, Answer],
-        deadline: float,
-    ) -> str | None:
-        problem = None
+        tries: Tries,
+    ) -> None:
         link = self._links.get(address)
         while pending and link is not None:
+            left_s = max(TIMEOUT_S_MIN, tries.left_s(time.monotonic()))
             try:
-                left = max(PAUSE_S_MIN, deadline - time.monotonic())
-                request_id, answer = link.receive(min(left, ANSWER_TIMEOUT_S))
+                request_id, answer = link.receive(min(left_s, ANSWER_TIMEOUT_S))
             except (OSError, ProtocolViolationError) as error:
-                self._drop(address)
-                return f"{error}"
+                self._lost(address, error, [calls[index] for index in pending.values()], tries)
+                return
             index = pending.pop(request_id, None)
             if index is None:
                 continue  # an answer that came too late for an earlier try
-            if isinstance(answer.body, Failure):
-                elapsed_s = self._timeout_s - (deadline - time.monotonic())
-                problem = self._failed(calls[index].shard_id, answer.body, elapsed_s)
+            if isinstance(answer.body, AntiphonError):
+                self._refused(calls[index], answer.body, tries)
             else:
                 answers[index] = answer
-        return problem
 
-    def _failed(self, shard_id: int, failure: Failure, elapsed_s: float = 0.0) -> str:
-        """Learn from a refusal, `elapsed_s` after the first try, and say what it was; or raise what ends the tries."""
-        error = from_wire(failure.code, failure.message, dict(failure.details))
+    def _refused(self, call: ShardCall, error: AntiphonError, tries: Tries) -> None:
+        """A leader refused a request; raises what ends the tries."""
         if isinstance(error, WrongShardError):
             raise error  # which shard to ask instead is for the caller to say
-        step = self._routes.after(shard_id, error, elapsed_s)
-        if (
-            isinstance(error, NotLeaderError)
-            and step is not Next.FOLLOW
-            and error.details.get("leader") is None
-        ):
-            self._routes.forget_hint(shard_id)
-        return f"{failure.code}: {failure.message}"
+        tries.failed(call.shard_id, error, time.monotonic(), wrote=not is_read(call.body))
+
+    def _lost(self, address: Address, error: Exception, calls: Iterable[ShardCall], tries: Tries) -> None:
+        """A connection broke on which these requests had no answer yet."""
+        self._drop(address)
+        lost = ConnectionLostError(f"{error}")
+        for call in calls:
+            tries.failed(call.shard_id, lost, time.monotonic(), wrote=not is_read(call.body))
 
     def _leader(self, shard_id: int) -> Address:
         if self._routes.leader(shard_id) is None:
             self.newest_metadata()  # a node that has just started may not know of it yet
-        return _address(self._routes.leader_address(shard_id))
-
-
-def _address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _pause(pause_s: float) -> float:
-    """Wait about that long; returns the next pause."""
-    time.sleep(pause_s * random.uniform(0.5, 1.0))
-    return min(pause_s * 2, PAUSE_S_MAX)
+        return parse_address(self._routes.leader_address(shard_id))

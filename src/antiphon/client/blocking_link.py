@@ -10,10 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon import tracing
-from antiphon.client.account import account_for, check_logged_in, client_login
+from antiphon.client.addresses import Address, address_text
+from antiphon.client.greeting import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, Greeting
 from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
-from antiphon.errors import AntiphonError, ProtocolViolationError, from_wire
-from antiphon.model.requests import PROTOCOL_VERSION, Authenticate, Failure, Hello, HelloReply
+from antiphon.errors import AntiphonError, ProtocolViolationError
+from antiphon.model.requests import Failure, Hello
 from antiphon.security.account import Account
 from antiphon.wire.frames import (
     LENGTH_BYTES,
@@ -30,11 +31,8 @@ if TYPE_CHECKING:
 
     from antiphon.client.tls import Dialing
 
-Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 
-CONNECT_TIMEOUT_S: Final = 2.0
-LOGIN_TIMEOUT_S: Final = 5.0  # a login that fails is answered after a second
 ANSWER_TIMEOUT_S: Final = 10.0  # for one try; a node that is paused is given up on and asked again
 SEND_PARTS_MAX: Final = 512  # in one call; systems allow 1,024
 RECEIVE_BYTES: Final = 64 * 1024  # at once, while nothing is known of what comes
@@ -43,7 +41,7 @@ UNACKNOWLEDGED_MS_MAX: Final = 15_000  # a node that takes none of our bytes for
 
 
 class Answer(NamedTuple):
-    """A reply and its bulk bytes."""
+    """A reply and its bulk bytes; of a refusal the error that it stands for."""
 
     body: Any
     payload: memoryview
@@ -61,6 +59,7 @@ class Link:
     ) -> None:
         """Connect and greet; raises OSError or an AntiphonError."""
         self.address = address
+        self._where = address_text(address)
         context = context_for(tls, *address)
         self._encrypts = context is not None
         self._socket = socket.create_connection(address, timeout=timeout_s)
@@ -69,38 +68,24 @@ class Link:
             self._socket = _encrypted(self._socket, address, context)
         self._rest = memoryview(b"")  # what came after the last frame
         self._next_id = 1
+        greeting = Greeting(self._where, _who(), account)
         try:
-            hello = self._hello(timeout_s)
-            if not isinstance(hello.body, HelloReply):
-                raise ProtocolViolationError(
-                    f"{address[0]}:{address[1]} answered the greeting with {hello.body!r}"
-                )
-            own = account_for(hello.body, account)
-            if own is not None:
-                self._log_in(own, hello.body.mechanisms)
+            reply = self._hello(greeting.first(), timeout_s)
+            while (request := greeting.next(reply)) is not None:
+                reply = self.call(request, LOGIN_TIMEOUT_S).body
         except BaseException:
             self.close()
             raise
-        self.cluster_id: str = hello.body.cluster_id
+        self.cluster_id = greeting.cluster_id
 
-    def _hello(self, timeout_s: float) -> Answer:
+    def _hello(self, hello: Hello, timeout_s: float) -> Any:
         try:
-            return self.call(Hello(PROTOCOL_VERSION, _who()), timeout_s)
+            return self.call(hello, timeout_s).body
         except TimeoutError:
             raise
         except OSError as error:
             hint = HUNG_UP_ON_TLS if self._encrypts else HUNG_UP
             raise ConnectionResetError(f"{error} {hint}") from error
-
-    def _log_in(self, account: Account, mechanisms: tuple[str, ...]) -> None:
-        where = f"{self.address[0]}:{self.address[1]}"
-        login = client_login(account, mechanisms, where)
-        message: bytes | None = login.first()
-        mechanism = login.mechanism
-        while message is not None:
-            reply = self.call(Authenticate(message, mechanism), LOGIN_TIMEOUT_S).body
-            message, mechanism = login.next(reply.data), ""
-        check_logged_in(login, reply, where)
 
     def send(self, body: Any, payload: Sequence[Buffer] = (), timeout_s: float | None = None) -> int:
         """Send a request; returns its id. After an error the connection is of no more use."""
@@ -120,8 +105,7 @@ class Link:
         while waiting:
             left = deadline - time.monotonic()
             if left <= 0:
-                where = f"{self.address[0]}:{self.address[1]}"
-                raise TimeoutError(f"{where} did not accept a request within {timeout_s:.1f} s")
+                raise TimeoutError(f"{self._where} did not accept a request within {timeout_s:.1f} s")
             self._socket.settimeout(left)
             if self._encrypts:  # such sockets take one part at a time
                 sent = self._socket.send(waiting[0])
@@ -133,12 +117,14 @@ class Link:
                 waiting[0] = waiting[0][sent:]
 
     def receive(self, timeout_s: float) -> tuple[int, Answer]:
-        """The next answer, with the id of its request; raises OSError (TimeoutError among them).
+        """The next answer, with the id of its request; raises OSError (TimeoutError among them). A refusal is not raised.
 
         After an error the connection is of no more use: part of an answer may have been taken.
         """
         frame = self._frame(time.monotonic() + timeout_s, timeout_s)
         request_id, body = decode_reply(frame.header)
+        if isinstance(body, Failure):
+            body = body.error()
         return request_id, Answer(body, frame.payload)
 
     def _frame(self, deadline: float, timeout_s: float) -> Frame:
@@ -165,20 +151,19 @@ class Link:
 
     def _receive_into(self, view: memoryview, deadline: float, timeout_s: float) -> int:
         left = deadline - time.monotonic()
-        where = f"{self.address[0]}:{self.address[1]}"
         if left <= 0:
-            raise TimeoutError(f"no answer from {where} within {timeout_s:.1f} s")
+            raise TimeoutError(f"no answer from {self._where} within {timeout_s:.1f} s")
         self._socket.settimeout(left)
         try:
             count = self._socket.recv_into(view)
         except TimeoutError:
-            raise TimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
+            raise TimeoutError(f"no answer from {self._where} within {timeout_s:.1f} s") from None
         if not count:
-            raise ConnectionResetError(f"{where} closed the connection")
+            raise ConnectionResetError(f"{self._where} closed the connection")
         return count
 
     def call(self, body: Any, timeout_s: float | None = None) -> Answer:
-        """One request and its answer; a `Failure` is raised as the error that it stands for."""
+        """One request and its answer; a refusal is raised."""
         return self.answer_to(self.send(body, (), timeout_s), timeout_s)
 
     def answer_to(self, request_id: int, timeout_s: float | None = None) -> Answer:
@@ -189,8 +174,8 @@ class Link:
             answer_id, answer = self.receive(timeout_s)
         if answer_id != request_id:
             raise ProtocolViolationError(f"answer {answer_id} to request {request_id}")
-        if isinstance(answer.body, Failure):
-            raise from_wire(answer.body.code, answer.body.message, dict(answer.body.details))
+        if isinstance(answer.body, AntiphonError):
+            raise answer.body
         return answer
 
     def close(self) -> None:
@@ -204,7 +189,7 @@ def _encrypted(plain: socket.socket, address: Address, context: "ssl.SSLContext"
         return context.wrap_socket(plain, server_hostname=address[0])
     except OSError as error:
         plain.close()
-        problem = why_no_tls(f"{address[0]}:{address[1]}", error)
+        problem = why_no_tls(address_text(address), error)
         if isinstance(problem, AntiphonError):
             raise problem from error
         raise ConnectionError(problem) from error

@@ -6,31 +6,23 @@ request waits at the node until there is newer metadata, so that the client lear
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from antiphon import system
-from antiphon.client.connection import (
-    ClientClosedError,
-    Connection,
-    ConnectionLostError,
-    NoHelloError,
-    open_connection,
-    parse_address,
-)
+from antiphon.client.addresses import parse_address, parse_servers
+from antiphon.client.connection import Connection, open_connection
+from antiphon.client.connection_errors import ClientClosedError, ConnectionLostError, NoHelloError
 from antiphon.client.log import logger
 from antiphon.client.reads import is_read
-from antiphon.client.routes import Next, Routes
+from antiphon.client.routing.outcomes import unanswered
+from antiphon.client.routing.routes import NOBODY_HELPS, Routes, places_to_ask
+from antiphon.client.routing.tries import NEWS_WAIT_MS, Tries
 from antiphon.client.wrong_port import check_port
 from antiphon.errors import (
     AntiphonError,
-    ForeignDirectoryError,
-    InvalidRequestError,
-    ProtocolViolationError,
     TimedOutError,
-    UnauthenticatedError,
     UnavailableError,
-    UnknownShardError,
     UnreachableError,
     WrongShardError,
 )
@@ -43,36 +35,10 @@ from antiphon.wire.frames import Buffer
 if TYPE_CHECKING:
     from antiphon.client.tls import Dialing
 
-PAUSE_S_MIN: Final = 0.01
-PAUSE_S_MAX: Final = 0.5
 ASK_TIMEOUT_S: Final = 1.5  # for one node to answer a question about metadata
-NEWS_WAIT_S: Final = 0.3  # how long a node may keep the question for newer metadata
 INQUIRIES_MAX: Final = 10
 
-
-class Pauses:
-    """Growing pauses with jitter between tries, until a deadline (loop time)."""
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self._next_s = PAUSE_S_MIN
-        self.count = 0
-        self.started = asyncio.get_running_loop().time()
-
-    def left_s(self) -> float:
-        """Seconds until the deadline."""
-        return self.deadline - asyncio.get_running_loop().time()
-
-    async def wait(self, reason: AntiphonError) -> None:
-        """Sleep for the next pause; raises TimedOutError when the deadline comes first."""
-        self.count += 1
-        pause_s = self._next_s * system.rng().uniform(0.5, 1.0)
-        self._next_s = min(self._next_s * 2, PAUSE_S_MAX)
-        if self.left_s() <= pause_s:
-            raise TimedOutError(
-                f"gave up after the last of several tries failed: {reason.message}"
-            ) from reason
-        await asyncio.sleep(pause_s)
+FoundT = TypeVar("FoundT")
 
 
 class Cluster:
@@ -111,16 +77,17 @@ class Cluster:
 
     async def connect(self, timeout_s: float) -> None:
         """Reach any node and learn the metadata; raises UnreachableError."""
-        pauses = Pauses(asyncio.get_running_loop().time() + timeout_s)
+        tries = self.tries(timeout_s)
         while self.meta is None:
             try:
                 await self.refresh()
             except UnavailableError as error:
-                if isinstance(error.__cause__, NoHelloError) and not pauses.count:
+                if isinstance(error.__cause__, NoHelloError) and not tries.count:
                     for address in self.servers:
                         await check_port(*parse_address(address), self._tls)
                 try:
-                    await pauses.wait(error)
+                    tries.failed_anywhere(error)
+                    await self._next(tries)
                 except TimedOutError:
                     raise UnreachableError(
                         f"no node answered at {', '.join(self.servers)} within {timeout_s:.1f} s ({error.message}); "
@@ -138,20 +105,15 @@ class Cluster:
         await asyncio.shield(self._refreshing)
 
     async def _ask(self, avoid: str | None, *, news: bool) -> None:
-        problem: AntiphonError = UnavailableError("no address to ask")
+        problem: AntiphonError = UnavailableError("no address of a node is known: give servers")
         known = self.meta.version if self.meta is not None and news else -1
-        question = GetMetadata(known, int(NEWS_WAIT_S * 1000) if news else 0)
+        question = GetMetadata(known, NEWS_WAIT_MS if news else 0)
         for address in self._places(avoid):
             try:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     connection = await self.connection(address)
                     reply, _ = await connection.request(question)
-            except (
-                InvalidRequestError,
-                ForeignDirectoryError,
-                ProtocolViolationError,
-                UnauthenticatedError,
-            ):
+            except NOBODY_HELPS:
                 raise
             except AntiphonError as error:
                 problem = error
@@ -171,7 +133,9 @@ class Cluster:
         await self.refresh()
         while not seen():
             if asyncio.get_running_loop().time() > deadline:
-                raise TimedOutError("the change was made, and the metadata of the asked node lacks it yet")
+                raise TimedOutError(
+                    "the change was made, but the node that was asked does not know of it yet: ask again in a moment"
+                )
             await self.refresh(news=True)
 
     async def refresh_from_all(self) -> None:
@@ -189,15 +153,8 @@ class Cluster:
 
     def _places(self, avoid: str | None) -> list[str]:
         """Addresses to ask: connected ones first, the one to avoid last."""
-        others = [address for address in self._routes.addresses.values() if address not in self._connections]
-        system.rng().shuffle(others)
-        connected = list(self._connections)
-        system.rng().shuffle(connected)
-        places = list(dict.fromkeys(connected + others + self.servers))
-        if avoid in places:
-            places.remove(avoid)
-            places.append(avoid)
-        return places
+        known = self._routes.addresses.values()
+        return places_to_ask(self._connections, known, self.servers, system.rng().shuffle, avoid)
 
     def address_of(self, node_id: int) -> str:
         """Native address of a node; raises UnavailableError when there is none."""
@@ -228,7 +185,7 @@ class Cluster:
     async def connection(self, address: str) -> Connection:
         """The connection to an address, opened if need be; raises AntiphonError."""
         if self.closed:
-            raise ClientClosedError("this client is closed")
+            raise ClientClosedError("this client is closed: connect() makes a new one")
         connection = self._connections.get(address)
         if connection is not None and connection.lost is None:
             return connection
@@ -284,33 +241,72 @@ class Cluster:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def failed(self, shard_id: int, error: AntiphonError, pauses: Pauses) -> None:
-        """A try at a shard failed with `error`: get newer metadata and pause, or raise the error that ends the tries."""
-        logger.debug("shard %d, try %d failed: %s", shard_id, pauses.count + 1, error.message)
-        step = self._routes.after(shard_id, error, asyncio.get_running_loop().time() - pauses.started)
-        if step is not Next.FOLLOW and self.closed:
-            raise ClientClosedError("this client is closed")
-        if step is Next.LEARN:
-            try:
-                avoid = self.leader_address(shard_id)
-            except AntiphonError:
-                avoid = None
-            await self.learn(error, pauses, avoid=avoid)
-        else:
-            await pauses.wait(error)
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
-    async def learn(self, error: AntiphonError, pauses: Pauses, *, avoid: str | None = None) -> None:
+    def tries(self, timeout_s: float) -> Tries:
+        """For a call that takes so long at the most."""
+        return self.tries_until(self._now() + timeout_s)
+
+    def tries_until(self, deadline_s: float, *, coordinated: bool = False) -> Tries:
+        """For a call that ends then (loop time) at the latest. `coordinated`: see `Tries`."""
+        return Tries(self._routes, self._now(), deadline_s, coordinated=coordinated)
+
+    async def failed(self, shard_id: int, error: AntiphonError, tries: Tries, *, wrote: bool = False) -> None:
+        """A try at a shard's leader failed: do what there is to do before the next one. `wrote`: a write was sent.
+
+        Raises what ends the tries.
+        """
+        logger.debug("shard %d, try %d failed: %s", shard_id, tries.count + 1, error.message)
+        tries.failed(shard_id, error, self._now(), wrote=wrote)
+        if self.closed:
+            tries.end(ClientClosedError("this client is closed: connect() makes a new one"))
+        await self._next(tries)
+
+    async def learn(self, error: AntiphonError, tries: Tries) -> None:
         """Pause, and have newer metadata afterwards if a node has some; raises TimedOutError when the time is over."""
-        version = self.meta.version if self.meta is not None else -1
-        await pauses.wait(error)
-        if self.meta is not None and self.meta.version > version:
+        tries.lacking(error)
+        await self._next(tries)
+
+    async def _next(self, tries: Tries) -> None:
+        """Pause, and ask what is to be asked."""
+        step = tries.step(self._now(), system.rng().uniform)
+        await asyncio.sleep(step.pause_s)
+        question = step.question
+        if question is None or (self.meta is not None and self.meta.version > question.known):
             return  # it came meanwhile: waiting for more would be in vain
-        # The first time, what a node knows by now will do; later there is reason to wait for news.
-        news = pauses.count > 1 and not isinstance(error, UnknownShardError)
         try:
-            await self.refresh(avoid=avoid, news=news)
+            await self.refresh(avoid=question.avoid, news=question.holds)
         except UnavailableError:
             return  # the next try says what is wrong, until the time is over
+
+    async def across_splits(self, attempt: Callable[[], Awaitable[FoundT]], tries: Tries) -> FoundT:
+        """Do something by what is known of a table's shards; again with newer metadata where one of them was split.
+
+        `attempt` does it, once. Raises what it raises, and TimedOutError.
+        """
+        while True:
+            try:
+                return await attempt()
+            except WrongShardError as error:
+                await self.learn(error, tries)
+
+    async def ask_node(self, node_id: int, body: Any, timeout_s: float) -> tuple[Any, memoryview]:
+        """Send a request to one node, once; returns the reply and its bulk bytes.
+
+        Raises UnavailableError where the node is not known, TimedOutError, and what it answers.
+        """
+        address = self.address_of(node_id)
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self.connection(address)
+                return await connection.request(body)
+        except AntiphonError:  # some are TimeoutErrors, too
+            raise
+        except TimeoutError:
+            raise TimedOutError(
+                f"node {node_id} at {address} did not answer within {timeout_s:.1f} s"
+            ) from None
 
     async def call_shard(
         self,
@@ -321,39 +317,36 @@ class Cluster:
         timeout_s: float,
         ends: tuple[type[AntiphonError], ...] = (WrongShardError,),
         trace: str | None = None,
+        coordinated: str = "",
     ) -> tuple[Any, memoryview]:
         """Send a request that may be repeated to the shard's leader; returns the reply and its bulk bytes. `trace`: see
-        `Connection.request`.
+        `Connection.request`. `coordinated`: what the leader coordinates, if it is asked as a coordinator.
 
         Raises the first error that a retry cannot fix, or one of `ends`, which are for the caller to deal with, or
         TimedOutError.
         """
         connection = self.ready_connection(shard_id)
-        pauses: Pauses | None = None
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        tries = _Tries(body)
+        tries: Tries | None = None
+        deadline = self._now() + timeout_s
         while True:
+            sent = False
             try:
                 if connection is None:
                     connection = await self.connection(self.leader_address(shard_id))
-                tries.sent = True
+                sent = True
                 async with asyncio.timeout_at(deadline):
                     return await connection.request(body, payload, trace)
             except AntiphonError as error:
-                tries.failed(error)
                 if isinstance(error, ends):  # such as which shard to ask instead
                     raise
-                if pauses is None:
-                    pauses = Pauses(deadline)
-                try:
-                    await self.failed(shard_id, error, pauses)
-                except TimedOutError as final:
-                    raise tries.judged(final) from error
+                if tries is None:
+                    tries = self.tries_until(deadline, coordinated=bool(coordinated))
+                await self.failed(shard_id, error, tries, wrote=sent and not is_read(body))
                 connection = None
             except TimeoutError:
-                raise tries.unanswered(
-                    f"no answer within {timeout_s:.1f} s from the leader of shard {shard_id}"
-                ) from None
+                who = coordinated or f"the leader of shard {shard_id}"
+                text = f"no answer within {timeout_s:.1f} s from {who}"
+                raise unanswered(text, wrote=not is_read(body)) from None
 
     async def call_any(
         self, body: Any, *, timeout_s: float, done_if: type[AntiphonError] | None = None
@@ -363,31 +356,26 @@ class Cluster:
         Returns the reply. Returns None if a repeated request fails with `done_if` because an earlier try was carried
         out (a topic to create exists, a topic to delete does not).
         """
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        pauses = Pauses(deadline)
-        tries = _Tries(body)
+        tries = self.tries(timeout_s)
+        wrote = not is_read(body)
         avoid: str | None = None
         while True:
+            sent = False
             try:
                 avoid = self._places(avoid)[0]
                 connection = await self.connection(avoid)
-                tries.sent = True
-                async with asyncio.timeout_at(deadline):
+                sent = True
+                async with asyncio.timeout_at(tries.deadline_s):
                     reply, _ = await connection.request(body)
                 return reply
             except AntiphonError as error:
-                if tries.lost and done_if is not None and isinstance(error, done_if):
+                if tries.unknown and done_if is not None and isinstance(error, done_if):
                     return None
-                if not error.retriable:
-                    raise
-                tries.failed(error)
-                logger.debug("%s, try %d failed: %s", type(body).__name__, pauses.count + 1, error.message)
-                try:
-                    await pauses.wait(error)
-                except TimedOutError as final:
-                    raise tries.judged(final) from error
+                logger.debug("%s, try %d failed: %s", type(body).__name__, tries.count + 1, error.message)
+                tries.failed_anywhere(error, wrote=sent and wrote)
+                await self._next(tries)
             except TimeoutError:
-                raise tries.unanswered(f"no answer from {avoid} within {timeout_s:.1f} s") from None
+                raise unanswered(f"no answer from {avoid} within {timeout_s:.1f} s", wrote=wrote) from None
 
     async def producer_id(self, *, fresh: bool = False) -> int:
         """A producer id (below 2^61) that no other client has; the client's own, or a `fresh` one."""
@@ -415,43 +403,6 @@ class Cluster:
         self._connections.clear()
 
 
-class _Tries:
-    """What is known of the outcome of a request that is tried several times.
-
-    `sent`: the try of now was. `lost`: a try may have been carried out.
-    """
-
-    def __init__(self, body: Any) -> None:
-        self._is_read = is_read(body)
-        self.sent = False
-        self.lost = False
-
-    def failed(self, error: AntiphonError) -> None:
-        """A try ended so."""
-        self.lost = self.lost or (self.sent and isinstance(error, ConnectionLostError | TimedOutError))
-        self.sent = False
-
-    def judged(self, final: TimedOutError) -> TimedOutError:
-        """The error that the tries end with."""
-        return final.with_unknown_outcome() if self.lost and not self._is_read else final
-
-    def unanswered(self, text: str) -> TimedOutError:
-        """The last try had no answer in time."""
-        self.lost = True
-        return self.judged(TimedOutError(text))
-
-
 def _failed(task: "asyncio.Task[Any]") -> bool:
     """Did it fail? Asking marks the error as seen, for whoever waited may have stopped."""
     return task.cancelled() or task.exception() is not None
-
-
-def parse_servers(servers: str | Iterable[str]) -> list[str]:
-    """Addresses from `host:port[,host:port...]` or several of those; raises InvalidRequestError."""
-    texts = servers.split(",") if isinstance(servers, str) else list(servers)
-    found = [text.strip() for text in texts if text.strip()]
-    if not found:
-        raise InvalidRequestError("give at least one address, such as 127.0.0.1:7400")
-    for text in found:
-        parse_address(text)
-    return found

@@ -13,23 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon import tracing
-from antiphon.client.account import account_for, check_logged_in, client_login
+from antiphon.client.addresses import parse_address
+from antiphon.client.connection_errors import ConnectionLostError, NoHelloError
+from antiphon.client.greeting import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, Greeting
 from antiphon.client.tls import HUNG_UP, HUNG_UP_ON_TLS, context_for, why_no_tls
-from antiphon.errors import (
-    AntiphonError,
-    InvalidRequestError,
-    ProtocolViolationError,
-    UnavailableError,
-    from_wire,
-)
-from antiphon.model.requests import (
-    PROTOCOL_VERSION,
-    Authenticate,
-    Failure,
-    GetMetadata,
-    Hello,
-    HelloReply,
-)
+from antiphon.errors import AntiphonError, ProtocolViolationError
+from antiphon.model.requests import Failure, GetMetadata
 from antiphon.security.account import Account
 from antiphon.wire.frames import Buffer, FrameDecoder, decode_reply, encode_message, traced_frame
 
@@ -38,8 +27,6 @@ if TYPE_CHECKING:
 
     from antiphon.client.tls import Dialing
 
-CONNECT_TIMEOUT_S: Final = 2.0
-LOGIN_TIMEOUT_S: Final = 5.0  # a login that fails is answered after a second
 LIFE_CHECK_S: Final = 0.25
 SILENCE_S_MAX: Final = (
     0.5  # with requests open; then the node is asked for a sign of life, and the others for news of it
@@ -51,20 +38,6 @@ Answer = Callable[[Any, memoryview], None]
 
 NOTHING: Final = memoryview(b"")
 _PING: Final = GetMetadata(known_version=(1 << 62), wait_ms=0)
-
-
-class ConnectionLostError(UnavailableError, ConnectionError):
-    """The connection ended before the reply came. Whether the request was carried out is not known."""
-
-
-class NoHelloError(ConnectionLostError):
-    """Whoever listens there said no hello: it may be another port."""
-
-
-class ClientClosedError(UnavailableError):
-    """The client was closed; a retry cannot succeed."""
-
-    retriable = False
 
 
 class Connection(asyncio.Protocol):
@@ -165,7 +138,7 @@ class Connection(asyncio.Protocol):
                         f"{self.address} answered request {request_id}, which is not open"
                     )
                 if type(body) is Failure:
-                    body = from_wire(body.code, body.message, dict(body.details))
+                    body = body.error()
                 answer(body, frame.payload)
         except AntiphonError as error:
             self.abort(error)
@@ -240,14 +213,6 @@ class Connection(asyncio.Protocol):
         self._pinging = False
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`; raises InvalidRequestError."""
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise InvalidRequestError(f"an address is host:port, such as 127.0.0.1:7400; got {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 async def open_connection(
     address: str,
     who: str,
@@ -265,10 +230,11 @@ async def open_connection(
     host, port = parse_address(address)
     context = context_for(tls, host, port)
     connection = Connection(address)
+    greeting = Greeting(address, who, account, cluster_id)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await _dial(connection, host, port, context)
-            reply, _ = await connection.request(Hello(PROTOCOL_VERSION, who, cluster_id))
+            reply, _ = await connection.request(greeting.first())
     except ConnectionLostError as error:
         await connection.close()
         hint = HUNG_UP if context is None else HUNG_UP_ON_TLS
@@ -284,13 +250,8 @@ async def open_connection(
     except BaseException:
         await connection.close()
         raise
-    if not isinstance(reply, HelloReply):
-        await connection.close()
-        raise ProtocolViolationError(f"{address} answered a hello with {type(reply).__name__}")
-    connection.cluster_id = reply.cluster_id
-    own = account_for(reply, account)
-    if own is not None:
-        await _log_in(connection, own, reply.mechanisms)
+    await _log_in(connection, greeting, reply)
+    connection.cluster_id = greeting.cluster_id
     return connection
 
 
@@ -309,16 +270,12 @@ async def _dial(connection: Connection, host: str, port: int, context: "ssl.SSLC
         raise ConnectionLostError(problem) from error
 
 
-async def _log_in(connection: Connection, account: Account, mechanisms: tuple[str, ...]) -> None:
+async def _log_in(connection: Connection, greeting: Greeting, reply: Any) -> None:
+    """What is said after the hello, to which the node has answered `reply`."""
     try:
         async with asyncio.timeout(LOGIN_TIMEOUT_S):
-            login = client_login(account, mechanisms, connection.address)
-            message: bytes | None = login.first()
-            mechanism = login.mechanism
-            while message is not None:
-                reply, _ = await connection.request(Authenticate(message, mechanism))
-                message, mechanism = login.next(reply.data), ""
-            check_logged_in(login, reply, connection.address)
+            while (request := greeting.next(reply)) is not None:
+                reply, _ = await connection.request(request)
     except AntiphonError:
         await connection.close()
         raise

@@ -5,16 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from antiphon.client.cluster import Cluster, Pauses
-from antiphon.client.reads import is_read
-from antiphon.errors import (
-    AntiphonError,
-    NotLeaderError,
-    NotReadyError,
-    ProtocolViolationError,
-    TimedOutError,
-    UnavailableError,
-)
+from antiphon.client.cluster import Cluster
+from antiphon.client.routing.tries import Tries
+from antiphon.errors import ProtocolViolationError, UnavailableError
 from antiphon.model.body import reply_as
 from antiphon.model.client_metrics import GetSubscriptions, Subscription, SubscriptionsReply
 from antiphon.model.groups import GetGroups, GroupsReply, GroupState
@@ -61,40 +54,31 @@ class Coordinators:
 
         Both have an unknown outcome if a try before may have been carried out without an answer; reads never have.
         """
-        pauses = Pauses(asyncio.get_running_loop().time() + timeout_s)
-        unknown = False
-        while True:
-            shard_id = await self._place(name, pauses, is_group=is_group)
-            try:
-                connection = await self._cluster.connection(self._cluster.leader_address(shard_id))
-                async with asyncio.timeout_at(pauses.deadline):
-                    return (await connection.request(body))[0]
-            except AntiphonError as error:
-                unknown = unknown or (
-                    error.retriable and not isinstance(error, NotLeaderError | NotReadyError)
-                )
-                try:
-                    await self._cluster.failed(shard_id, error, pauses)
-                except AntiphonError as final:
-                    if unknown and not is_read(body):
-                        final.with_unknown_outcome()
-                    raise
-            except TimeoutError:
-                late = TimedOutError(f"the coordinator of {name!r} did not answer in time")
-                raise late if is_read(body) else late.with_unknown_outcome() from None
+        loop = asyncio.get_running_loop()
+        tries = self._cluster.tries(timeout_s)
+        shard_id = await self._place(name, tries, is_group=is_group)
+        reply, _ = await self._cluster.call_shard(
+            shard_id,
+            body,
+            timeout_s=max(0.001, tries.left_s(loop.time())),
+            ends=(),
+            coordinated=f"the coordinator of {name!r}",
+        )
+        return reply
 
-    async def _place(self, name: str, pauses: Pauses, *, is_group: bool) -> int:
+    async def _place(self, name: str, tries: Tries, *, is_group: bool) -> int:
         """The shard whose leader coordinates a name: it never changes."""
         known = self._places.get((name, is_group))
         if known is not None:
             return known
-        asked = FindCoordinator(name, is_group)
-        reply = await self._cluster.call_any(asked, timeout_s=max(0.01, pauses.left_s()))
+        left_s = max(0.01, tries.left_s(asyncio.get_running_loop().time()))
+        reply = await self._cluster.call_any(FindCoordinator(name, is_group), timeout_s=left_s)
         reply = reply_as(CoordinatedBy, reply, "for a coordinator")
         while not self._cluster.knows_shard(reply.shard_id):
             await self._cluster.refresh_from_all()
             if not self._cluster.knows_shard(reply.shard_id):
-                await pauses.wait(UnavailableError(f"no node tells who leads shard {reply.shard_id} yet"))
+                lacks = UnavailableError(f"no node tells who leads shard {reply.shard_id} yet")
+                await self._cluster.learn(lacks, tries)
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
         self._places[name, is_group] = reply.shard_id
@@ -120,14 +104,7 @@ class Coordinators:
         return reply_as(GroupsReply, reply, "for groups")
 
     async def _of_node(self, node_id: int, asked: Any, timeout_s: float) -> Any:
-        try:
-            async with asyncio.timeout(timeout_s):
-                connection = await self._cluster.connection(self._cluster.address_of(node_id))
-                reply, _ = await connection.request(asked)
-        except AntiphonError:  # some are TimeoutErrors, too
-            raise
-        except TimeoutError:
-            raise TimedOutError(f"node {node_id} did not answer in time") from None
+        reply, _ = await self._cluster.ask_node(node_id, asked, timeout_s)
         return reply
 
     # -- metrics of clients -----------------------------------------------------------------------------------------

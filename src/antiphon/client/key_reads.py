@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.cluster import Cluster
 from antiphon.client.handles import PerShard
 from antiphon.client.pipeline import Item
 from antiphon.client.table_reader import TableReader
@@ -63,14 +63,14 @@ class KeyReads:
 
     async def _ask_elsewhere(self, items: list[Item], consistency: str, shard_id: int) -> None:
         """Ask for keys again that a shard does not hold any more, as soon as it is known which one does."""
-        pauses = Pauses(max(item.deadline for item in items))
+        tries = self._cluster.tries_until(max(item.deadline for item in items))
         try:
             while True:
                 ranges = self._ranges()
                 places = [ranges.shard_of(item.what).shard_id for item in items]
                 if any(place != shard_id for place in places):
                     break
-                await self._cluster.learn(WrongShardError(f"shard {shard_id} was split"), pauses)
+                await self._cluster.learn(WrongShardError(f"shard {shard_id} was split"), tries)
         except (AntiphonError, asyncio.CancelledError) as error:
             gone = error if isinstance(error, AntiphonError) else TimedOutError("the client was closed")
             for item in items:

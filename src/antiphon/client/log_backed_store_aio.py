@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypedDict, TypeVar
 
 from antiphon import system
 from antiphon.client.closing import StartsAndCloses
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.topic import AsyncTopic, Message
 from antiphon.errors import (
@@ -259,7 +259,7 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
         if self._ended is not None:
             raise self._ended
         if self._writer is None:
-            raise InvalidRequestError("start the store first")
+            raise InvalidRequestError("start the store first: await start()")
         if len(self._queue) >= QUEUE_OPERATIONS_MAX:
             raise OverloadedError(f"{QUEUE_OPERATIONS_MAX} operations wait for this store already")
         loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from antiphon import tracing
 from antiphon.client.aio import AsyncClient
 from antiphon.client.closing import Closes
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.errors import InvalidRequestError
 from antiphon.security.account import Account
 
@@ -63,7 +63,7 @@ class LoopThread:
         """Run a coroutine on the loop and wait for its result; an interrupt of this thread cancels it."""
         if self._closed:
             work.close()
-            raise ClientClosedError("this client is closed")
+            raise ClientClosedError("this client is closed: connect() makes a new one")
         if threading.current_thread() is self._thread:
             work.close()
             raise InvalidRequestError("the blocking client cannot be called from its own event loop")

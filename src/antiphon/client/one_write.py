@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.routing.outcomes import is_known
 from antiphon.errors import AntiphonError, KeyNotFoundError, TimedOutError, VersionMismatchError
 from antiphon.model.metadata import is_multi
 from antiphon.model.requests import Check, Delete, Put
@@ -62,24 +62,14 @@ class OneWrite:
 
     def _judged(self, error: AntiphonError) -> AntiphonError:
         """What an error means: nothing was written, or that is not known."""
-        match error:
-            case VersionMismatchError() | KeyNotFoundError():
-                at = error.details.pop("operation") - len(self.checks)
-                error.details["table"] = self._core.name
-                if at >= 0:
-                    error.details["operation"] = at
-                else:
-                    error.add_note("it was read in this transaction, and has changed since: begin again")
-            case TimedOutError() if error.details.get("sent") is False:
-                pass
-            case (
-                TimedOutError()
-                | ClientClosedError()
-                | AntiphonError(retriable=True)
-                | AntiphonError(outcome_unknown=True)
-            ):
-                return self._not_known(error.message)
-        return error
+        if isinstance(error, VersionMismatchError | KeyNotFoundError):
+            at = error.details.pop("operation") - len(self.checks)
+            error.details["table"] = self._core.name
+            if at >= 0:
+                error.details["operation"] = at
+            else:
+                error.add_note("it was read in this transaction, and has changed since: begin again")
+        return error if is_known(error) else self._not_known(error.message)
 
     def _not_known(self, why: str) -> TimedOutError:
         self.unknown = TimedOutError(

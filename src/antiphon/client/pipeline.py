@@ -16,15 +16,21 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import tracing
-from antiphon.client.cluster import Cluster, Pauses
-from antiphon.client.connection import ClientClosedError, Connection
+from antiphon.client.cluster import Cluster
+from antiphon.client.connection import Connection
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.log import logger
+from antiphon.client.routing.outcomes import end_of_write, of_write
+from antiphon.client.routing.routes import mends
 from antiphon.client.sweeper import Sweeper
-from antiphon.errors import AntiphonError, TimedOutError, UnavailableError, UnknownShardError
+from antiphon.errors import AntiphonError, TimedOutError
 from antiphon.wire.frames import Buffer
+
+if TYPE_CHECKING:
+    from antiphon.client.routing.tries import Tries
 
 QUEUE_ITEMS_MAX: Final = 100_000
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -119,7 +125,7 @@ class ShardPipeline(ABC):
         self._flush_planned = False
         self._recovery: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._pauses: Pauses | None = None  # kept while tries fail, so that pauses grow
+        self._tries: Tries | None = None  # kept while they fail, so that pauses grow
         self._sweeper = Sweeper(self._loop, self._sweep)
         self._closed = False
         self._room: asyncio.Future[None] | None = None  # of the first who waits for it
@@ -176,7 +182,7 @@ class ShardPipeline(ABC):
     def add(self, item: Item) -> None:
         """Queue a write. Raises ClientClosedError once the client is closed."""
         if self._closed:
-            raise ClientClosedError("this client is closed")
+            raise ClientClosedError("this client is closed: connect() makes a new one")
         if tracing.tracer is not None:
             trace_call(item, type(item.what).__name__.lower(), self._shard_id)
         self._queue.append(item)
@@ -205,7 +211,9 @@ class ShardPipeline(ABC):
                     await self._room
                 self.add(item)
         except TimeoutError:
-            raise TimedOutError("no room in the queue of writes in time; nothing was sent") from None
+            raise TimedOutError(
+                "no room in the queue of writes in time; nothing was sent: await earlier writes first"
+            ) from None
         finally:
             self._entering -= 1
 
@@ -284,7 +292,7 @@ class ShardPipeline(ABC):
         request.in_flight = False
         self._in_flight -= 1
         if not isinstance(reply, AntiphonError):
-            self._pauses = None
+            self._tries = None
             request.answer = reply
             self._forget(request)
             self._resolve(request, reply)
@@ -325,12 +333,12 @@ class ShardPipeline(ABC):
         try:
             await drained
             while (deadline := self._last_deadline()) is not None:
-                self._pauses = self._pauses or Pauses(deadline)
-                self._pauses.deadline = deadline
-                error = await self._try_round(self._pauses)
+                tries = self._tries = self._tries or self._cluster.tries_until(deadline)
+                tries.deadline_s = deadline
+                error = await self._try_round(deadline)
                 if error is None:
                     break
-                await self._cluster.failed(self._shard_id, error, self._pauses)
+                await self._cluster.failed(self._shard_id, error, tries)
         except AntiphonError as error:
             self._fail_all(error)
         finally:
@@ -338,7 +346,7 @@ class ShardPipeline(ABC):
             self._drained = None
             self._flush_soon()
 
-    async def _try_round(self, pauses: Pauses) -> AntiphonError | None:
+    async def _try_round(self, deadline: float) -> AntiphonError | None:
         """Send everything that is left over one connection; returns what stands in the way."""
         reason: AntiphonError | None = None
         for request in self._sent:
@@ -355,12 +363,14 @@ class ShardPipeline(ABC):
             connection = self._cluster.ready_connection(self._shard_id)
             if connection is None:
                 address = self._cluster.leader_address(self._shard_id)
-                async with asyncio.timeout(pauses.left_s()):
+                async with asyncio.timeout_at(deadline):
                     connection = await self._cluster.connection(address)
         except AntiphonError as error:
             return error
         except TimeoutError:
-            return TimedOutError("no connection to the shard's leader in time")
+            return TimedOutError(
+                "no connection to the shard's leader in time; `antiphon shard list` says who leads"
+            )
         self._resend(connection)
         return None
 
@@ -407,13 +417,13 @@ class ShardPipeline(ABC):
     def _fail_all(self, error: AntiphonError) -> None:
         sent, self._sent = self._sent, deque()
         for request in sent:
-            request.fail(as_of(error, sent=request.attempts > 0))
+            request.fail(of_write(error, sent=request.attempts > 0))
             if request.attempts:
                 self._abandoned()
             self._settled(request)
         for item in self._queue:
             if not item.future.done():
-                item.future.set_exception(as_of(error, sent=False))
+                item.future.set_exception(of_write(error, sent=False))
         self._queue.clear()
         self._queue_bytes = 0
         self._popped(0)
@@ -442,27 +452,7 @@ def trace_among(items: Sequence[Item]) -> str | None:
     return next((item.trace for item in items if item.trace is not None), None)
 
 
-def mends(error: AntiphonError) -> bool:
-    """May the same request succeed later, at this leader or another?"""
-    return error.retriable or isinstance(error, UnknownShardError)
-
-
-def as_of(error: AntiphonError, *, sent: bool) -> AntiphonError:
-    """What the end of all tries means to a write: where it was sent, it may have been carried out."""
-    if not isinstance(error, TimedOutError | UnavailableError):
-        return error
-    more = "; whether the write was carried out is not known" if sent else "; the write was not carried out"
-    found = type(error)(error.message + more, **{**error.details, "sent": sent})
-    found.__cause__ = error.__cause__
-    return found
-
-
 def give_up(item: Item, *, sent: bool) -> None:
     """Its caller's time is over; `sent`: it may have been carried out."""
-    if item.future.done():
-        return
-    if sent:
-        error = TimedOutError("no answer in time; whether the write was carried out is not known", sent=True)
-    else:
-        error = TimedOutError("the write could not be sent in time; it was not carried out", sent=False)
-    item.future.set_exception(error)
+    if not item.future.done():
+        item.future.set_exception(end_of_write(sent=sent))

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from antiphon import system
-from antiphon.client.cluster import Cluster, Pauses
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.cluster import Cluster
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.log import logger
 from antiphon.errors import (
     AntiphonError,
@@ -181,17 +181,16 @@ class AsyncSession:
 
     async def open_for(self, table: TablePlaces, key: bytes, deadline: float) -> None:
         """Open it in the shard of a key, unless it is open there. Raises what the shard refuses, SessionNotFoundError."""
-        pauses = Pauses(deadline)
+
+        async def attempt() -> None:
+            self.check()
+            shard_id, hashes = table.place_of(key)
+            if not self.covers(shard_id, hashes) and not self._split_of(table, shard_id, hashes):
+                await self._open(table, shard_id, hashes, deadline)
+
+        tries = self._cluster.tries_until(deadline)
         async with self._opening:
-            while True:
-                self.check()
-                shard_id, hashes = table.place_of(key)
-                if self.covers(shard_id, hashes) or self._split_of(table, shard_id, hashes):
-                    return
-                try:
-                    await self._open(table, shard_id, hashes, deadline)
-                except WrongShardError as error:
-                    await self._cluster.learn(error, pauses)
+            await self._cluster.across_splits(attempt, tries)
 
     async def _open(
         self, table: TablePlaces, shard_id: int, hashes: tuple[int, int], deadline: float
@@ -263,7 +262,7 @@ class AsyncSession:
             await self._cluster.call_shard(place.shard_id, request, timeout_s=timeout_s)
         except WrongShardError as error:
             if not self._was_split(place):
-                await self._cluster.learn(error, Pauses(sent_s + timeout_s))
+                await self._cluster.learn(error, self._cluster.tries_until(sent_s + timeout_s))
                 self._was_split(place)
             return
         if self._lost is None:  # else the answer was read too late
@@ -316,20 +315,20 @@ class AsyncSession:
         await asyncio.gather(*(self._end_in(place, timeout_s) for place in places))
 
     async def _end_in(self, place: Place, timeout_s: float) -> None:
-        pauses = Pauses(self._loop.time() + timeout_s)
+        deadline = self._loop.time() + timeout_s
+
+        async def attempt() -> None:
+            known = set(self._places)
+            self._was_split(place)
+            fresh = [one for shard_id, one in self._places.items() if shard_id not in known]
+            left_s = max(0.001, deadline - self._loop.time())
+            await asyncio.gather(*(self._end_in(one, left_s) for one in fresh))
+            bounds = place.table.bounds_of(place.hashes)
+            request = CloseSession(place.shard_id, self.id, bounds, int(timeout_s * 1000))
+            await self._cluster.call_shard(place.shard_id, request, timeout_s=left_s)
+
         with contextlib.suppress(AntiphonError):  # it is not there, or expires
-            while True:
-                bounds = place.table.bounds_of(place.hashes)
-                request = CloseSession(place.shard_id, self.id, bounds, int(timeout_s * 1000))
-                try:
-                    await self._cluster.call_shard(place.shard_id, request, timeout_s=pauses.left_s())
-                    return
-                except WrongShardError as error:
-                    await self._cluster.learn(error, pauses)
-                    known = set(self._places)
-                    self._was_split(place)
-                    fresh = [one for shard_id, one in self._places.items() if shard_id not in known]
-                    await asyncio.gather(*(self._end_in(one, pauses.left_s()) for one in fresh))
+            await self._cluster.across_splits(attempt, self._cluster.tries_until(deadline))
 
 
 def put_under(

@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from antiphon.client.cluster import Cluster, Pauses
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.cluster import Cluster
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.handles import Handle
 from antiphon.client.handover import Handover
 from antiphon.client.key_reads import KeyReads
@@ -173,20 +173,17 @@ class TableCore(Handle):
 
     async def _delete_range_in(self, hashes: tuple[int, int], op: DeleteRange, deadline: float) -> None:
         """Remove the keys of a range whose hashes are among these, from whatever shards hold them."""
-        pauses = Pauses(deadline)
-        while True:
-            self._known()
-            parts = self._ranges.within(*hashes)
-            if len(parts) > 1:
-                await asyncio.gather(
-                    *(self._delete_range_in(self._ranges.range_of(part), op, deadline) for part in parts)
-                )
-                return
-            try:
+
+        async def attempt() -> None:
+            parts = self.ranges().within(*hashes)
+            if len(parts) == 1:
                 await self._delete_range_of(parts[0].shard_id, hashes, op, deadline)
                 return
-            except WrongShardError as error:
-                await self._cluster.learn(error, pauses)
+            await asyncio.gather(
+                *(self._delete_range_in(self._ranges.range_of(part), op, deadline) for part in parts)
+            )
+
+        await self._cluster.across_splits(attempt, self._cluster.tries_until(deadline))
 
     async def _delete_range_of(
         self, shard_id: int, hashes: tuple[int, int], op: DeleteRange, deadline: float

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from antiphon import tracing
 from antiphon.client.cluster import Cluster
-from antiphon.client.connection import ClientClosedError
+from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.pipeline import Item, trace_among, trace_call
 from antiphon.client.sweeper import Sweeper
 from antiphon.errors import (
@@ -91,7 +91,10 @@ class TableReader:
     def _sweep(self, now: float) -> float:
         """Fail the reads whose time is over; returns the next deadline."""
         waiting = [item for items in self._open.values() for item in items if not item.future.done()]
-        _fail([item for item in waiting if item.deadline <= now], TimedOutError("no answer in time"))
+        _fail(
+            [item for item in waiting if item.deadline <= now],
+            TimedOutError("the shard's leader did not answer the read in time: read again"),
+        )
         return min((item.deadline for item in waiting if item.deadline > now), default=math.inf)
 
     def _request(self, items: list[Item]) -> TableGet:

@@ -9,9 +9,8 @@ from typing import Final
 import msgspec
 
 from antiphon import tracing
-from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.cluster import Cluster
 from antiphon.client.table_writer import OP_OVERHEAD_BYTES
-from antiphon.errors import WrongShardError
 from antiphon.model.body import reply_as
 from antiphon.model.metadata import KeyRanges
 from antiphon.model.requests import TableRows, TableScan
@@ -51,13 +50,10 @@ class RangeScan:
                 await self._load()
 
     async def _load(self) -> None:
-        pauses = Pauses(asyncio.get_running_loop().time() + self._timeout_s)
-        while True:
-            try:
-                pages = await asyncio.gather(*(self._page(*one) for one in self._parts()))
-                break
-            except WrongShardError as error:
-                await self._cluster.learn(error, pauses)
+        tries = self._cluster.tries(self._timeout_s)
+        pages = await self._cluster.across_splits(
+            lambda: asyncio.gather(*(self._page(*one) for one in self._parts())), tries
+        )
         if len(pages) == 1:
             self.rows, self.more = pages[0]
         else:
@@ -72,14 +68,7 @@ class RangeScan:
 
     def _parts(self) -> list[tuple[int, tuple[int, ...]]]:
         """The shards that hold the range now, with what of it each holds (empty where tables say so without words)."""
-        ranges = self._ranges()
-        low, high = self._hashes
-        parts: list[tuple[int, tuple[int, ...]]] = []
-        for shard in ranges.within(low, high):
-            first, last = ranges.range_of(shard)
-            hashes = (max(low, first), min(high, last)) if ranges.is_split else ()
-            parts.append((shard.shard_id, hashes))
-        return parts
+        return [(shard.shard_id, hashes) for shard, hashes in self._ranges().parts_of(*self._hashes)]
 
     async def _page(self, shard_id: int, hashes: tuple[int, ...]) -> tuple[Sequence[Row], bool]:
         request = msgspec.structs.replace(self._request, shard_id=shard_id, hashes=hashes)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon import system
-from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.cluster import Cluster
 from antiphon.client.given import Expected, expected_id, known_id
 from antiphon.client.hashing import as_bytes
 from antiphon.client.named import AnyTable, name_of
 from antiphon.client.one_write import OneWrite
+from antiphon.client.routing.tries import BackOff, Tries
 from antiphon.client.table_writer import refusal
 from antiphon.client.topic_writer import SEQUENCE_MASK
 from antiphon.errors import (
@@ -190,19 +191,18 @@ class TableSteps(ABC):
 
     async def _read(self, place: _Place) -> _Read:
         core, loop = await self._core(place.table), asyncio.get_running_loop()
-        pauses = Pauses(loop.time() + self._limit_s)
-        while True:
+        tries = self._cluster.tries(self._limit_s)
+
+        async def attempt() -> _Read:
             shard_id, _ = core.places.place_of(place.key)
-            try:
-                reply, _ = await self._cluster.call_shard(
-                    shard_id, ReadKeys(shard_id, (place.key,)), timeout_s=max(0.001, pauses.left_s())
-                )
-            except WrongShardError as error:
-                await self._cluster.learn(error, pauses)
-                continue
+            left_s = max(0.001, tries.left_s(loop.time()))
+            body = ReadKeys(shard_id, (place.key,))
+            reply, _ = await self._cluster.call_shard(shard_id, body, timeout_s=left_s)
             if not isinstance(reply, KeysRead) or len(reply.rows) != 1:
                 raise ProtocolViolationError("the answer to a read does not fit what was asked")
             return _Read(reply.rows[0], shard_id, reply.position)
+
+        return await self._cluster.across_splits(attempt, tries)
 
     # -- the commit -----------------------------------------------------------------------------------------------
 
@@ -238,22 +238,19 @@ class TableSteps(ABC):
                     self._reads[place] = await self._read(place)
 
     async def _prepare_all(self, groups: dict[int, list[_Asked]]) -> None:
-        loop = asyncio.get_running_loop()
-        pauses = Pauses(loop.time() + self._limit_s)
+        tries = self._cluster.tries(self._limit_s)
         while groups:
             shard_id = min(groups)
             asked = groups.pop(shard_id)
             identity = await self._join((shard_id,), ())
             try:
-                await self._prepare(shard_id, identity, asked, pauses)
+                await self._prepare(shard_id, identity, asked, tries)
             except WrongShardError as error:  # it was split; of this shard nothing is prepared
-                await self._cluster.learn(error, pauses)
+                await self._cluster.learn(error, tries)
                 for one in asked:
                     self._sort_in(groups, one)
 
-    async def _prepare(
-        self, shard_id: int, identity: "Identity", asked: list[_Asked], pauses: Pauses
-    ) -> None:
+    async def _prepare(self, shard_id: int, identity: "Identity", asked: list[_Asked], tries: Tries) -> None:
         if len(asked) > PREPARE_OPS_MAX:
             raise InvalidRequestError(
                 f"a transaction has at most {PREPARE_OPS_MAX} operations on one shard of a table, this one has {len(asked)}"
@@ -261,7 +258,8 @@ class TableSteps(ABC):
         table = self._table(asked[0].table).core
         records = sum(1 for one in asked if not isinstance(one.op, Check))
         sequence = self._sequences.get(shard_id, 0)
-        name, left_s = self._name, max(0.001, pauses.left_s())
+        loop = asyncio.get_running_loop()
+        name, left_s = self._name, max(0.001, tries.left_s(loop.time()))
         ops, hashes = tuple(one.op for one in asked), table.bounds_of(shard_id)
         body = PrepareWrite(shard_id, name, *identity, sequence, ops, int(left_s * 1000) or 1, hashes)
         reply = await self._when_unlocked(shard_id, body, left_s)
@@ -283,7 +281,8 @@ class TableSteps(ABC):
     async def _when_unlocked(self, shard_id: int, body: Any, timeout_s: float) -> Any:
         """The answer to a prepare; while another transaction has one of its keys, it is asked for again for a moment."""
         loop = asyncio.get_running_loop()
-        give_up_s, pause_s = loop.time() + min(LOCK_WAIT_S, timeout_s), LOCK_PAUSE_S
+        give_up_s = loop.time() + min(LOCK_WAIT_S, timeout_s)
+        backoff = BackOff(LOCK_PAUSE_S, LOCK_PAUSE_S_MAX)
         while True:
             try:
                 reply, _ = await self._cluster.call_shard(
@@ -294,8 +293,7 @@ class TableSteps(ABC):
                     raise KeyLockedError(
                         f"{error.message}: the transaction gives way after {LOCK_WAIT_S:g} s; begin it again"
                     ) from error
-                await asyncio.sleep(pause_s * system.rng().uniform(0.5, 1.0))
-                pause_s = min(pause_s * 2, LOCK_PAUSE_S_MAX)
+                await asyncio.sleep(backoff.next_s(system.rng().uniform))
             else:
                 return reply
 

@@ -97,7 +97,9 @@ class Transaction(Generic[ValueT]):
         """Carry it out. Raises what `AsyncTable.write` raises; nothing was written then, unless that is TimedOutError."""
         operations, self.operations = self.operations, []
         if not operations:
-            raise InvalidRequestError("a transaction has at least one operation")
+            raise InvalidRequestError(
+                "a transaction has at least one operation: put, delete or check something first"
+            )
         if self._sessions:
             await self._table.resolved()
             deadline = asyncio.get_running_loop().time() + (self._timeout_s or OPEN_TIMEOUT_S)

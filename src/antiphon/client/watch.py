@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Self
 
 from antiphon.client.closing import StartsAndCloses
-from antiphon.client.cluster import Cluster, Pauses
+from antiphon.client.cluster import Cluster
 from antiphon.client.log_reader import read_batches
 from antiphon.client.values import Values
 from antiphon.errors import (
@@ -19,7 +19,6 @@ from antiphon.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
     UnknownShardError,
-    WrongShardError,
 )
 from antiphon.model.metadata import KeyRanges, ShardMeta, TopicMeta
 from antiphon.model.requests import TableScan
@@ -96,15 +95,11 @@ class Watch(StartsAndCloses, Generic[ValueT]):
         if self._started:
             return
         self._started = True
-        pauses = Pauses(asyncio.get_running_loop().time() + START_TIMEOUT_S)
-        while True:
-            meta = await self._resolve()
-            try:
-                await self._begin_all(meta)
-            except WrongShardError as error:  # a split is about to be known
-                await self._cluster.learn(error, pauses)
-            else:
-                return
+
+        async def attempt() -> None:
+            await self._begin_all(await self._resolve())
+
+        await self._cluster.across_splits(attempt, self._cluster.tries(START_TIMEOUT_S))
 
     async def _begin_all(self, meta: TopicMeta) -> None:
         if self._shard is not None and not 0 <= self._shard < len(meta.shards):

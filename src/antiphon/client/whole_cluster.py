@@ -1,10 +1,9 @@
 """Requests about the whole cluster, for programs that look after all of it, such as backups."""
 
-import asyncio
 from typing import Any
 
 from antiphon.client.cluster import Cluster
-from antiphon.errors import AntiphonError, TimedOutError, UnavailableError
+from antiphon.errors import UnavailableError
 from antiphon.model.metadata import ClusterMeta
 
 
@@ -19,7 +18,7 @@ class WholeCluster:
         """The newest metadata that any node in reach has. Raises UnavailableError where none answers."""
         await self._cluster.refresh_from_all()
         if self._cluster.meta is None:
-            raise UnavailableError("no node answered")
+            raise UnavailableError(f"no node answered at {', '.join(self._cluster.servers)}; are they up?")
         return self._cluster.meta
 
     async def ask_shard(
@@ -37,11 +36,4 @@ class WholeCluster:
         meta, limit_s = self._cluster.meta, self._timeout_s if timeout_s is None else timeout_s
         if meta is None:
             raise UnavailableError("this client knows no node yet: connect it first")
-        try:
-            async with asyncio.timeout(limit_s):
-                connection = await self._cluster.connection(self._cluster.address_of(meta.controller))
-                return await connection.request(body)
-        except AntiphonError:  # some are TimeoutErrors, too
-            raise
-        except TimeoutError:
-            raise TimedOutError(f"node {meta.controller} did not answer within {limit_s:.1f} s") from None
+        return await self._cluster.ask_node(meta.controller, body, limit_s)

@@ -15,7 +15,8 @@ ANSWERS_WITHIN_S: Final = 1.0
 _CORRELATION: Final = 7400
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
 _START: Final = struct.Struct(">ii")
-_GET: Final = b"GET / HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n"
+# A node answers this at once; for its first page it loads the dashboard, which takes a busy machine over a second.
+_GET: Final = b"GET /livez HTTP/1.1\r\nHost: antiphon\r\nConnection: close\r\n\r\n"
 _NATIVE: Final = (
     "this client takes native addresses, by default port 7400: `antiphon status` names those of a cluster, and `antiphon "
     "up` prints them"

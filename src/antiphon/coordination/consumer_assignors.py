@@ -1,41 +1,58 @@
 """The server-side assignors: two of the consumer protocol, one of share groups. All keep what members have, as far as they
 can.
 
-Each takes who reads which topics, how many partitions these have, and the assignment so far, and returns an assignment in
-which every partition of a topic that anybody reads has exactly one reader; in share groups one or more. The same input gives
-the same output.
+Each takes who reads which topics, how many partitions these have, the assignment so far, and where members and replicas
+stand, and returns an assignment in which every partition of a topic that anybody reads has exactly one reader; in share
+groups one or more. The same input gives the same output.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final, Protocol
 
-from antiphon.coordination.consumer_terms import NO_PLACES, Place, Places
+from antiphon.coordination.consumer_terms import NO_PLACES, Place, Places, Readers
+from antiphon.coordination.nearness import NO_RACKS, Nearer, Racks
 
 UNIFORM: Final = "uniform"
 RANGE: Final = "range"
 PASSES_MAX: Final = 8  # over the topics, until no move makes it more even
 
-Readers = Mapping[str, frozenset[bytes]]  # by member id: the topics that it reads
 Sizes = Mapping[bytes, int]  # partitions of each topic
 Assignment = dict[str, Places]
-Assignor = Callable[[Readers, Sizes, Mapping[str, Places]], Assignment]
 
 
-def uniform(readers: Readers, sizes: Sizes, before: Mapping[str, Places]) -> Assignment:
-    """Members get equal numbers of partitions, until no single move makes them more even."""
-    shares = _Shares(readers, sizes)
+class Assignor(Protocol):
+    """See the module's text."""
+
+    def __call__(
+        self, readers: Readers, sizes: Sizes, before: Mapping[str, Places], racks: Racks = NO_RACKS, /
+    ) -> Assignment:
+        """The places of each reader."""
+        ...
+
+
+def uniform(
+    readers: Readers, sizes: Sizes, before: Mapping[str, Places], racks: Racks = NO_RACKS
+) -> Assignment:
+    """Members get equal numbers of partitions, until no single move makes them more even; then near ones."""
+    shares = _Shares(readers, sizes, racks)
     shares.keep(before)
     shares.fill()
     shares.even_out()
+    shares.bring_near()
     return shares.result()
 
 
-def ranged(readers: Readers, sizes: Sizes, before: Mapping[str, Places]) -> Assignment:
+def ranged(
+    readers: Readers, sizes: Sizes, before: Mapping[str, Places], racks: Racks = NO_RACKS
+) -> Assignment:
     """Each topic is cut into ranges of neighbours. Members who read the same topics get the same numbers of each.
 
-    Members stand in the order of what they had, new ones last, so that ranges move little.
+    Members stand in the order of what they had, new ones last, so that ranges move little. Racks do not count: a range of
+    neighbours has replicas in all of them.
     """
+    del racks
     order = sorted(readers, key=lambda member: (_first(before.get(member, NO_PLACES)), member))
     found: dict[str, set[Place]] = {member: set() for member in readers}
     for topic in sorted(sizes):
@@ -56,12 +73,14 @@ def _first(places: Places) -> tuple[int, int]:
     return (0, min(partition for _, partition in places)) if places else (1, 0)
 
 
-def shared(readers: Readers, sizes: Sizes, before: Mapping[str, Places]) -> Assignment:
+def shared(
+    readers: Readers, sizes: Sizes, before: Mapping[str, Places], racks: Racks = NO_RACKS
+) -> Assignment:
     """For share groups: each partition has a reader at least, each member a partition at least of every topic it reads.
 
     Where a topic has no more members than partitions, these are spread evenly, one reader each. Where it has more members,
     each of them reads one partition, and partitions have equal numbers of readers, give or take one. Members keep what they
-    had, as far as that leaves room.
+    had, as far as that leaves room. Where they have one reader each, members get near ones.
     """
     few: dict[str, set[bytes]] = {member: set() for member in readers}
     found: dict[str, set[Place]] = {member: set() for member in readers}
@@ -73,7 +92,7 @@ def shared(readers: Readers, sizes: Sizes, before: Mapping[str, Places]) -> Assi
         elif sizes[topic]:
             for member, partition in _crowded(topic, members, sizes[topic], before).items():
                 found[member].add((topic, partition))
-    spread = uniform({member: frozenset(topics) for member, topics in few.items()}, sizes, before)
+    spread = uniform({member: frozenset(topics) for member, topics in few.items()}, sizes, before, racks)
     return {member: spread[member] | found[member] for member in readers}
 
 
@@ -106,8 +125,9 @@ ASSIGNORS: Final[dict[str, Assignor]] = {UNIFORM: uniform, RANGE: ranged, SIMPLE
 class _Shares:
     """The work of `uniform`. Topics with the same readers are looked at together: most groups have one such set."""
 
-    def __init__(self, readers: Readers, sizes: Sizes) -> None:
+    def __init__(self, readers: Readers, sizes: Sizes, racks: Racks) -> None:
         self._readers = readers
+        self._racks = racks
         self._sizes = sizes
         self._of: dict[Place, str] = {}
         self._load = dict.fromkeys(readers, 0)
@@ -150,11 +170,20 @@ class _Shares:
             if not moved or len(self._topics_of) == 1:
                 return
 
+    def bring_near(self) -> None:
+        """Exchange places that are not near their members, if there are racks."""
+        if self._racks.members and self._racks.replicas:
+            Nearer(self._readers, self._racks, self._of, self._load).improve()
+
     def _even_out(self, members: Iterable[str], topics: frozenset[bytes]) -> bool:
         has: dict[str, list[Place]] = {member: [] for member in members}
         for place, member in self._of.items():
             if place[0] in topics:
                 has[member].append(place)
+        for member, places in has.items():
+            has[member] = sorted(  # those that are not near go first
+                places, key=partial(self._racks.is_near, member), reverse=True
+            )
         rich = [(-self._load[member], member) for member, places in has.items() if places]
         poor = [(self._load[member], member) for member in has]
         heapq.heapify(rich)

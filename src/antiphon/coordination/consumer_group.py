@@ -32,7 +32,9 @@ from antiphon.coordination.consumer_terms import (
     Place,
     Places,
     Refused,
+    TopicFacts,
 )
+from antiphon.coordination.nearness import Racks
 from antiphon.invariants import invariant
 
 HASH_BYTES = 16
@@ -137,7 +139,8 @@ class ConsumerGroup:
         is_new = old.member_id not in self.members
         self._put(member)
         self._note_regex(asked, member)
-        self._follow(catalog, is_new or (old.topics, old.regex) != (member.topics, member.regex))
+        wish, old_wish = ((each.topics, each.regex, each.rack_id) for each in (member, old))
+        self._follow(catalog, is_new or wish != old_wish)
         if self.row.epoch > self.row.target_epoch:
             self._assign(catalog)
         after = consumer_reconciliation.reconciled(
@@ -284,23 +287,32 @@ class ConsumerGroup:
             self._bump()
 
     def _hash(self, catalog: Catalog) -> bytes:
+        """Of what the target rests on: of racks only where members have some."""
         found = blake2b(digest_size=HASH_BYTES)
+        with_racks = any(member.rack_id is not None for member in self.members.values())
         for name in sorted(self.subscribed):
             facts = catalog.topics.get(name)
             if facts is not None:
                 found.update(f"{name} {facts.topic_id.hex()} {facts.partitions}\n".encode())
+                if with_racks and facts.racks:
+                    found.update(repr([sorted(racks) for racks in facts.racks]).encode())
         return found.digest()
 
     def _assign(self, catalog: Catalog) -> None:
         """Make the target assignment of this epoch."""
         readers: dict[str, frozenset[bytes]] = {}
-        sizes: dict[bytes, int] = {}
+        topics: dict[bytes, TopicFacts] = {}
         for member_id, member in self.members.items():
             found = [catalog.topics[name] for name in self._reads(member) if name in catalog.topics]
             readers[member_id] = frozenset(facts.topic_id for facts in found)
-            sizes.update(found)
+            topics.update((facts.topic_id, facts) for facts in found)
         assignor = self._assignor()
-        targets = ASSIGNORS[assignor](readers, sizes, self.targets)
+        sizes = {topic_id: facts.partitions for topic_id, facts in topics.items()}
+        racks = Racks(
+            {name: member.rack_id for name, member in self.members.items() if member.rack_id is not None},
+            {topic_id: facts.racks for topic_id, facts in topics.items() if facts.racks},
+        )
+        targets = ASSIGNORS[assignor](readers, sizes, self.targets, racks)
         for member_id, places in targets.items():
             self._put_target(member_id, places)
         self._put_row(msgspec.structs.replace(self.row, target_epoch=self.row.epoch, assignor=assignor))

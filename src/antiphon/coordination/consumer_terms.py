@@ -13,6 +13,8 @@ import msgspec
 Place = tuple[bytes, int]  # topic id, partition
 Places = frozenset[Place]
 NO_PLACES: Final[Places] = frozenset()
+Readers = Mapping[str, frozenset[bytes]]
+"""By member id: the topics that it reads."""
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -58,10 +60,11 @@ class GroupBounds(NamedTuple):
 
 
 class TopicFacts(NamedTuple):
-    """What an assignor knows of a topic."""
+    """What an assignor knows of a topic. `racks`: of each partition's replicas; empty where nodes do not say theirs."""
 
     topic_id: bytes
     partitions: int
+    racks: tuple[frozenset[str], ...] = ()
 
 
 class Catalog(NamedTuple):

@@ -440,7 +440,7 @@ class Coordinator:
     def _elect(self, token: int, request: ElectLeader) -> None:
         record = self._model.shards.get(request.shard_id)
         if record is None:
-            raise UnknownShardError(f"no shard {request.shard_id}")
+            raise UnknownShardError(f"there is no shard {request.shard_id}")
         options = self._elections.options_of(record)
         if options.is_multi:
             raise InvalidRequestError(

@@ -31,7 +31,7 @@ def delete_before(
     model = ledger.model
     record = model.shards.get(request.shard_id)
     if record is None:
-        raise UnknownShardError(f"no shard {request.shard_id}")
+        raise UnknownShardError(f"there is no shard {request.shard_id}")
     meta = record.meta
     if is_self_led(options_of(record)):
         raise InvalidRequestError(f"shard {request.shard_id} keeps its deletions itself")

@@ -104,7 +104,7 @@ class MemberCommands:
         """Shards that are added to the topic later get as many replicas as all of its shards are to have then."""
         record = self._model.shards.get(request.shard_id)
         if record is None:
-            raise UnknownShardError(f"no shard {request.shard_id}")
+            raise UnknownShardError(f"there is no shard {request.shard_id}")
         topic = self._model.topics[self._model.names[record.topic_id]]
         if not request.nodes:
             goal = taken_back(record.meta)
@@ -123,7 +123,7 @@ class MemberCommands:
 
     def _move(self, request: MoveReplica) -> None:
         if request.shard_id not in self._model.shards:
-            raise UnknownShardError(f"no shard {request.shard_id}")
+            raise UnknownShardError(f"there is no shard {request.shard_id}")
         goal = moved(self._model, request.shard_id, request.from_node, request.to_node, self._must_stay)
         self._changes.aim(request.shard_id, goal)
 

@@ -58,7 +58,7 @@ class ShardRecoveries:
         """
         record = self._model.shards.get(request.shard_id)
         if record is None:
-            raise UnknownShardError(f"no shard {request.shard_id}")
+            raise UnknownShardError(f"there is no shard {request.shard_id}")
         meta = record.meta
         known = meta.recovery
         if known is not None and (known.number, known.node) == (request.number, request.node):

@@ -28,7 +28,7 @@ class ShareGroup(ConsumerGroup):
         old, member = found, updated(found, asked)
         is_new = old.member_id not in self.members
         self._put(member)
-        self._follow(catalog, is_new or old.topics != member.topics)
+        self._follow(catalog, is_new or (old.topics, old.rack_id) != (member.topics, member.rack_id))
         if self.row.epoch > self.row.target_epoch:
             self._assign(catalog)
         after = msgspec.structs.replace(

@@ -91,7 +91,7 @@ class Splits:
         """
         record = self._model.shards.get(request.shard_id)
         if record is None:
-            raise UnknownShardError(f"no shard {request.shard_id}")
+            raise UnknownShardError(f"there is no shard {request.shard_id}")
         topic = self._topic_of(record)
         if self._is_repeat(token, request, topic):
             return
@@ -169,7 +169,10 @@ class Splits:
     def report(self, sender: NodeId, report: SplitReport) -> None:
         """A leader's report on a split. Late, repeated and old reports do no harm."""
         child = self._model.shards.get(report.shard_id)
-        if child is None or child.meta.split is None:
+        if child is None:
+            return
+        if child.meta.split is None:
+            self._begins(sender, child, report)
             return
         split = child.meta.split
         parent = self._model.shards.get(split.parent)
@@ -186,6 +189,12 @@ class Splits:
             return
         if split.phase is SplitPhase.RELEASE and report.frozen_at != split.frozen_at:
             return  # of another freeze
+        if report.step is SplitStep.LOST and parent.meta.recovery is not None:
+            # The child may have copied what the parent has lost since, and be ahead of it: it is no copy to go on with.
+            self._give_up(
+                child, UnavailableError(f"shard {split.parent} was not split: it lost most replicas")
+            )
+            return
         phase = EDGES[split.phase, report.step]
         if phase is None:
             self._join(child, parent)
@@ -193,6 +202,15 @@ class Splits:
             self._set(child, Split(split.parent, phase, report.frozen_at, report.start))
         else:
             self._set(child, Split(split.parent, phase))
+
+    def _begins(self, sender: NodeId, child: ShardRecord, report: SplitReport) -> None:
+        """A part of its table that went on from a replica without the end of the copy has its own changes elsewhere now."""
+        meta = child.meta
+        is_led = meta.leader == sender and meta.term == report.term and has_leader(meta)
+        is_new = report.start > 0 and meta.own_start not in {0, report.start}
+        if report.step is SplitStep.COPIED and meta.recovery is not None and is_led and is_new:
+            changed = msgspec.structs.replace(meta, own_start=report.start)
+            self._ledger.put_shard(msgspec.structs.replace(child, meta=changed))
 
     def _set(self, child: ShardRecord, split: Split) -> None:
         self._ledger.put_shard(

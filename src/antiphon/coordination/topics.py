@@ -169,7 +169,7 @@ def find(state: ClusterState, name: str) -> TopicMeta:
     """A topic by name (without its shards)."""
     topic = state.topics.get(name)
     if topic is None:
-        raise UnknownTopicError(f"no topic or table {name!r}", name=name)
+        raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
     return topic
 
 

@@ -115,7 +115,7 @@ class VoterChanges:
         if node in now.ensemble:
             raise InvalidRequestError(f"node {node} votes in `__cluster` already: {list(now.ensemble)} do")
         if not known.alive:
-            raise InvalidRequestError(f"node {node} is down: a new voter has to be fed first; start it")
+            raise InvalidRequestError(f"node {node} is down: a new voter has to get the log first; start it")
         if known.draining:
             raise InvalidRequestError(
                 f"node {node} is being drained: `antiphon node drain {node} --cancel` takes that back"

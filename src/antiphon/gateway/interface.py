@@ -104,7 +104,7 @@ class NodeValues(Protocol):
         """Every value that there is of a setting here, the one that counts first. Raises InvalidRequestError."""
         ...
 
-    def for_topics(self, name: str) -> list[Told]:
+    def for_topics(self, name: str, *, of_table: bool = False) -> list[Told]:
         """The same of what this node has for topics that do not set `name`. Empty: such topics have the default."""
         ...
 

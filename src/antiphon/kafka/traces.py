@@ -8,9 +8,8 @@ from typing import Final
 
 from antiphon import tracing
 from antiphon.errors import AntiphonError
-from antiphon.gateway.answers import awaited
+from antiphon.gateway.answers import Done
 from antiphon.gateway.interface import Gateway
-from antiphon.model.results import AppendResult
 from antiphon.records.batch import HEADER_BYTES, Buffer, read_header
 from antiphon.records.headers import headers_of
 from antiphon.records.varint import take_varint
@@ -35,32 +34,32 @@ def trace_in(records: Buffer) -> str | None:
     return None
 
 
-async def append_traced(
+def submit_traced(
     gateway: Gateway,
     shard_id: int,
     records: Buffer,
     expected_offset: int | None,
     timeout_s: float,
-    trace: str,
-) -> AppendResult:
-    """`Gateway.append` under a trace."""
-    tracer = tracing.tracer
-    span = (
-        None
-        if tracer is None
-        else tracer.within("Produce", trace, serves=True, node=gateway.node_id, shard=shard_id)
-    )
-    answer, done = awaited()
-    problem = "failed"
-    tracing.current = None if span is None else span.traceparent
-    try:
+    done: Done,
+) -> None:
+    """`Gateway.submit_append` under the trace that the records say, if they say one."""
+    tracer, trace = tracing.tracer, trace_in(records)
+    span = None
+    if tracer is not None and trace is not None:
+        span = tracer.within("Produce", trace, serves=True, node=gateway.node_id, shard=shard_id)
+    if span is None:
         gateway.submit_append(shard_id, records, expected_offset, timeout_s, done)
+        return
+
+    def ended(result: object) -> None:
+        span.end("failed" if isinstance(result, Exception) else "")
+        done(result)
+
+    tracing.current = span.traceparent
+    try:
+        gateway.submit_append(shard_id, records, expected_offset, timeout_s, ended)
+    except Exception:
+        span.end("failed")
+        raise
     finally:
         tracing.current = None
-    try:
-        found: AppendResult = await answer
-        problem = ""
-    finally:
-        if span is not None:
-            span.end(problem)
-    return found

@@ -167,7 +167,7 @@ def _checked(found: Mapping[str, Any], defaults: Mapping[str, Any], base: Path) 
     trigger = dict(found.get("trigger", {}))
     every = trigger.pop("every", EVERY_DEFAULT[kind])
     if parse_age(every).total_seconds() <= 0 and kind != "mirror":
-        raise InvalidRequestError(f"trigger.every of {kind} has to be more than nothing")
+        raise InvalidRequestError(f"trigger.every of {kind} has to be longer than 0 s")
     if kind == "mirror":
         return _mirror(found, defaults, target, trigger, every, base)
     for name in (*_OF_MIRRORS, *(f"trigger.{key}" for key in trigger)):

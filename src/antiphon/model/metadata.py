@@ -255,6 +255,16 @@ class KeyRanges:
         low = bisect_left(self._ends, first)
         return self._shards[low : bisect_left(self._ends, last) + 1]
 
+    def parts_of(self, first: int, last: int) -> list[tuple[ShardMeta, tuple[int, ...]]]:
+        """Those shards, each with the first and the last of these hashes that it holds; nothing where no shard was ever
+        split, because such shards are asked without that.
+        """
+        found: list[tuple[ShardMeta, tuple[int, ...]]] = []
+        for shard in self.within(first, last):
+            low, high = self.range_of(shard)
+            found.append((shard, (max(low, first), min(high, last)) if self.is_split else ()))
+        return found
+
 
 def is_multi(topic: TopicMeta) -> bool:
     """Does every replica write? Then each replica's log has its own order and its own offsets."""

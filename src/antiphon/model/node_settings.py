@@ -26,6 +26,7 @@ VALUE_CHARACTERS_MAX: Final = 64
 CHANGES_MAX: Final = 1_000  # of one request
 _INT_MAX: Final = 2**31 - 1
 _TEBIBYTE: Final = 1 << 40
+_PEBIBYTE: Final = 1 << 50
 _TEN_YEARS_S: Final = 10 * 365 * 86_400
 _MANY: Final = 10_000_000
 
@@ -127,6 +128,14 @@ FOR_TOPICS: Final = {
 }
 """Settings of topics for which each node has a value where a topic has none, with their names in node.toml."""
 
+FOR_TABLES: Final = {"retention.bytes": "table_log_bytes"}
+"""The same for tables, which have those of topics, too."""
+
+
+def own_name(setting: str, *, of_table: bool) -> str | None:
+    """What node.toml calls the value for topics, or tables, without such a setting; None: nodes have none."""
+    return FOR_TOPICS.get(setting) or (FOR_TABLES.get(setting) if of_table else None)
+
 
 def text_of(value: Any) -> str:
     """A value of `NodeConfig` as text."""
@@ -177,6 +186,14 @@ _TABLE: Final = (
         "with the next write, in topics with flush=interval that say nothing of their own",
         1,
         3_600_000,
+    ),
+    NodeSetting(
+        "table_log_bytes",
+        "",
+        "-1",
+        "with the next look, within 30 s, in tables that say nothing of their own; -1: no limit",
+        -1,
+        _PEBIBYTE,
     ),
     NodeSetting(
         "cleaner.bytes_per_s",

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from antiphon.errors import InvalidRequestError, LimitReachedError, OffsetOutOfRangeError
 from antiphon.model.metadata import HASH_MAX, KeyRanges, ShardMeta, TopicMeta, key_hash
 from antiphon.model.rows import Row, Version
+from antiphon.model.shard_part import part_of
 from antiphon.records.batch import BatchHeader, Buffer, iter_batches
 from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import Change, ChangeKind, decode_changes
@@ -274,9 +275,7 @@ def check_whole(found: Mapping[int, tuple[int, int]], name: str) -> None:
 
 def bounds_of(topic: TopicMeta, shard: ShardMeta, start: int, end: int) -> Bounds:
     """The bounds of a shard whose log begins and ends there."""
-    ranges = KeyRanges(topic.shards)
-    first, last = ranges.range_of(shard)
-    # Shards hand over the upper part of their keys: where a shard began never changes.
-    others = (start for start, one in ranges.starts() if not one.own_start)
-    last_ever = min((other - 1 for other in others if other > first), default=HASH_MAX)
+    first, last = KeyRanges(topic.shards).range_of(shard)
+    part = part_of(topic, shard)
+    last_ever = last if part is None else part.last_ever
     return Bounds(start, end, shard.own_start, first, last, last_ever)

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from antiphon.errors import AntiphonError, from_wire
 from antiphon.model.access import ACLS_MAX, Acl, Credential
 from antiphon.model.attributes import PutAttributed
 from antiphon.model.body import Body
@@ -39,6 +40,10 @@ class Failure(Body, frozen=True, array_like=True, tag=True):
     code: str
     message: str
     details: dict[str, str | int | bool | None] = {}
+
+    def error(self) -> AntiphonError:
+        """The error that it stands for."""
+        return from_wire(self.code, self.message, dict(self.details))
 
 
 class Done(Body, frozen=True, array_like=True, tag=True):

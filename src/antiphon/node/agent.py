@@ -7,7 +7,7 @@ turn.
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ from antiphon.errors import (
     TimedOutError,
     TopicExistsError,
     UnavailableError,
+    UnknownTopicError,
 )
 from antiphon.gateway.answers import awaited
 from antiphon.model.cluster import (
@@ -35,7 +36,7 @@ from antiphon.model.cluster import (
     ReserveProducerIds,
 )
 from antiphon.model.metadata import ABSENT_NODE, CLUSTER_SHARD_ID
-from antiphon.model.requests import AdminRequest
+from antiphon.model.requests import AdminRequest, CreateTopic, DeleteTopic
 from antiphon.node.context import NodeContext
 from antiphon.node.local_view import LocalView
 
@@ -48,6 +49,11 @@ RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 0.3
 PRODUCER_IDS_AT_ONCE = 1000
 NEVER = -1.0
+# What the coordinator answers to a repeat whose first try was carried out.
+OF_A_REPEAT: Final[dict[type, type[AntiphonError]]] = {
+    CreateTopic: TopicExistsError,
+    DeleteTopic: UnknownTopicError,
+}
 
 
 class AgentNode(NodeContext, Protocol):
@@ -306,10 +312,10 @@ class ClusterAgent:
                 unknown = unknown or isinstance(error, UnavailableError)
                 pause_s = await self._pause(error, left, pause_s)
                 continue
-            except TopicExistsError:
-                if not unknown:
-                    raise
-                return
+            except (TopicExistsError, UnknownTopicError) as error:
+                if unknown and isinstance(error, OF_A_REPEAT.get(type(request), ())):
+                    return
+                raise
             except LimitReachedError:
                 self._node.metrics.limit_refusals += 1
                 raise

@@ -9,8 +9,6 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-import structlog
-
 from antiphon import system
 from antiphon.errors import DamagedLogError
 from antiphon.log.compaction import CompactionPass, Extent, extent_of, is_due
@@ -45,7 +43,6 @@ class LogCleaner:
         self._settings = node.config.cleaner  # which may change
         self._wal = wal
         self.pauses = Pauses()
-        self._log = structlog.get_logger()
 
     async def run(self) -> None:
         """Until the node ends."""
@@ -99,7 +96,7 @@ class LogCleaner:
             return
         except OSError as error:
             metrics.compaction_errors += 1
-            self._log.warning("compaction_given_up", shard=host.shard_id, error=str(error))
+            host.state.lines.warning("compaction_given_up", error=str(error))
             work.give_up()
         finally:
             metrics.compaction_read_bytes += work.bytes_in
@@ -110,9 +107,7 @@ class LogCleaner:
         ended = None if is_over(host) else work.ended()
         if ended is not None and await self._done(host, ended):
             metrics.compactions += 1
-            self._log.info(
-                "log_compacted", shard=host.shard_id, bytes_in=work.bytes_in, bytes_out=work.bytes_out
-            )
+            host.state.lines.info("log_compacted", bytes_in=work.bytes_in, bytes_out=work.bytes_out)
 
     async def _done(self, host: "Partition", op: "LogOp | None") -> bool:
         """Have the WAL carry it out; False where it cannot."""

@@ -235,6 +235,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     record_validation: str = (
         VALIDATION_DEFAULT  # full | uncompressed | shallow: how far a client's batch is looked at
     )
+    table_log_bytes: Annotated[int, Meta(ge=-1, le=1 << 50)] = -1  # of each shard of a table; -1: no limit
     log_level: str = "info"
     auto_create_topics: bool = True
     num_partitions: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = (
@@ -362,7 +363,10 @@ def load_config(path: Path, own: Mapping[str, Any] | None = None) -> NodeConfig:
         config.dir = (file.parent / config.dir).resolve()
     except (ValueError, OSError) as error:
         raise InvalidRequestError(f"{file}: dir is no path: {error}; {_AGAIN}") from None
-    return check_config(config)
+    try:
+        return check_config(config)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{file}: {error.message}; {_AGAIN}") from None
 
 
 def _path(type_: type, value: object) -> Path:

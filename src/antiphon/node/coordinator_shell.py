@@ -8,7 +8,7 @@ dropped and whoever waits is told to ask the next one.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -50,6 +50,7 @@ from antiphon.model.cluster import (
     SplitReport,
 )
 from antiphon.node.announced_losses import announce_loss
+from antiphon.node.begun_requests import BegunRequest
 from antiphon.node.context import NodeContext
 from antiphon.node.coordinator_config import coordinator_config
 from antiphon.node.metadata_fold import MetadataFold
@@ -89,12 +90,6 @@ class CoordinatorNode(NodeContext, Protocol):
         ...
 
 
-class _Waiting(NamedTuple):
-    deadline_ms: int
-    answered: Answered
-    reply: Callable[[Any], Any]  # from the coordinator's result to the body that is sent
-
-
 class CoordinatorShell:
     """See the module's text. Made by the node for its replica of `__cluster`; follows it as its `CommitObserver`."""
 
@@ -109,7 +104,7 @@ class CoordinatorShell:
         self._proposed: deque[tuple[int, int]] = deque()  # (end in the log, token), of the coordinator
         self._abandoned_end = 0  # proposals of a coordinator that broke down end here
         self._followers: LiveSet | None = None  # as this replica reported last
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, BegunRequest] = {}
         self._tokens = 0
         self._refused: set[int] = set()  # nodes where nobody listens, as far as is known
         self._pushed: dict[int, int] = {}  # node -> metadata version that was sent there
@@ -237,7 +232,7 @@ class CoordinatorShell:
             self._timer = None
         waiting, self._waiting = self._waiting, {}
         for one in waiting.values():
-            one.answered(error)
+            one.dropped(error)
 
     def _broke_down(self, error: Exception) -> None:
         """A bug: start over from what is committed, once everything that was proposed is."""
@@ -268,7 +263,7 @@ class CoordinatorShell:
         now_ms = self._now_ms()
         for token in [token for token, one in self._waiting.items() if one.deadline_ms <= now_ms]:
             self._waiting.pop(token).answered(
-                TimedOutError("the coordinator took the command and did not finish it in time")
+                TimedOutError("the coordinator did not finish the command in time; it may still be done")
             )
         self._followers = told = self._host.reports.due(self._followers)
         has_room = not self._host.state.services.wal.refuses_clients
@@ -382,7 +377,8 @@ class CoordinatorShell:
             answered(OverloadedError(f"{len(self._waiting)} requests wait for the coordinator; retry"))
             return
         self._tokens += 1
-        self._waiting[self._tokens] = _Waiting(deadline_ms, answered, reply or (lambda result: result))
+        begun = BegunRequest(deadline_ms, answered, reply or (lambda result: result), reply is not None)
+        self._waiting[self._tokens] = begun
         self._drive(event, self._tokens, *arguments)
 
     def _not_here(self) -> AntiphonError:
@@ -424,8 +420,7 @@ class CoordinatorShell:
             case Answer(token, result):
                 waiting = self._waiting.pop(token, None)
                 if waiting is not None:
-                    is_error = isinstance(result, AntiphonError)
-                    waiting.answered(result if is_error else waiting.reply(result))
+                    waiting.finished(result)
             case _:
                 announce_loss(self._node.metrics, action)
 

@@ -11,12 +11,12 @@ from typing import Final
 import structlog
 
 from antiphon.model.node_settings import (
-    FOR_TOPICS,
     NODE_SETTINGS,
     NodeSettings,
     Source,
     Told,
     find_setting,
+    own_name,
     text_of,
     unreadable,
     values_of,
@@ -50,9 +50,9 @@ class LiveSettings:
         setting = find_setting(name)
         return values_of(setting, self.entries, self.config.node_id, self._in_file[setting.name])
 
-    def for_topics(self, name: str) -> list[Told]:
+    def for_topics(self, name: str, *, of_table: bool = False) -> list[Told]:
         """See NodeValues."""
-        own = FOR_TOPICS.get(name)
+        own = own_name(name, of_table=of_table)
         if own is None or own in NODE_SETTINGS:
             return [] if own is None else self.values(own)
         value = text_of(_get(self.config, own))

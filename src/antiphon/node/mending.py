@@ -66,7 +66,7 @@ class Mending:
 
     def found(self, host: "Partition", damage: "Damage") -> None:
         """The replica's files are not as they were written."""
-        self._log.error("scrub_found_damage", shard=host.shard_id, reason=text_of(damage))
+        host.state.lines.error("scrub_found_damage", reason=text_of(damage))
         self._found[host.shard_id] = host, damage
         self._findings.note(Noted(KIND, host.shard_id, text_of(damage), WAITS))
 

@@ -22,7 +22,7 @@ from antiphon.log.wal_thread import WalThread
 from antiphon.model.cluster import EndTransaction, MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
-from antiphon.node import memory, own_voter
+from antiphon.node import memory, old_history, own_voter
 from antiphon.node.agent import ClusterAgent
 from antiphon.node.back_pressure import BackPressure
 from antiphon.node.bulk_gate import gate_of
@@ -129,6 +129,7 @@ class Node:
         self.in_flight: Callable[[int], None] = self.back_pressure.in_flight
         self.disk_progressed: Callable[[], None] = self.back_pressure.disk_progressed
         self.is_congested: Callable[[int], bool] = self.network.is_congested
+        self.recovered_part = partial(old_history.recovered_part, self.view, self.shards.placements)
         self.send_message: Callable[[int, ReplicaMessage], None] = self.network.send
         self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
@@ -449,6 +450,7 @@ class Node:
     def replica_changed(self, shard_id: int) -> None:
         """See PartitionServices."""
         host = self.hosts.get(shard_id)
+        self.splits.led(shard_id)
         if shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.heartbeat)
         elif host is not None and host.mode.live:

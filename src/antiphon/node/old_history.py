@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from antiphon.coordination.shard_recovery import is_kept, is_of_the_past
+from antiphon.model.metadata import HASH_MAX
+from antiphon.model.shard_part import ShardPart, part_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from antiphon.log.shard_log import ShardLog
     from antiphon.model.metadata import ShardMeta
     from antiphon.node.local_view import LocalView
+    from antiphon.node.raft_shards import Placement
     from antiphon.partition.partition import Partition
 
 
@@ -41,3 +46,20 @@ def is_old_log(log: "ShardLog", shard: "ShardMeta", node_id: int) -> bool:
         return False
     structlog.get_logger().warning("old_history_removed", shard=shard.shard_id, log_end=log.log_end)
     return True
+
+
+def recovered_part(
+    view: "LocalView", placements: "Mapping[int, Placement]", shard_id: int
+) -> ShardPart | None:
+    """What a table's shard is to hold that lost most replicas once, of a table that was split; None for any other.
+
+    Its log may not know of a split that the metadata knows of. `placements`: what was kept of replicas that vote, which may
+    lead before anybody says what the metadata is.
+    """
+    found = view.shard(shard_id) or placements.get(shard_id)
+    if found is None or found[1].recovery is None or found[1].split is not None:
+        return None
+    topic, shard = found
+    if topic.shards or not shard.hashes:
+        return part_of(topic, shard)
+    return ShardPart(shard.hashes[0], shard.hashes[1], shard.hashes[0], HASH_MAX, shard.own_start)

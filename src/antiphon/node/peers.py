@@ -20,7 +20,6 @@ from antiphon.errors import (
     TimedOutError,
     UnavailableError,
     UnprovenNodeError,
-    from_wire,
 )
 from antiphon.gateway.answers import AnsweredWithBulk, awaited
 from antiphon.gateway.peers import Answered, PeerConnection
@@ -334,10 +333,10 @@ class PeerLink:
             return
         answered = self._pending.pop(request_id, None)
         if answered is not None:
-            answered(from_wire(body.code, body.message, body.details) if isinstance(body, Failure) else body)
+            answered(body.error() if isinstance(body, Failure) else body)
         elif (passed_on := self._forwarded.pop(request_id, None)) is not None:
             is_failure = isinstance(body, Failure)
-            passed_on(from_wire(body.code, body.message, body.details) if is_failure else body, frame.payload)
+            passed_on(body.error() if is_failure else body, frame.payload)
 
     def _prove(self, connection: Connection, frame: Frame) -> None:
         """The other side has said what it is to be proved to; raises ProtocolViolationError for anything else."""
@@ -357,7 +356,7 @@ class PeerLink:
     def _welcome(self, connection: Connection, body: Any) -> None:
         if isinstance(body, Failure):
             self._log.error("peer_refused_us", message=body.message)
-            connection.close(from_wire(body.code, body.message, body.details))
+            connection.close(body.error())
         elif (
             not isinstance(body, HelloReply)
             or body.cluster_id != self._hello.cluster_id

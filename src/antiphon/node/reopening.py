@@ -77,7 +77,7 @@ class Reopening:
         for shard_id in sorted(self._node.suspects):
             host = self._node.hosts.get(shard_id)
             if host is not None and self._is_time(shard_id, host.state.failed):
-                self._log.warning("reopening_replica", shard=shard_id, reason=str(host.state.failed))
+                host.state.lines.warning("reopening_replica", reason=str(host.state.failed))
                 shards.reopen(shard_id, host)
         for shard_id, error in list(shards.broken.items()):
             if isinstance(error, ResourceExhaustedError) and self._is_time(shard_id, error):

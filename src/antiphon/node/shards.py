@@ -102,7 +102,7 @@ class Shards:
         self._reopening = Reopening(node, self)
         # Replicas that vote, opened by what this node knew before it was restarted; the metadata has the last word on them.
         self._remembered: dict[int, Placement] = {}
-        self._placements: dict[int, Placement] = {}  # as they stand on the disk
+        self.placements: dict[int, Placement] = {}  # as they stand on the disk
         self._checkpoints = Round(node, lambda host: host.upkeep.checkpoint(), self._checkpoints_made)
         self._retention = Round(node, _apply_retention)
 
@@ -147,7 +147,7 @@ class Shards:
                     self._log.warning("placement_not_read", shard=shard_id, error=str(error))
                     continue
                 if known is not None:
-                    self._remembered[shard_id] = self._placements[shard_id] = known
+                    self._remembered[shard_id] = self.placements[shard_id] = known
         self._found = [shard_id for shard_id in self._found if shard_id not in self._remembered]
         self._to_open.extend(self._remembered)
         self._continue_opening()
@@ -159,13 +159,13 @@ class Shards:
     def _note_placement(self, host: Partition, topic: TopicMeta, shard: ShardMeta) -> None:
         if host.mode.elects_itself:
             placement = placement_of(topic, shard)
-            if self._placements.get(shard.shard_id) != placement:
+            if self.placements.get(shard.shard_id) != placement:
                 try:
                     note_placement(self._disk, self._directory.shard_path(shard.shard_id), placement)
                 except OSError as error:  # it only serves the next start, and is tried again
                     self._log.warning("placement_not_kept", shard=shard.shard_id, error=str(error))
                 else:
-                    self._placements[shard.shard_id] = placement
+                    self.placements[shard.shard_id] = placement
 
     def _configure(self, host: Partition, topic: TopicMeta) -> None:
         """Take over settings that were changed; those that mean nothing to this version leave the old ones in force."""
@@ -366,7 +366,7 @@ class Shards:
 
     def remove(self, shard_id: int) -> None:
         """The shard is no longer here: close its replica and remove its files."""
-        self._placements.pop(shard_id, None)
+        self.placements.pop(shard_id, None)
         self._remembered.pop(shard_id, None)  # or it would come again, if the shard was deleted
         host = self._node.hosts.get(shard_id)
         if host is not None:
@@ -379,7 +379,7 @@ class Shards:
             self.remove(shard_id)
             return
         self._log.warning("replica_set_aside", shard=shard_id)
-        self._placements.pop(shard_id, None)
+        self.placements.pop(shard_id, None)
         self._found.append(shard_id)
         self._end(shard_id, self._node.hosts[shard_id], self._removed)
 

@@ -28,13 +28,14 @@ from antiphon import system
 from antiphon.errors import AntiphonError, NotReadyError, StorageFailedError, UnavailableError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
+from antiphon.model.shard_part import ShardPart
 from antiphon.partition.table_shard import TableShard
 from antiphon.partition.table_writes import tell_judge
 from antiphon.records.batch import BatchHeader, Buffer, iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER, version_for_store
 from antiphon.records.decode import decode_records
-from antiphon.records.split_entries import Freeze, Inherit, SplitEntry, build_split_entry
+from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw, build_split_entry
 from antiphon.table.copying import CopiedRow, differences, newer, records_of
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.meta import PLAIN_FORMAT
@@ -57,7 +58,8 @@ WRITE_TIMEOUT_S: Final = 10.0
 STUCK_S: Final = 10.0
 
 Report = Callable[[SplitReport], None]
-Build = Callable[[TableEvaluator], tuple[bytearray, int, Callable[[], None]]]
+Built = tuple[bytearray, int, Callable[[], None]]
+Build = Callable[[TableEvaluator], Built]
 """Stamps a batch for the log's end; returns it with its number of records, and what tells the evaluator of it."""
 
 
@@ -304,6 +306,35 @@ async def append_entry(host: "Partition", entry: SplitEntry) -> int:
 
     await committed(host, stage(host, build))
     return base + 1
+
+
+async def append_releases(host: "Partition", part: ShardPart) -> int:
+    """Have a table's log that is led here let go of all keys beyond its part once more; returns the offset after that.
+
+    All that this takes is appended at once: nothing comes in between.
+    """
+    owned, first = host.state.require_table().state.owned, part.last + 1
+    child, start = part.following
+    frozen: list[int] = [owned.frozen_at] if owned.frozen_from == first else []
+
+    def build(make: Callable[[int], SplitEntry], evaluator: TableEvaluator) -> Built:
+        base = host.log.log_end
+        entry = make(base)
+        batch = build_split_entry(entry, host.state.term, base, system.wall_ms())
+        return batch, 1, partial(evaluator.appended_entry, entry, base)
+
+    def freeze(base: int) -> SplitEntry:
+        frozen.append(base)
+        return Freeze(first, child)
+
+    steps: list[Callable[[int], SplitEntry]] = []
+    if owned.is_frozen and not frozen:  # for a split of before that came to nothing
+        steps.append(lambda _: Thaw(owned.frozen_at))
+    steps += [] if frozen else [freeze]
+    steps.append(lambda _: Release(frozen[0], first, child, start))
+    for staged in [stage(host, partial(build, step)) for step in steps]:
+        await committed(host, staged)
+    return host.log.log_end
 
 
 def stage(host: "Partition", build: Build) -> "asyncio.Future[Any]":

@@ -8,15 +8,15 @@ is remembered, and doing it twice does no harm. Reports to the coordinator are r
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import structlog
-
 from antiphon.errors import AntiphonError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import ShardMeta, SplitPhase
+from antiphon.model.shard_part import ShardPart
 from antiphon.node.context import NodeContext
-from antiphon.node.split_copy import SplitCopy, append_entry
+from antiphon.node.split_copy import SplitCopy, append_entry, append_releases
+from antiphon.node.unfinished_copies import UnfinishedCopy
 from antiphon.records.split_entries import Freeze, Release, SplitEntry, Thaw
-from antiphon.table.ranges import OwnedRange
+from antiphon.table.ranges import OwnedRange, releases
 
 if TYPE_CHECKING:
     from antiphon.node.agent import ClusterAgent
@@ -56,17 +56,27 @@ class SplitsNode(NodeContext, Protocol):
 
     agent: "ClusterAgent"
 
+    def recovered_part(self, shard_id: int) -> ShardPart | None:
+        """What a table's shard is to hold that lost most replicas once, of a table that was split."""
+        ...
+
 
 class Splits:
     """See the module's text."""
 
     def __init__(self, node: SplitsNode) -> None:
         self._node = node
-        self._log = structlog.get_logger().bind(part="split")
         self._copies: dict[int, asyncio.Task[None]] = {}  # by child
         self._purges: dict[int, asyncio.Task[None]] = {}
+        self._unfinished: dict[int, asyncio.Task[None]] = {}
         self._appending: set[int] = set()  # shards with an entry underway
         self._said: dict[tuple[int, SplitStep], tuple[SplitReport, float]] = {}
+
+    def led(self, shard_id: int) -> None:
+        """This node begins to lead a shard: does its log know of all splits that the metadata knows of?"""
+        host, part = self._node.hosts.get(shard_id), self._node.recovered_part(shard_id)
+        if host is not None and part is not None:
+            self._after_recovery(host, part)
 
     def look(self) -> None:
         """The metadata or the role of a replica has changed, or a commit of ours is through."""
@@ -90,7 +100,9 @@ class Splits:
             owned = table.state.owned
             if owned.is_frozen and owned.child not in joining:
                 self._as_parent(host, None)
-            if owned.purging and host.shard_id not in self._purges:
+            if host.state.is_serving:
+                self.led(host.shard_id)
+            if owned.purging and host.shard_id not in self._purges and self._may_purge(host, owned):
                 self._purges[host.shard_id] = self._node.spawn(self._purge(host))
 
     # -- the parent -----------------------------------------------------------------------------------------------
@@ -115,12 +127,47 @@ class Splits:
             self._appending.add(host.shard_id)
             self._node.spawn(self._append(host, step))
 
+    def _after_recovery(self, host: "Partition", part: ShardPart) -> None:
+        """The shard lost most replicas once, and this node leads it: write what the log does not say of splits."""
+        table, shard_id = host.table, host.shard_id
+        if table is None or table.evaluator is None or not host.state.is_serving:
+            return
+        table.hold(part)
+        if table.is_incomplete:
+            if shard_id not in self._unfinished:
+                self._unfinished[shard_id] = self._node.spawn(self._finish(host))
+        elif releases(table.state.owned, part) and part.following[0] >= 0 and shard_id not in self._appending:
+            self._appending.add(shard_id)
+            self._node.spawn(self._release_again(host, part))
+
+    async def _finish(self, host: "Partition") -> None:
+        try:
+            await UnfinishedCopy(self._node, host, self._node.recovered_part, self.report).run()
+        except Exception as error:  # noqa: BLE001 - as for copies
+            host.state.lines.error("split_copy_failed", part="split", exc_info=error)
+            await asyncio.sleep(1.0)
+        finally:
+            self._unfinished.pop(host.shard_id, None)
+
+    async def _release_again(self, host: "Partition", part: ShardPart) -> None:
+        """The keys are another shard's since long: nobody is served any of them here, and nobody waits for the freeze."""
+        try:
+            end = await append_releases(host, part)
+            host.state.lines.warning(
+                "split_released_again", part="split", child=part.following[0], at=end - 1
+            )
+        except AntiphonError as error:
+            host.state.lines.info("split_entry_not_made", part="split", error=error.message)
+            await asyncio.sleep(REPEAT_S)
+        finally:
+            self._appending.discard(host.shard_id)
+
     async def _append(self, host: "Partition", entry: SplitEntry) -> None:
         try:
             end = await append_entry(host, entry)
-            self._log.info("split_entry", shard=host.shard_id, entry=type(entry).__name__, at=end - 1)
+            host.state.lines.info("split_entry", part="split", entry=type(entry).__name__, at=end - 1)
         except AntiphonError as error:
-            self._log.info("split_entry_not_made", shard=host.shard_id, error=error.message)
+            host.state.lines.info("split_entry_not_made", part="split", error=error.message)
             await asyncio.sleep(REPEAT_S)
         finally:
             self._appending.discard(host.shard_id)
@@ -132,7 +179,7 @@ class Splits:
         try:
             await SplitCopy(self._node, host, self.report).run()
         except Exception as error:  # noqa: BLE001 - a bug in copying ends this try, not the node
-            self._log.error("split_copy_failed", shard=host.shard_id, exc_info=error)
+            host.state.lines.error("split_copy_failed", part="split", exc_info=error)
             await asyncio.sleep(1.0)
         finally:
             self._copies.pop(host.shard_id, None)
@@ -150,6 +197,23 @@ class Splits:
 
     # -- keys that are elsewhere now ------------------------------------------------------------------------------
 
+    def _may_purge(self, host: "Partition", owned: OwnedRange) -> bool:
+        """Nothing here may have to be made of these rows: no transaction that has prepared some, and no shard that they
+        went to, whose replica here has not got all of them yet.
+        """
+        found = self._node.view.shard(host.shard_id)
+        table = host.table
+        if table is None or found is None or not all(map(owned.holds, table.state.transactions.locked)):
+            return False
+        joining = [one.shard for one in self._node.view.joining.values()]
+        for shard in (*found[0].shards, *joining):
+            other = self._node.hosts.get(shard.shard_id) if shard.own_start or shard.split else None
+            if other is None or other.table is None or other.state.failed is not None or other.state.closed:
+                continue
+            if other.table.state.owned.first < shard.hashes[0] > owned.last:
+                return False
+        return True
+
     async def _purge(self, host: "Partition") -> None:
         """Remove the keys that were released from this replica's store, a few at a time."""
         more = True
@@ -160,7 +224,7 @@ class Splits:
                     return
                 more = table.state.purge(PURGE_ROWS)
                 await asyncio.sleep(PURGE_PAUSE_S)
-            self._log.info("split_purged", shard=host.shard_id)
+            host.state.lines.info("split_purged", part="split")
         except AntiphonError as error:
             host.driver.fail(error)
         finally:

@@ -21,6 +21,8 @@ from antiphon.replication.config import ReplicaConfig
 # a snapshot.
 INTERNAL_LOG_BYTES: Final = 64 * 1024 * 1024
 INTERNAL_SEGMENT_BYTES: Final = 16 * 1024 * 1024
+SEGMENTS_KEPT: Final = 4  # of a table whose log has the node's bound: that much of it goes at a time
+SEGMENT_BYTES_LEAST: Final = 1024 * 1024
 MAX_MESSAGE_BYTES: Final = 1_048_588  # Kafka's default of max.message.bytes
 
 
@@ -135,6 +137,11 @@ def _log_config(topic: TopicMeta, config: NodeConfig) -> LogConfig:
     default, cleanup = LogConfig(), cleanup_policies(topic.config)
     if is_internal(topic) and topic.kind is Kind.TABLE:
         default = default._replace(segment_bytes=INTERNAL_SEGMENT_BYTES, retention_bytes=INTERNAL_LOG_BYTES)
+    elif topic.kind is Kind.TABLE and config.table_log_bytes >= 0:
+        default = default._replace(
+            segment_bytes=max(config.table_log_bytes // SEGMENTS_KEPT, SEGMENT_BYTES_LEAST),
+            retention_bytes=config.table_log_bytes,
+        )
     compaction = _compaction(topic) if "compact" in cleanup else None
     segment_ms = _setting(topic, "segment.ms", default.segment_ms)
     deletes = "delete" in cleanup

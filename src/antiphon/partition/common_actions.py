@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from antiphon import system
 from antiphon.errors import DamagedStoreError
 from antiphon.partition.clients import PartitionClients
@@ -30,7 +28,7 @@ class CommonActions:
         self._state = driver.state
         self._clients = clients
         self.folds = TableFolds(driver, self._commit)
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
 
     @property
     def by_action(self) -> Mapping[type, Callable[[Any], None]]:

@@ -19,8 +19,6 @@ goes on with its other shards and reports this one's state.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-
 from antiphon.errors import (
     AntiphonError,
     DamagedLogError,
@@ -83,7 +81,7 @@ class ReplicaDriver:
         self._take_batch: Callable[[bytearray, int], Event | None]
         self._unsent: Event | None = None  # the replica owes the others what clients have appended
         self._turn_asked = False
-        self._log = structlog.get_logger().bind(shard=state.shard_id)
+        self._log = state.lines
 
     def attach(self, handlers: ActionHandlers) -> None:
         """Who carries out the actions; before the first event."""

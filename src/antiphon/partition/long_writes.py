@@ -8,8 +8,6 @@ nothing was written.
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-import structlog
-
 from antiphon.errors import (
     AntiphonError,
     BatchTooLargeError,
@@ -102,7 +100,7 @@ class LongWrites:
         except AntiphonError as error:
             told = error
         except Exception as error:  # noqa: BLE001 - answered as a bug of this node; others wait for the line
-            structlog.get_logger().error("table_write_failed", shard=self.state.shard_id, exc_info=error)
+            self.state.lines.error("table_write_failed", exc_info=error)
             told = InternalError(f"{type(error).__name__}: {error}")
         try:
             done(told)

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from antiphon.errors import AntiphonError, DamagedLogError, InvalidRequestError
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.multi_files import pass_over, save_marks
@@ -64,7 +62,7 @@ class MultiWriterUpkeep:
         self._table = table
         self._marks = marks
         self._hint = hint
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
 
     def checkpoint(self) -> None:
         """See LogUpkeep."""

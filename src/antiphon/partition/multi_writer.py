@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
 from antiphon.model.metadata import NodeMeta, ShardMeta
 from antiphon.model.requests import ReplicaStatus
@@ -85,7 +84,7 @@ class MultiWriterPartition:
         self.upkeep = MultiWriterUpkeep(self.driver, replica, table, self._marks, hint)
         self._actions = MultiWriterActions(self.driver, replica, self._common, self.reads, self._marks)
         self.driver.attach(self._actions)
-        self._log = structlog.get_logger().bind(shard=self.shard_id)
+        self._log = self.state.lines
 
     def start(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
         """The first event."""

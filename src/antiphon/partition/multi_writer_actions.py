@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from antiphon.errors import NotLeaderError, OverloadedError
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.driver import ReplicaDriver
@@ -55,7 +53,7 @@ class MultiWriterActions:
         self._marks = marks
         self._waiting_relays: dict[int, ReadForRelay] = {}  # for peers whose connections are congested
         self._feeds: tuple[tuple[int, int, int], list[OriginEntry]] | None = None
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
 
     @property
     def by_action(self) -> Mapping[type, Callable[[Any], None]]:

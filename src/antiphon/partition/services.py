@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from antiphon.errors import AntiphonError
+from antiphon.model.shard_part import ShardPart
 from antiphon.replication.multi_messages import ReplicaMessage
 from antiphon.replication.replica_state import Role
 
@@ -240,6 +241,10 @@ class PartitionServices(Protocol):
 
     def is_joining(self, shard_id: int) -> bool:
         """Is the shard being split off another one, and not part of its table yet?"""
+        ...
+
+    def recovered_part(self, shard_id: int) -> ShardPart | None:
+        """What a table's shard is to hold that lost most replicas once, of a table that was split; None for any other."""
         ...
 
     def refusal_of(self, shard_id: int, wanted: Wanted) -> AntiphonError | None:

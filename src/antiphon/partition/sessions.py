@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from antiphon import system
 from antiphon.errors import (
     AntiphonError,
@@ -64,7 +62,7 @@ class PartitionSessions:
         self._clients = clients
         self._clock = SessionClock(0.0)
         self._judge: TableEvaluator | None = None  # whose sessions the clock knows
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
         self.shard_id = driver.shard_id
         self.is_looked_after = False
 
@@ -100,7 +98,7 @@ class PartitionSessions:
         if evaluator is None:
             return
         clock = self._clock_of(evaluator)
-        if self._state.services.is_joining(self.shard_id):
+        if self._state.is_joining:
             clock.begin(evaluator.sessions, now_s)  # clients reach the shard that this one is split off
             return
         for session_id in clock.turn(evaluator.sessions, now_s, ENDS_AT_ONCE):
@@ -186,7 +184,7 @@ class PartitionSessions:
             raise InvalidRequestError(
                 "sessions need one leader that says when they expire: a table with writers=multi has none"
             )
-        if state.services.is_joining(state.shard_id):
+        if state.is_joining:
             raise joins(state.shard_id)
         if table.evaluator is None:
             raise NotReadyError(f"shard {state.shard_id} has just been elected; retry")
@@ -242,7 +240,7 @@ class PartitionSessions:
     def _confirmed(self, request: KeepSession, timeout_s: float, done: append_queue.Done) -> None:
         """Nobody else leads, as of after the request came in: say how the session is."""
         table, evaluator = self._leading()
-        owned = table.state.owned
+        owned = table.state.shown
         if not covers(owned, request.hashes):
             done(wrong_shard(self.shard_id, owned))
         elif request.session_id in evaluator.sessions.by_id:

@@ -7,8 +7,6 @@ replicas vote.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
-
 from antiphon import tracing
 from antiphon.errors import StorageFailedError
 from antiphon.partition.common_actions import CommonActions
@@ -70,7 +68,7 @@ class SingleWriterActions:
         self._hint = hint
         self._sessions = sessions
         self._feeding = Feeding(self._services, self._files)
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
 
     @property
     def by_action(self) -> Mapping[type, Callable[[Any], None]]:
@@ -176,7 +174,7 @@ class SingleWriterActions:
         state = self._state
         if state.table is not None:
             self._common.folds.finish()
-            state.table.lead()
+            state.table.lead(self._services.recovered_part(state.shard_id))
             self._steps.later(self._sessions.look)
         self._log.info("leader_ready", term=action.term, log_end=self._files.log_end)
         if state.observer is not None:

@@ -15,6 +15,7 @@ from antiphon.errors import (
     OverloadedError,
     WrongKindError,
 )
+from antiphon.partition.replica_lines import ReplicaLines
 from antiphon.partition.replica_view import ReplicaView
 from antiphon.partition.services import CommitObserver, PartitionServices
 from antiphon.partition.traces import ShardTraces
@@ -55,6 +56,7 @@ class PartitionState:
         deleted_before: records before this offset were deleted on request (docs/decisions/0038).
         has_leases: is the time to be told with events, because there are leases, or were?
         traces: spans of entries with a trace; None: there never was one.
+        lines: what the node's log is told of this replica goes this way.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class PartitionState:
         self.closed = False
         self.has_leases = False
         self.traces: ShardTraces | None = None
+        self.lines = ReplicaLines(shard_id, replica)
         self.high_watermark = replica.high_watermark
         self.deleted_before = 0
         self._deletion_known = (0, 0)  # by the record of this term, and of this stage of it
@@ -128,6 +131,12 @@ class PartitionState:
         """Where reads of committed transactions end: the last stable offset."""
         transactions, high_watermark = self.log.producers.transactions, self.high_watermark
         return transactions.last_stable(high_watermark) if transactions.is_used else high_watermark
+
+    @property
+    def is_joining(self) -> bool:
+        """Is the shard being split off another one, and has not all of its keys yet?"""
+        table = self.table
+        return self.services.is_joining(self.shard_id) or (table is not None and table.is_incomplete)
 
     @property
     def has_many_writers(self) -> bool:

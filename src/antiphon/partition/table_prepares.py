@@ -71,7 +71,7 @@ class TablePrepares:
         state = self._state
         state.check_writable()
         evaluator = state.require_table().evaluator
-        if state.services.is_joining(state.shard_id):
+        if state.is_joining:
             raise joins(state.shard_id)
         if evaluator is None:
             raise NotReadyError(f"shard {state.shard_id} has just been elected; retry")

@@ -64,7 +64,7 @@ class TableReads:
         def read() -> None:
             store = table.state
             if request.comparison == EQUAL:
-                owned = store.owned
+                owned = store.shown
                 is_part = owned.first > 0 or owned.last != HASH_MAX
                 if request.placed:
                     elsewhere = not covers(owned, request.hashes)
@@ -76,8 +76,8 @@ class TableReads:
                 if request.placed and owned.purging:
                     rows = [None if row is None or _is_stray(owned, row) else row for row in rows]
             else:
-                if request.placed and not covers(store.owned, request.hashes):
-                    raise wrong_shard(self._state.shard_id, store.owned)
+                if request.placed and not covers(store.shown, request.hashes):
+                    raise wrong_shard(self._state.shard_id, store.shown)
                 rows = store.find_many(request.keys, request.comparison, include_value=request.include_value)
             if store.transactions.locked and request.consistency != LOCAL:
                 _check_unlocked(store.transactions, request, rows)
@@ -91,7 +91,7 @@ class TableReads:
 
         def read() -> None:
             store, hashes = table.state, request.hashes
-            owned = store.owned
+            owned = store.shown
             if not covers(owned, hashes):
                 raise wrong_shard(self._state.shard_id, owned)
             if hashes and hashes[0] <= owned.first and owned.last <= hashes[1]:
@@ -129,8 +129,8 @@ class TableReads:
                 )
                 rows = [] if found is None else [found]
             else:
-                if not covers(store.owned, request.hashes):
-                    raise wrong_shard(self._state.shard_id, store.owned)
+                if not covers(store.shown, request.hashes):
+                    raise wrong_shard(self._state.shard_id, store.shown)
                 bounds = (request.start, request.end)
                 rows, more = scan_index(
                     store,
@@ -185,8 +185,8 @@ class TableReads:
     def _covering(self, hashes: Sequence[int]) -> TableState:
         """The store, if the shard holds what is expected in it."""
         store = self._state.require_table().state
-        if not covers(store.owned, hashes):
-            raise wrong_shard(self._state.shard_id, store.owned)
+        if not covers(store.shown, hashes):
+            raise wrong_shard(self._state.shard_id, store.shown)
         return store
 
     # -- for transactions that span shards ------------------------------------------------------------------------
@@ -202,8 +202,8 @@ class TableReads:
 
     def _read_keys(self, table: "TableShard", request: ReadKeys, done: Done) -> None:
         store, keys = table.state, request.keys
-        if not all(map(store.owned.holds, keys)):
-            raise wrong_shard(self._state.shard_id, store.owned)
+        if not all(map(store.shown.holds, keys)):
+            raise wrong_shard(self._state.shard_id, store.shown)
         store.transactions.check_keys(keys)
         done(KeysRead(tuple(store.get_many(keys)), store.applied_offset))
 
@@ -213,8 +213,8 @@ class TableReads:
         if evaluator is None:
             raise NotReadyError(f"shard {self._state.shard_id} has just been elected; retry")
         keys = [read.key for read in request.reads]
-        if not all(map(store.owned.holds, keys)):
-            raise wrong_shard(self._state.shard_id, store.owned)
+        if not all(map(store.shown.holds, keys)):
+            raise wrong_shard(self._state.shard_id, store.shown)
         store.transactions.check_keys(keys)
         changed = []
         for place, (read, version) in enumerate(zip(request.reads, store.versions(keys), strict=True)):
@@ -249,7 +249,7 @@ class TableReads:
     def _consistently(self, consistency: str, read: Callable[[], None], done: Done) -> None:
         state = self._state
         state.services.metrics.table_reads += 1
-        if state.services.is_joining(state.shard_id):
+        if state.is_joining:
             raise joins(state.shard_id)
         if consistency == LINEARIZABLE:
             state.check_serving()

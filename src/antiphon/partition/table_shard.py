@@ -11,15 +11,18 @@ import structlog
 from antiphon.errors import DamagedStoreError, StorageFailedError
 from antiphon.invariants import invariant
 from antiphon.log.producer_state import ProducerState
+from antiphon.model.metadata import HASH_MAX
 from antiphon.partition.table_files import note_damage
 from antiphon.partition.write_order import WriteOrder
 from antiphon.table.evaluation import AT_ONCE, finished
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.folding import FoldSteps
+from antiphon.table.ranges import inherits, narrowed, releases
 from antiphon.table.state import TableState, open_state
 
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
+    from antiphon.model.shard_part import ShardPart
     from antiphon.table.store import StoreEngine
 
 APPLY_BYTES: Final = 1024 * 1024
@@ -47,6 +50,8 @@ class TableShard:
         self.state = self.opened() if state is None else state
         self.evaluator: TableEvaluator | None = None
         self.order = WriteOrder()
+        self.version_at_lead = 0  # the next version id when this replica began to lead
+        self._first = 0  # the first hash, where the log should say so, and does not
         self._log = log
         self._inherited: tuple[bytes, ProducerState | None] = (b"", None)
 
@@ -96,10 +101,32 @@ class TableShard:
         except StorageFailedError as error:
             structlog.get_logger().error("table_not_closed", path=self.path, error=error.message)
 
-    def lead(self) -> None:
-        """The replica leads and everything committed is applied: judge from now on."""
+    @property
+    def is_incomplete(self) -> bool:
+        """Was the shard split off another one, and the copy is not complete by its log?"""
+        return self.state.owned.first < self._first
+
+    def lead(self, part: "ShardPart | None" = None) -> None:
+        """The replica leads and everything committed is applied: judge from now on.
+
+        `part`: what the shard is to hold, where its log may not know of a split.
+        """
+        self.version_at_lead, self._first = self.state.next_version_id, 0
+        self.state.limit = HASH_MAX
+        if part is not None:
+            self.hold(part)
         self.evaluator = TableEvaluator(self.state)
         self.order = WriteOrder()
+
+    def hold(self, part: "ShardPart") -> None:
+        """The shard is to hold this, and shows nothing else, whatever its log says by now."""
+        owned, evaluator = self.state.owned, self.evaluator
+        if inherits(owned, part):
+            self._first = part.first
+        if releases(owned, part) and self.state.limit != part.last:
+            self.state.limit = part.last
+            if evaluator is not None:
+                evaluator.owned = narrowed(evaluator.owned, part.last)
 
     def stop_leading(self) -> None:
         """Forget what was judged and not committed."""

@@ -72,7 +72,7 @@ class TableWrites:
         state = self._state
         state.check_writable()
         table = state.table or state.require_table()
-        if state.services.is_joining(state.shard_id):
+        if state.is_joining:
             raise joins(state.shard_id)
         evaluator = table.evaluator
         if evaluator is None:

@@ -3,8 +3,6 @@
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-import structlog
-
 from antiphon.errors import StorageFailedError
 from antiphon.log.operations import TRIM, LogOp
 from antiphon.partition.driver import ReplicaDriver
@@ -95,7 +93,7 @@ class SingleWriterUpkeep:
         self._mode = mode
         self._replica = replica
         self._hint = hint
-        self._log = structlog.get_logger().bind(shard=driver.shard_id)
+        self._log = driver.state.lines
         self._is_flushing = False
         self.leader_lacks = 0
 

@@ -32,7 +32,6 @@ class Attributes(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
     indexes: Annotated[tuple[Entry, ...], Meta(max_length=INDEXES_MAX)] = ()
 
 
-NOTHING: Final = Attributes()
 _decoder = msgspec.msgpack.Decoder(Attributes)
 
 

@@ -6,15 +6,23 @@ The library `PyJWT` checks signatures. Times are checked here, by the node's clo
 import json
 import math
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-import jwt
 import structlog
 
 from antiphon import system
-from antiphon.errors import UnauthenticatedError
+from antiphon.errors import InvalidRequestError, UnauthenticatedError
 from antiphon.security.settings import OAuth
 
+if TYPE_CHECKING:
+    import jwt
+else:
+    try:
+        import jwt
+    except ModuleNotFoundError:  # it comes with the extra `oauth`
+        jwt = None
+
+HAS_TOKENS: Final = jwt is not None
 # Signatures with public keys only: a file of public keys must never be taken for a shared secret.
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
@@ -22,7 +30,6 @@ ALGORITHMS: Final = (
 TOKEN_BYTES_MAX: Final = 16 * 1024
 LEEWAY_S: Final = 30  # that the clock of whoever gave a token may be ahead of the node's
 CHECK_EVERY_S: Final = 1.0
-_SIGNED: Final = jwt.PyJWS()
 
 
 class Bearer(NamedTuple):
@@ -67,11 +74,18 @@ class TokenCheck:
     """Checks tokens against keys, which are read again when they have changed. `keys`: the settings' file by default."""
 
     def __init__(self, settings: OAuth, keys: KeySource | None = None) -> None:
+        """Raises InvalidRequestError where the library is missing, or the keys cannot be read."""
+        if jwt is None:
+            raise InvalidRequestError(
+                "security.oauth asks for logins by bearer tokens, and PyJWT is not installed: "
+                "pip install 'antiphon[oauth]'"
+            )
         self._settings = settings
         self._source = keys or KeyFile(settings.keys)
         self._stamp: object = None
         self._checked_s = -CHECK_EVERY_S
         self._keys: list[jwt.PyJWK] = []
+        self._signed = jwt.PyJWS()
         self._log = structlog.get_logger()
         self._read_keys()  # what is wrong with them is told at the start
         self._checked_s = -CHECK_EVERY_S
@@ -107,7 +121,7 @@ class TokenCheck:
             raise jwt.InvalidAlgorithmError(str(algorithm))
         for key in self._keys:
             if (key_id is None or key.key_id == key_id) and key.algorithm_name == algorithm:
-                claims = json.loads(_SIGNED.decode(token, key, [algorithm]))
+                claims = json.loads(self._signed.decode(token, key, [algorithm]))
                 return self._checked(claims)
         raise jwt.InvalidKeyError("no such key")
 
@@ -158,7 +172,7 @@ def _texts(audience: Any) -> list[str]:
     return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else []
 
 
-def _keys_of(text: str) -> tuple[list[jwt.PyJWK], int]:
+def _keys_of(text: str) -> "tuple[list[jwt.PyJWK], int]":
     """The keys of a JWKS that verify signatures, and how many of those cannot be used. ValueError for no JWKS."""
     found, left_out = [], 0
     whole = json.loads(text)

@@ -10,20 +10,16 @@ answered counts.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from antiphon.client.blocking import PAUSE_S_MAX, PAUSE_S_MIN, Cluster, ShardCall
-from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, Address, Answer
-from antiphon.errors import (
-    AntiphonError,
-    NotLeaderError,
-    OutOfOrderSequenceError,
-    ProtocolViolationError,
-    TimedOutError,
-    UnavailableError,
-    from_wire,
-)
-from antiphon.model.requests import Failure
+from antiphon.client.addresses import Address
+from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, Answer
+from antiphon.client.connection_errors import ConnectionLostError
+from antiphon.client.routing.routes import mends
+from antiphon.client.routing.tries import Tries
+from antiphon.errors import AntiphonError, OutOfOrderSequenceError, ProtocolViolationError
 
 WINDOW: Final = 4  # requests of one shard on their way
 BYTES_MAX: Final = 48 * 1024 * 1024  # of all that is not answered
@@ -65,11 +61,10 @@ class Pipeline(Cluster):
         self._sent: dict[
             tuple[Address, int], _Item
         ] = {}  # on their way, in the order in which they were sent
-        self._problem: str | None = None
-        self._pause_s = PAUSE_S_MIN
-        self._stuck_since: float | None = None
+        self._stopped = False  # something went wrong: nothing is sent until that is mended
+        self._tries: Tries | None = None  # those since the last answer
 
-    def learn(self, cluster: Cluster) -> None:
+    def adopt(self, cluster: Cluster) -> None:
         """Take over what another client knows of the cluster, which saves asking."""
         self._routes.adopt(cluster.metadata(refresh=False))
 
@@ -101,15 +96,15 @@ class Pipeline(Cluster):
 
     def _step(self) -> None:
         """Take one answer, or mend what went wrong."""
-        if self._problem is not None or not self._sent:
+        if self._stopped or not self._sent:
             self._mend()
             return
         (address, _), _item = next(iter(self._sent.items()))
-        self._take(address)
+        self._receive(address)
 
     def _fill(self, lane: deque[_Item]) -> None:
         """Send what may be sent of one shard."""
-        if self._problem is not None:
+        if self._stopped:
             return
         if self._routes.meta is None:
             self.metadata()
@@ -120,47 +115,53 @@ class Pipeline(Cluster):
 
     def _post(self, item: _Item) -> bool:
         """Send a request; False where that did not work."""
+        shard_id, body, payload = item.call
         try:
-            address = self._leader(item.call.shard_id)
-        except UnavailableError as error:
-            self._problem = error.message
+            address = self._leader(shard_id)
+        except AntiphonError as error:
+            self._stop().failed(shard_id, error, time.monotonic())
             return False
         try:
-            request_id = self._link(address).send(item.call.body, item.call.payload)
-        except (OSError, UnavailableError) as error:
-            self._lost(address, f"{address[0]}:{address[1]}: {error}")
+            request_id = self._link(address).send(body, payload)
+        except AntiphonError as error:  # some are OSErrors, too
+            self._stop().failed(shard_id, error, time.monotonic())
+            return False
+        except OSError as error:
+            self._broke(address, error)
+            self._stop().failed(shard_id, ConnectionLostError(f"{error}"), time.monotonic())
             return False
         item.flying = True
         self._sent[address, request_id] = item
         return True
 
-    def _take(self, address: Address) -> None:
+    def _receive(self, address: Address) -> None:
         """The next answer from one node."""
         try:
             request_id, answer = self._link(address).receive(ANSWER_TIMEOUT_S)
         except (OSError, ProtocolViolationError) as error:
-            self._lost(address, f"{error}")
+            self._broke(address, error)
             return
         item = self._sent.pop((address, request_id), None)
         if item is None:
             return  # too late, for a try that was given up
         item.flying = False
         lane = self._lanes[item.call.shard_id]
-        if isinstance(answer.body, Failure):
-            self._refused(item, lane, answer.body)
+        if isinstance(answer.body, AntiphonError):
+            self._judge(item, lane, answer.body)
         else:
             self._finish(item, lane)
             item.answered(answer)
         self._fill(lane)
 
-    def _refused(self, item: _Item, lane: deque[_Item], failure: Failure) -> None:
-        error = from_wire(failure.code, failure.message, dict(failure.details))
-        if isinstance(error, NotLeaderError) or error.retriable:
-            self._problem = self._failed(item.call.shard_id, failure)
-            return
+    def _judge(self, item: _Item, lane: deque[_Item], error: AntiphonError) -> None:
+        """A request was refused."""
         if isinstance(error, OutOfOrderSequenceError) and lane[0] is not item:
-            self._problem = error.message  # it overtook one that has to be sent again
+            self._stop().reason = error  # it overtook one that has to be sent again
             return
+        if mends(error):
+            with suppress(AntiphonError):  # a shard that stays unknown
+                self._refused(item.call, error, self._stop())
+                return
         if item.failed is None:
             raise error
         item.failed(error)
@@ -171,36 +172,35 @@ class Pipeline(Cluster):
         self._bytes -= item.size_bytes
         while lane and lane[0].is_done:
             lane.popleft()
-        self._pause_s, self._stuck_since = PAUSE_S_MIN, None
+        if not self._stopped:
+            self._tries = None
+        elif self._tries is not None:  # what failed meanwhile is not forgotten
+            now_s = time.monotonic()
+            self._tries.renewed(now_s, now_s + self._timeout_s)
 
     # -- mending ------------------------------------------------------------------------------------------------
 
-    def _lost(self, address: Address, problem: str) -> None:
+    def _stop(self) -> Tries:
+        """Send no more until what went wrong is mended."""
+        self._stopped = True
+        self._tries = self._tries or self.tries()
+        return self._tries
+
+    def _broke(self, address: Address, error: Exception) -> None:
         """A connection broke: what was on its way there may have been carried out or not."""
-        self._drop(address)
-        for key in [key for key in self._sent if key[0] == address]:
-            self._sent.pop(key).flying = False
-        self._problem = problem
+        items = [self._sent.pop(key) for key in [key for key in self._sent if key[0] == address]]
+        for item in items:
+            item.flying = False
+        self._lost(address, error, [item.call for item in items], self._stop())
 
     def _mend(self) -> None:
         """Wait for what is still on its way, find the leaders anew and send the rest again, in order."""
         while self._sent:
             (address, _), _item = next(iter(self._sent.items()))
-            self._take(address)
-        if not any(self._lanes.values()):
-            self._problem = None
-            return
-        now = time.monotonic()
-        if self._stuck_since is None:
-            self._stuck_since = now
-        elif now - self._stuck_since > self._timeout_s:
-            raise TimedOutError(
-                f"{sum(map(len, self._lanes.values()))} requests had no answer within {self._timeout_s:.0f} s, lastly "
-                f"because of: {self._problem}"
-            )
-        time.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
-        self._refresh()
-        self._problem = None
+            self._receive(address)
+        waiting = sum(map(len, self._lanes.values()))
+        if waiting:
+            self._next(self._stop(), f"{waiting} requests had no answer")
+        self._stopped = False
         for lane in self._lanes.values():
             self._fill(lane)

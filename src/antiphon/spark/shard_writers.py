@@ -10,7 +10,6 @@ whole request's sequence. A shard that was split off knows the sequences that it
 """
 
 import struct
-import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -51,7 +50,6 @@ JOB_BATCHES_MAX: Final = (
     4_096  # of one epoch, shard and partition that a leader recognises when they come again
 )
 CONTENT_BITS: Final = 16
-SPLIT_PAUSE_S: Final = 0.02  # a split is through within a moment of the refusal that tells of it
 
 
 class Numbers:
@@ -292,14 +290,10 @@ class TableWriters:
         Send everything that waits to the shards that there are now; what was carried out is recognised there.
         """
         waiting = [*heads, *(one for queue in self._waiting.values() for one in queue)]
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        while True:
-            table = self._cluster.topic(self._table.name, table=True)
-            if len(table.shards) > len(self._table.shards):
-                break
-            if time.monotonic() > deadline:
-                raise error
-            time.sleep(SPLIT_PAUSE_S)
+        tries, table = self._cluster.tries(), self._table
+        while len(table.shards) <= len(self._table.shards):
+            self._cluster.learn(error, tries)
+            table = self._cluster.topic(self._table.name, table=True, refresh=False)
         self._table, self._ranges = table, KeyRanges(table.shards)
         self._waiting, self._count = {}, 0
         for one in sorted(waiting, key=lambda one: one.number):

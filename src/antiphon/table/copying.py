@@ -54,6 +54,18 @@ def differences(theirs: Sequence[CopiedRow], own: Sequence[CopiedRow], now_ms: i
     return found
 
 
+def left_behind(
+    theirs: Sequence[CopiedRow], own: Sequence[CopiedRow], next_version_id: int, now_ms: int
+) -> list[CopiedRow]:
+    """`differences` where either side may be ahead: a row that only we have is removed if the parent had given its version
+    by then (`next_version_id`), and so has removed it since.
+    """
+    known = {row.key for row in theirs}
+    return differences(
+        theirs, [row for row in own if row.key in known or row.version_id < next_version_id], now_ms
+    )
+
+
 def newer(changes: Iterable[CopiedRow], known: dict[bytes, int | None]) -> list[CopiedRow]:
     """The changes that count. `known` has the version id that each key has here (None: no row) and is brought up to date."""
     found = []

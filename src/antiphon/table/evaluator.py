@@ -88,7 +88,7 @@ class TableEvaluator(AttributedPuts):
 
     def __init__(self, state: TableState) -> None:
         super().__init__(state)
-        self.owned = state.owned  # with what is appended and not committed, as all here
+        self.owned = state.shown  # with what is appended and not committed, as all here
         self.sessions = OpenSessions(state)
         self._next_version_id = state.next_version_id
         self._appended_end = state.applied_offset

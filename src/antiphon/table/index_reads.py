@@ -39,7 +39,8 @@ def _row_of(state: TableState, key: bytes, include_value: bool) -> Row | None:
     row = state.get(key, include_value=include_value)
     if row is None:
         unreachable(f"an index leads to key {key!r}, which is not there")
-    if state.owned.purging and not state.owned.first <= place_of_row(row) <= state.owned.last:
+    shown = state.shown
+    if shown.purging and not shown.first <= place_of_row(row) <= shown.last:
         return None
     return row
 

@@ -19,6 +19,7 @@ from antiphon.model.attributes import PutAttributed
 from antiphon.model.key_order import DeleteOrdered
 from antiphon.model.metadata import HASH_MAX, key_hash
 from antiphon.model.requests import Delete, DeleteRange, TableOp
+from antiphon.model.shard_part import ShardPart
 from antiphon.records.split_entries import Freeze, Inherit, Release, SplitEntry, Thaw
 
 NOT_FROZEN: Final = -1
@@ -56,6 +57,24 @@ class OwnedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 WHOLE: Final = OwnedRange()
+
+
+def narrowed(owned: OwnedRange, limit: int) -> OwnedRange:
+    """The range up to hash `limit`. What is beyond it may be in the store, and is another shard's."""
+    return owned if owned.last <= limit else OwnedRange(owned.first, limit, purging=True)
+
+
+def releases(owned: OwnedRange, part: ShardPart) -> bool:
+    """Has the shard given keys away, by the metadata, of which its log does not say so?
+
+    A shard that was made with its table holds by its log all keys that are sent to it, also where another one was split.
+    """
+    return min(owned.last, part.last_ever) > part.last
+
+
+def inherits(owned: OwnedRange, part: ShardPart) -> bool:
+    """Was the shard split off another one, by the metadata, and its log does not say that the copy is complete?"""
+    return part.own_start > 0 and owned.first < part.first
 
 
 def advance(owned: OwnedRange, entry: SplitEntry, offset: int) -> OwnedRange:

@@ -33,6 +33,7 @@ import msgspec
 
 from antiphon.errors import InvalidRequestError, StorageFailedError
 from antiphon.invariants import unreachable
+from antiphon.model.metadata import HASH_MAX
 from antiphon.model.rows import Row
 from antiphon.records.attributes import Entry
 from antiphon.records.changes import (
@@ -50,7 +51,7 @@ from antiphon.table.meta import ATTRIBUTES_FORMAT, META, META_KEY, ORDER_FORMAT,
 from antiphon.table.neighbours import EQUAL, entries_next_to
 from antiphon.table.places import place_of
 from antiphon.table.prepared import Prepare, TransactionChange
-from antiphon.table.ranges import WHOLE, OwnedRange, advance
+from antiphon.table.ranges import WHOLE, OwnedRange, advance, narrowed
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.store import Batch, Store, StoreEngine
 
@@ -80,6 +81,7 @@ class TableState(Folding):
         self.durable_offset = self.applied_offset
         stored = store.get(RANGE_KEY)
         self.owned: OwnedRange = WHOLE if stored is None else _range.decode(stored)
+        self.limit = HASH_MAX  # no key with a hash beyond this is shown, whatever the log says
         self._purge_from = USER  # how far `purge` has looked
         self.jobs: bytes = store.get(JOBS_KEY) or b""
         self.transactions = prepared_rows.read_prepared(store)  # that are prepared
@@ -214,7 +216,7 @@ class TableState(Folding):
             if examined >= examined_max:
                 following = stored_key
                 break
-            if not self.holds(stored_key[1:], stored):
+            if not self.owned.first <= place_of(stored_key[1:], stored) <= self.owned.last:
                 batch.delete(stored_key)
                 indexes.remove_of(batch, stored_key[1:], stored)
                 if self.ordered:
@@ -292,13 +294,19 @@ class TableState(Folding):
         if comparison == EQUAL:
             return self.get(key, include_value=include_value)
         for found, stored in entries_next_to(self._store, USER + key, comparison, (USER, USER_END)):
-            if not self.owned.purging or self.holds(found[1:], stored):
+            if not self.shown.purging or self.holds(found[1:], stored):
                 return row_from(found[1:], stored, include_value)
         return None
 
     def holds(self, key: bytes, stored: bytes) -> bool:
         """Does a row that is in the store belong to this shard?"""
-        return self.owned.first <= place_of(key, stored) <= self.owned.last
+        shown = self.shown
+        return shown.first <= place_of(key, stored) <= shown.last
+
+    @property
+    def shown(self) -> OwnedRange:
+        """What readers are shown: what this shard holds by its log, and up to the limit."""
+        return narrowed(self.owned, self.limit)
 
     def scan(
         self,
@@ -354,7 +362,7 @@ class TableState(Folding):
 
     def bounds(self, hashes: Sequence[int]) -> tuple[int, int]:
         """The hashes that a reader may see; (-1, -1): all that are there."""
-        owned = self.owned
+        owned = self.shown
         if not hashes and not owned.purging:
             return -1, -1
         first, last = hashes or (owned.first, owned.last)

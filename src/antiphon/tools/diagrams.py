@@ -119,7 +119,7 @@ def lake_formats(_root: Path) -> str:
 
 
 def simulated_mutants(root: Path) -> str:
-    """The mutants, from their rows; what a run of all of them found stays as the page has it (`make plants-table`)."""
+    """The mutants, from their rows; what a run of all of them found stays as the page has it (`make mutants-table`)."""
     return table_of_mutants(measured_in((root / "docs" / "simulation.md").read_text(encoding="utf-8")))
 
 
@@ -161,7 +161,7 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "requirements": requirement_table,
     "simulated faults": lambda _: table_of_faults(),
     "simulated workloads": lambda _: table_of_workloads(),
-    "simulated plants": simulated_mutants,
+    "simulated mutants": simulated_mutants,
 }
 
 

@@ -30,6 +30,7 @@ EXTRAS: Final = {  # of pyproject.toml, those for users
     "archive": "reading archived topics without Spark",
     "pipelines": "what spark-pipelines needs",
     "dashboard": "the dashboard on each node's HTTP port",
+    "oauth": "logins by bearer tokens",
     "otel": "traces by OpenTelemetry",
     "demo": "the demo's data",
 }

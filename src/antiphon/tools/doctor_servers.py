@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.account import default_account
-from antiphon.client.connection import parse_address
+from antiphon.client.addresses import parse_address
 from antiphon.client.tls import context_for
 from antiphon.errors import AccessDeniedError, AntiphonError, InvalidRequestError, UnauthenticatedError
 from antiphon.model.requests import PROTOCOL_VERSION, Hello

@@ -82,21 +82,15 @@ class TransactionCoordinator:
         self._rows = TransactionRows(gateway)
         holder = Holder("transactions", _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, self._table, holder)
-        self._task: asyncio.Task[None] | None = None
         self._sweep_s = 0.0
-        self._stopping = False
 
     def start(self) -> None:
         """Begin to follow who leads, and the time."""
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="transactions")
+        self._led.start(self._sweep)
 
     async def stop(self) -> None:
         """Coordinate nothing any more."""
-        self._stopping = True
-        self._led.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._led.stop()
         await self._table.stop()
 
     async def locate(self, name: str) -> ShardMeta:
@@ -377,16 +371,14 @@ class TransactionCoordinator:
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Begin to lead, stop to lead, abort what is overdue, forget what expired."""
-        while not self._stopping:
-            await self._led.look()
-            try:
-                await self._read_unknown()
-                await self._abort_overdue()
-                await self._forget_expired()
-            except AntiphonError as error:
-                structlog.get_logger().info("transactions_not_looked_at", reason=error.message)
+    async def _sweep(self) -> None:
+        """Abort what is overdue, forget what expired."""
+        try:
+            await self._read_unknown()
+            await self._abort_overdue()
+            await self._forget_expired()
+        except AntiphonError as error:
+            structlog.get_logger().info("transactions_not_looked_at", reason=error.message)
 
     async def _read_unknown(self) -> None:
         """Read rows whose last write has no known outcome: what it decided is to be told, whoever asks again."""

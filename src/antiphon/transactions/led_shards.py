@@ -51,6 +51,7 @@ class LedShards(Generic[Led, Rows]):
         self._table = table
         self._holder = holder
         self._led: dict[int, Led] = {}
+        self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
     def __iter__(self) -> Iterator[Led]:
@@ -60,11 +61,18 @@ class LedShards(Generic[Led, Rows]):
         """What is held of a shard, whether or not this node still leads it."""
         return self._led.get(shard_id)
 
-    def stop(self) -> None:
+    def start(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Begin to follow who leads. `then`: what is done after each look."""
+        self._task = asyncio.get_running_loop().create_task(self._follow(then), name=self._holder.what)
+
+    async def stop(self) -> None:
         """Lead nothing any more."""
-        self._stopping = True
+        self._stopping = True  # before Python 3.12 a cancellation can get lost in asyncio.wait_for
         for led in self:
             self._drop(led)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def leads(self, led: Led) -> bool:
         """Does this node lead that shard in that term now?"""
@@ -110,7 +118,13 @@ class LedShards(Generic[Led, Rows]):
             except TimeoutError:
                 raise self._unread() from None
 
-    async def look(self) -> None:
+    async def _follow(self, then: Callable[[], Awaitable[None]] | None) -> None:
+        while not self._stopping:
+            await self._look()
+            if then is not None:
+                await then()
+
+    async def _look(self) -> None:
         """Wait for the next change of metadata, or a second; then begin to lead, and stop to lead."""
         metadata = self._gateway.metadata
         await self._gateway.wait_metadata(metadata.version, LOOK_S if self._table.exists else IDLE_S)

@@ -56,8 +56,6 @@ class Idempotent:
         self._producer = loop(made)
 
     def send(self, topic: str, records: Sequence[tuple[str, str]], done: Delivered) -> None:
-        """See the protocol."""
-
         def delivered(future: Any) -> None:
             error = future.exception()
             if error is not None:
@@ -73,7 +71,6 @@ class Idempotent:
         self._loop(sent)
 
     def close(self) -> None:
-        """See the protocol."""
         self._loop(self._producer.stop)
 
 
@@ -104,12 +101,9 @@ class Transactional:
             raise AbortableError(repr(error)) from error
 
     def begin(self) -> None:
-        """See the protocol."""
         self._do(self._producer.begin_transaction)
 
     def send(self, records: Sequence[tuple[str, int, str]]) -> None:
-        """See the protocol."""
-
         async def sent() -> None:
             futures = [
                 await self._producer.send(topic, value.encode(), partition=partition)
@@ -120,16 +114,13 @@ class Transactional:
         self._do(sent)
 
     def offsets(self, _member: Any, group: str, offsets: Mapping[Place, int]) -> None:
-        """See the protocol."""
         at = {aiokafka.TopicPartition(*place): offset for place, offset in offsets.items()}
         self._do(self._producer.send_offsets_to_transaction, at, group)
 
     def commit(self) -> None:
-        """See the protocol."""
         self._do(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """See the protocol."""
         try:
             self._do(self._producer.abort_transaction)
         except AbortableError as error:
@@ -171,15 +162,12 @@ class Member:
         self._consumer = loop(made)
 
     def poll(self) -> list[Record]:
-        """See the protocol."""
-
         async def polled() -> Any:
             return await self._consumer.getmany(timeout_ms=200, max_records=200)
 
         return [record_of(record) for records in self._loop(polled).values() for record in records]
 
     def commit(self, offsets: Mapping[Place, int]) -> None:
-        """See the protocol."""
         at = {aiokafka.TopicPartition(*place): offset for place, offset in offsets.items()}
         try:
             self._loop(self._consumer.commit, at)
@@ -194,15 +182,12 @@ class Member:
             raise NotCommittedError(type(error).__name__) from error
 
     def committed(self, places: Sequence[Place]) -> dict[Place, int]:
-        """See the protocol."""
         return {
             place: self._loop(self._consumer.committed, aiokafka.TopicPartition(*place)) or 0
             for place in places
         }
 
     def seek(self, place: Place, offset: int) -> None:
-        """See the protocol."""
-
         async def sought() -> None:
             with contextlib.suppress(errors.IllegalStateError):  # it was taken away, and is given anew
                 self._consumer.seek(aiokafka.TopicPartition(*place), offset)
@@ -210,7 +195,6 @@ class Member:
         self._loop(sought)
 
     def close(self) -> None:
-        """See the protocol."""
         self._loop(self._consumer.stop)
 
 
@@ -229,21 +213,16 @@ class Aiokafka:
         self._loop = Loop()
 
     def idempotent(self, servers: str) -> Idempotent:
-        """See the protocol."""
         return Idempotent(self._loop, servers)
 
     def transactional(self, servers: str, name: str) -> Transactional:
-        """See the protocol."""
         return Transactional(self._loop, servers, name, self.told)
 
     def member(self, servers: str, group: str, topics: Sequence[str], *, transforms: bool) -> Member:
-        """See the protocol."""
         del transforms
         return Member(self._loop, servers, group, topics)
 
     def read(self, servers: str, topics: Sequence[str], isolation: str) -> list[Record]:
-        """See the protocol."""
-
         async def done() -> list[Record]:
             reader = aiokafka.AIOKafkaConsumer(
                 bootstrap_servers=servers, isolation_level=isolation, enable_auto_commit=False

@@ -44,14 +44,12 @@ class Idempotent:
         )
 
     def send(self, topic: str, records: Sequence[tuple[str, str]], done: Delivered) -> None:
-        """See the protocol."""
         for key, value in records:
             sent = self._producer.send(topic, value.encode(), key.encode())
             sent.add_callback(lambda told: done(told.partition, told.offset, ""))
             sent.add_errback(lambda error: done(-1, -1, type(error).__name__))
 
     def close(self) -> None:
-        """See the protocol."""
         self._producer.flush(CALL_S)
 
 
@@ -83,12 +81,9 @@ class Transactional:
             raise AbortableError(repr(error)) from error
 
     def begin(self) -> None:
-        """See the protocol."""
         self._do(self._producer.begin_transaction)
 
     def send(self, records: Sequence[tuple[str, int, str]]) -> None:
-        """See the protocol."""
-
         def sent() -> None:
             futures = [
                 self._producer.send(topic, value.encode(), partition=partition)
@@ -100,24 +95,20 @@ class Transactional:
         self._do(sent)
 
     def offsets(self, member: "Member", _group: str, offsets: Mapping[Place, int]) -> None:
-        """See the protocol."""
         self._do(
             self._producer.send_offsets_to_transaction, at_offsets(offsets), member.consumer.group_metadata()
         )
 
     def commit(self) -> None:
-        """See the protocol."""
         self._do(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """See the protocol."""
         try:
             self._do(self._producer.abort_transaction)
         except AbortableError as error:
             raise LostProducerError(str(error)) from error
 
     def abandon(self) -> None:
-        """See the protocol."""
         threading.Thread(target=self._producer.close, args=(0,), daemon=True).start()
 
 
@@ -176,27 +167,22 @@ class Member:
         self.consumer.subscribe(list(topics), listener=Listener())
 
     def poll(self) -> list[Record]:
-        """See the protocol."""
         found = self.consumer.poll(timeout_ms=200, max_records=200)
         return [record_of(record) for records in found.values() for record in records]
 
     def commit(self, offsets: Mapping[Place, int]) -> None:
-        """See the protocol."""
         try:
             self.consumer.commit(at_offsets(offsets))
         except COMMIT_LATER as error:
             raise NotCommittedError(type(error).__name__) from error
 
     def committed(self, places: Sequence[Place]) -> dict[Place, int]:
-        """See the protocol."""
         return {place: self.consumer.committed(kafka.TopicPartition(*place)) or 0 for place in places}
 
     def seek(self, place: Place, offset: int) -> None:
-        """See the protocol."""
         self.consumer.seek(kafka.TopicPartition(*place), offset)
 
     def close(self) -> None:
-        """See the protocol."""
         self.consumer.close()
 
 
@@ -214,20 +200,16 @@ class KafkaPython:
         self.told = told
 
     def idempotent(self, servers: str) -> Idempotent:
-        """See the protocol."""
         return Idempotent(servers)
 
     def transactional(self, servers: str, name: str) -> Transactional:
-        """See the protocol."""
         return Transactional(servers, name, self.told)
 
     def member(self, servers: str, group: str, topics: Sequence[str], *, transforms: bool) -> Member:
-        """See the protocol."""
         del transforms
         return Member(servers, group, topics)
 
     def read(self, servers: str, topics: Sequence[str], isolation: str) -> list[Record]:
-        """See the protocol."""
         reader = kafka.KafkaConsumer(
             bootstrap_servers=servers.split(","), isolation_level=isolation, enable_auto_commit=False
         )

@@ -43,8 +43,6 @@ class Idempotent:
         )
 
     def send(self, topic: str, records: Sequence[tuple[str, str]], done: Delivered) -> None:
-        """See the protocol."""
-
         def delivered(error: Any, message: Any) -> None:
             done(message.partition(), message.offset(), "" if error is None else error.name())
 
@@ -53,7 +51,6 @@ class Idempotent:
         self._producer.poll(0)
 
     def close(self) -> None:
-        """See the protocol."""
         self._producer.flush(CALL_S)
 
 
@@ -88,11 +85,9 @@ class Transactional:
                 return
 
     def begin(self) -> None:
-        """See the protocol."""
         self._do(self._producer.begin_transaction)
 
     def send(self, records: Sequence[tuple[str, int, str]]) -> None:
-        """See the protocol."""
         failed: list[str] = []
 
         def delivered(error: Any, _message: Any) -> None:
@@ -109,21 +104,17 @@ class Transactional:
             raise AbortableError(failed[0])
 
     def offsets(self, member: "Member", group: str, offsets: Mapping[Place, int]) -> None:
-        """See the protocol."""
         at = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         metadata = member.consumer.consumer_group_metadata()
         self._do(lambda: self._producer.send_offsets_to_transaction(at, metadata, CALL_S))
 
     def commit(self) -> None:
-        """See the protocol."""
         self._do(lambda: self._producer.commit_transaction(CALL_S))
 
     def abort(self) -> None:
-        """See the protocol."""
         self._do(lambda: self._producer.abort_transaction(CALL_S))
 
     def abandon(self) -> None:
-        """See the protocol."""
         self._producer.purge()
 
 
@@ -154,7 +145,6 @@ class Member:
         self.assignments += 1
 
     def poll(self) -> list[Record]:
-        """See the protocol."""
         found = []
         for message in self.consumer.consume(200, 0.2):
             error = message.error()
@@ -167,7 +157,6 @@ class Member:
         return found
 
     def commit(self, offsets: Mapping[Place, int]) -> None:
-        """See the protocol."""
         try:
             done = self.consumer.commit(
                 offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()],
@@ -183,16 +172,13 @@ class Member:
             raise NotCommittedError(found.name()) from error
 
     def committed(self, places: Sequence[Place]) -> dict[Place, int]:
-        """See the protocol."""
         found = self.consumer.committed([TopicPartition(*place) for place in places], timeout=CALL_S)
         return {(place.topic, place.partition): max(place.offset, 0) for place in found}
 
     def seek(self, place: Place, offset: int) -> None:
-        """See the protocol."""
         self.consumer.seek(TopicPartition(*place, offset))
 
     def close(self) -> None:
-        """See the protocol."""
         self.consumer.close()
 
 
@@ -210,19 +196,15 @@ class Librdkafka:
         self.told = told
 
     def idempotent(self, servers: str) -> Idempotent:
-        """See the protocol."""
         return Idempotent(servers)
 
     def transactional(self, servers: str, name: str) -> Transactional:
-        """See the protocol."""
         return Transactional(servers, name, self.told)
 
     def member(self, servers: str, group: str, topics: Sequence[str], *, transforms: bool) -> Member:
-        """See the protocol."""
         return Member(servers, group, topics, self.told, classic=transforms)
 
     def read(self, servers: str, topics: Sequence[str], isolation: str) -> list[Record]:
-        """See the protocol."""
         reader = Consumer({
             **common(servers),
             "group.id": "readers",

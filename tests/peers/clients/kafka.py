@@ -7,6 +7,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from tests.peers.clients.process import Due, Job, Result, result, serve
+from tests.peers.clients.rebalance import Rebalance
 from tests.peers.clients.values import random_values
 
 BURST: Final = 1000
@@ -259,5 +260,6 @@ if __name__ == "__main__":
             "consume": Consume,
             "commit": CommitOffsets,
             "transact": Transact,
+            "rebalance": Rebalance,
         }
     )

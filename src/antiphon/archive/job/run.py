@@ -24,10 +24,8 @@ from antiphon.archive.format import ArchivedFile, archived_until, holder, reachi
 from antiphon.archive.job.plan import Limits, Place, ShardPlan, plan
 from antiphon.archive.job.tasks import ArchiveTask, run_task
 from antiphon.client.access import Addresses
+from antiphon.client.addresses import Address, parse_address, parse_servers
 from antiphon.client.blocking import Cluster
-from antiphon.client.blocking_link import Address
-from antiphon.client.cluster import parse_servers
-from antiphon.client.connection import parse_address
 from antiphon.errors import AntiphonError, ArchiveError, InvalidRequestError
 from antiphon.model.metadata import Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import Trimmed, TrimShard

@@ -17,8 +17,8 @@ from antiphon.archive.files import Options, verify
 from antiphon.archive.format import ArchivedFile
 from antiphon.archive.job.plan import named, remove_file
 from antiphon.archive.writer import GROUP_ROWS, FileWriter
+from antiphon.client.addresses import Address
 from antiphon.client.blocking import Cluster
-from antiphon.client.blocking_link import Address
 from antiphon.errors import AntiphonError, ArchiveError, CorruptBatchError, OffsetOutOfRangeError
 from antiphon.records.arrow import to_arrow
 from antiphon.records.batch import Buffer, iter_batches, read_header

@@ -84,20 +84,14 @@ class ClassicGroups:
         self._rows = ClassicRows(gateway)
         holder = Holder("classic groups", _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = False
 
     def start(self) -> None:
         """Begin to follow who leads."""
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="classic groups")
+        self._led.start()
 
     async def stop(self) -> None:
         """Coordinate nothing any more; whoever waits is told to look for another coordinator."""
-        self._stopping = True  # before Python 3.12 a cancellation can get lost in asyncio.wait_for
-        self._led.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._led.stop()
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -231,7 +225,7 @@ class ClassicGroups:
             return await token
         except asyncio.CancelledError:
             hosted.group.abandoned(_now_ms(), token)
-            if not self._stopping and self._holds(hosted):
+            if self._holds(hosted):
                 self._settle(hosted)
             raise
 
@@ -329,11 +323,6 @@ class ClassicGroups:
             if hosted.timer is not None:
                 hosted.timer.cancel()
         led.hosted.clear()
-
-    async def _watch(self) -> None:
-        """Begin to lead, and stop to lead."""
-        while not self._stopping:
-            await self._led.look()
 
 
 def _deliver(group: ClassicGroup) -> None:

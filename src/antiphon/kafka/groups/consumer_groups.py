@@ -107,8 +107,6 @@ class ConsumerGroups:
         holder = Holder(kind.what, _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
         self._kept_bytes = 0
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = False
 
     def take(self, bounds: GroupBounds) -> None:
         """The bounds are these from now on, also of groups that are here and have none of their own."""
@@ -119,15 +117,11 @@ class ConsumerGroups:
 
     def start(self) -> None:
         """Begin to follow who leads."""
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="consumer groups")
+        self._led.start()
 
     async def stop(self) -> None:
         """Coordinate nothing any more."""
-        self._stopping = True
-        self._led.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._led.stop()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -327,7 +321,7 @@ class ConsumerGroups:
 
     def _read_again(self, hosted: _Hosted) -> None:
         """What stands in the table is not known: read it before anything else."""
-        if self._holds(hosted) and not self._stopping:
+        if self._holds(hosted):
             hosted.is_read = False
             hosted.work = asyncio.get_running_loop().create_task(
                 self._read(hosted), name="read consumer group"
@@ -425,11 +419,6 @@ class ConsumerGroups:
         for hosted in list(led.hosted.values()):
             self._refuse(hosted, self._led.gone(led.shard_id))
             self._let_go(hosted, led)
-
-    async def _watch(self) -> None:
-        """Begin to lead, and stop to lead."""
-        while not self._stopping:
-            await self._led.look()
 
 
 def _tell(answers: list[tuple["asyncio.Future[Any]", Any]]) -> None:

@@ -6,7 +6,7 @@ the event loop: there may be many topics.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from antiphon.coordination.consumer_terms import Catalog, TopicFacts
@@ -15,7 +15,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka.handlers.rights import sees
 from antiphon.kafka.matching import matching
 from antiphon.model.internal import is_internal
-from antiphon.model.metadata import Kind
+from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.security.authorizer import Rights
 
 KEPT_REGEXES: Final = 256
@@ -37,10 +37,13 @@ class GroupTopics:
         """Topics as of the metadata of now: no tables, nothing of the cluster's own."""
         meta = self._gateway.metadata
         if self._catalog.version != meta.version:
+            racks = {node.node_id: node.rack for node in meta.nodes if node.rack}
             self._catalog = Catalog(
                 meta.version,
                 {
-                    topic.name: TopicFacts(topic.topic_id, len(topic.shards))
+                    topic.name: TopicFacts(
+                        topic.topic_id, len(topic.shards), _racks_of(topic, racks) if racks else ()
+                    )
                     for topic in meta.topics
                     if topic.kind is Kind.TOPIC and not is_internal(topic)
                 },
@@ -79,3 +82,8 @@ class GroupTopics:
         if len(self._matches) > KEPT_REGEXES:
             self._matches.popitem(last=False)
         return names
+
+
+def _racks_of(topic: TopicMeta, racks: Mapping[int, str]) -> tuple[frozenset[str], ...]:
+    """Where replicas of each partition stand, as far as nodes say so."""
+    return tuple(frozenset(racks[node] for node in shard.ensemble if node in racks) for shard in topic.shards)

@@ -10,7 +10,7 @@ no condition; `~expected` (that is -1 - expected) asks for exactly that offset. 
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -34,7 +34,7 @@ from antiphon.kafka.produce_codec import (
     ProduceRequest,
     encode_produce,
 )
-from antiphon.kafka.traces import append_traced, trace_in
+from antiphon.kafka.traces import submit_traced
 from antiphon.kafka.transaction_codes import produce_code_of
 from antiphon.model.access import Operation
 from antiphon.model.internal import is_internal
@@ -43,6 +43,7 @@ from antiphon.records.batch import HEADER_BYTES, MAGIC, Buffer, read_header
 from antiphon.transactions.asking import Numbered, TransactionAsker
 
 if TYPE_CHECKING:
+    from antiphon.gateway.answers import Done
     from antiphon.model.results import AppendResult
 
 ALL_REPLICAS: Final = -1
@@ -129,7 +130,7 @@ class ProduceHandler:
                     yield 0
                     continue
                 try:
-                    work.wait_for(batch, self._append(header, request, name, batch, answer))
+                    self._append(header, request, name, batch, work)
                 except AntiphonError as error:
                     work.refused(batch, self.refused(name, batch.partition, error))
                 except RefusedError as refused:
@@ -142,38 +143,42 @@ class ProduceHandler:
         return code.TOPIC_AUTHORIZATION_FAILED, -1, -1, f"{name} may not be written to"
 
     def _append(
-        self, header: RequestHeader, request: ProduceRequest, name: str, batch: PartitionBatch, answer: Answer
-    ) -> "asyncio.Future[AppendResult]":
+        self,
+        header: RequestHeader,
+        request: ProduceRequest,
+        name: str,
+        batch: PartitionBatch,
+        work: "_Work",
+    ) -> None:
+        """Begin the append of a batch, whose outcome `work` waits for; raises what is known at once."""
         topic = self._gateway.topic(name)
         shard = self._cache.shard_at(topic, batch.partition)
         if shard is None:
             raise RefusedError(code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {batch.partition}")
         _refuse_topic(topic)
         outside = _check_batch(header.version, request, batch.records)
-        refused = answer.connection.refused_sequences
+        refused = work.refused_sequences
         if refused:  # hardly ever
             refused.check(name, batch, functools.partial(self._gateway.knows_producer, shard.shard_id))
         timeout_s = min(max(request.timeout_ms / 1000, TIMEOUT_S_MIN), TIMEOUT_S_MAX)
+        records = batch.records or b""
         asking = None
         if outside.producer is not None:
             name_of_id = request.transactional_id or ""
             joins = header.version >= FIRST_JOINING
             asking = self._asker.before_append(name_of_id, outside.producer, shard.shard_id, joins=joins)
         if asking is not None:
-            work = self._append_part(asking, shard.shard_id, batch.records or b"", timeout_s)
-            return asyncio.ensure_future(work)
-        trace = None if tracing.tracer is None else trace_in(batch.records or b"")
-        if trace is not None:
-            told = shard.shard_id, batch.records or b"", outside.expected_offset, timeout_s, trace
-            return asyncio.ensure_future(append_traced(self._gateway, *told))
-        return asyncio.ensure_future(
-            self._gateway.append(
-                shard.shard_id,
-                batch.records or b"",
-                expected_offset=outside.expected_offset,
-                timeout_s=timeout_s,
+            work.wait_in_task(batch, self._append_part(asking, shard.shard_id, records, timeout_s))
+        else:
+            gateway = self._gateway
+            submit = (
+                gateway.submit_append if tracing.tracer is None else functools.partial(submit_traced, gateway)
             )
-        )
+            done = work.wait_for(batch)
+            try:
+                submit(shard.shard_id, records, outside.expected_offset, timeout_s, done)
+            except Exception as error:  # noqa: BLE001 - a bug, too, is the trouble of this batch only
+                done(error)
 
     async def _append_part(
         self, asking: "asyncio.Task[Numbered]", shard_id: int, records: Buffer, timeout_s: float
@@ -211,7 +216,9 @@ class _Work:
     Whoever begins it in pieces waits with `until_waiting`; else the last outcome has the answer sent.
     """
 
-    __slots__ = ("_acks", "_answer", "_fewer", "_fewer_at", "_handler", "_header", "_outcomes", "_waiting")
+    __slots__ = (
+        "_acks", "_answer", "_fewer", "_fewer_at", "_handler", "_header", "_outcomes", "_waiting", "refused_sequences"
+    )  # fmt: skip
 
     def __init__(self, handler: ProduceHandler, header: RequestHeader, acks: int, answer: Answer) -> None:
         self._handler = handler
@@ -222,6 +229,7 @@ class _Work:
         self._waiting = 1  # `all_begun` is waited for, too
         self._fewer: asyncio.Future[None] | None = None
         self._fewer_at = 0
+        self.refused_sequences = answer.connection.refused_sequences
 
     def begin_topic(self, name: str) -> None:
         self._outcomes.append((name, []))
@@ -230,31 +238,39 @@ class _Work:
         self._outcomes[-1][1].append(done)
 
     def refused(self, batch: PartitionBatch, done: PartitionProduced) -> None:
-        self._answer.connection.refused_sequences.note(self._outcomes[-1][0], batch, done.error_code)
+        self.refused_sequences.note(self._outcomes[-1][0], batch, done.error_code)
         self.outcome(done)
 
-    def wait_for(self, batch: PartitionBatch, append: "asyncio.Future[AppendResult]") -> None:
+    def wait_for(self, batch: PartitionBatch) -> "Done":
+        """What to call with the batch's AppendResult, or with what went wrong."""
         name, places = self._outcomes[-1]
         at = len(places)
         places.append(PartitionProduced(batch.partition))
         self._waiting += 1
 
-        def ended(append: "asyncio.Future[AppendResult]") -> None:
-            error = asyncio.CancelledError() if append.cancelled() else append.exception()
-            if error is None:
-                result = append.result()
+        def done(result: "AppendResult | BaseException") -> None:
+            if isinstance(result, BaseException):
+                places[at] = refused = self._handler.refused(name, batch.partition, result)
+                self.refused_sequences.note(name, batch, refused.error_code)
+            else:
                 places[at] = PartitionProduced(
                     batch.partition,
                     base_offset=result.base_offset,
                     log_start_offset=result.log_start,
                     append_time_ms=result.append_time_ms,
                 )
-            else:
-                places[at] = done = self._handler.refused(name, batch.partition, error)
-                self._answer.connection.refused_sequences.note(name, batch, done.error_code)
             self._end_one()
 
-        append.add_done_callback(ended)
+        return done
+
+    def wait_in_task(self, batch: PartitionBatch, append: "Coroutine[Any, Any, AppendResult]") -> None:
+        """The same for an append that has to wait for something else first."""
+        done = self.wait_for(batch)
+
+        def ended(task: "asyncio.Future[AppendResult]") -> None:
+            done(asyncio.CancelledError() if task.cancelled() else task.exception() or task.result())
+
+        asyncio.ensure_future(append).add_done_callback(ended)
 
     def all_begun(self) -> None:
         self._end_one()

@@ -10,8 +10,9 @@ from antiphon.gateway.interface import NodeValues
 from antiphon.kafka.handlers.group_settings import SOURCES
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.topic_config import SOURCE_DEFAULT, SOURCE_TOPIC
-from antiphon.model.metadata import TopicMeta
-from antiphon.model.node_settings import FOR_TOPICS, NODE_SETTINGS
+from antiphon.model.internal import is_internal
+from antiphon.model.metadata import Kind, TopicMeta
+from antiphon.model.node_settings import NODE_SETTINGS, own_name
 
 
 def described_setting(
@@ -44,11 +45,12 @@ def _values(setting: TopicSetting, topic: TopicMeta, node: NodeValues) -> Iterat
     own = topic.config.get(setting.name)
     if own is not None:
         yield m.SettingSynonym(name=setting.name, value=own, source=SOURCE_TOPIC)
-    of_node = node.for_topics(setting.name)
+    is_table = topic.kind is Kind.TABLE and not is_internal(topic)
+    of_node = node.for_topics(setting.name, of_table=is_table)
     if not of_node:
         yield m.SettingSynonym(name=setting.name, value=setting.default, source=SOURCE_DEFAULT)
         return
-    name = FOR_TOPICS[setting.name]
+    name = own_name(setting.name, of_table=is_table) or setting.name
     kafka_name = NODE_SETTINGS[name].kafka_name if name in NODE_SETTINGS else name
     for told in of_node:
         yield m.SettingSynonym(name=kafka_name, value=told.value, source=SOURCES[told.source])

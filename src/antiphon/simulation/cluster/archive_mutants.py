@@ -9,77 +9,67 @@ from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.handlers import fetch
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM
+from antiphon.simulation.cluster.mutant_worlds import CALM, only
 
-_WORK: Final[dict[str, Any]] = {
-    **CALM,
-    "appenders": 0,
-    "putters": 0,
-    "operations_per_s": 200,
-    "archive_readers": 3,
-}
+_WORK: Final[dict[str, Any]] = {**CALM, **only(archive_readers=3)}
 
 ARCHIVE_MUTANTS: Final = (
     ClusterMutant(
         "archive-unreadable-is-out-of-range",
         "a position whose file cannot be read now is said to be out of range",
-        (Edit(ArchiveReader, "_told", "        raise", "        return None"),),
+        Edit(ArchiveReader, "_told", "        raise", "        return None"),
         options=_WORK,
         quick=True,
     ),
     ClusterMutant(
         "archive-passes-over-a-record",
         "batches from the archive begin behind the record that was asked for",
-        (
-            Edit(
-                batches,
-                "batches_of",
-                "np.searchsorted(offsets, offset)",
-                'np.searchsorted(offsets, offset, side="right")',
-            ),
+        Edit(
+            batches,
+            "batches_of",
+            "np.searchsorted(offsets, offset)",
+            'np.searchsorted(offsets, offset, side="right")',
         ),
         options=_WORK,
     ),
     ClusterMutant(
         "archive-begins-before-a-gap",
         "the earliest offset is that of the first file, whether or not the others reach the log without a gap",
-        (Edit(ArchiveRows, "run", "file.start > end", "end < 0"),),
+        Edit(ArchiveRows, "run", "file.start > end", "end < 0"),
         options=_WORK,
     ),
     ClusterMutant(
         "archive-not-asked",
         "a fetch before the start of a log is refused, also where the archive has its records",
-        (Edit(vars(fetch)["_Sweep"], "_archived", "not self._archive.serves()", "True"),),
+        Edit(vars(fetch)["_Sweep"], "_archived", "not self._archive.serves()", "True"),
         options=_WORK,
     ),
     ClusterMutant(
         "archive-time-not-looked-for",
         "the offset of a time is looked for in the log alone",
-        (Edit(LogOffsetsHandler, "_archived", " and timestamp < 0", ""),),
+        Edit(LogOffsetsHandler, "_archived", " and timestamp < 0", ""),
         options=_WORK,
     ),
     ClusterMutant(
         "archive-time-passes-over-a-file",
         "of a file that begins before a time that is asked for no record counts, however late it is",
-        (Edit(ArchiveReader, "_first_since", "file.latest_ms >=", "file.earliest_ms >="),),
+        Edit(ArchiveReader, "_first_since", "file.latest_ms >=", "file.earliest_ms >="),
         options=_WORK,
     ),
     ClusterMutant(
         "archive-time-before-a-gap",
         "the offset of a time is looked for in files that do not reach the log, too",
-        (Edit(LogOffsetsHandler, "_archived", "timestamp, start, log_start", "timestamp, 0, log_start"),),
+        Edit(LogOffsetsHandler, "_archived", "timestamp, start, log_start", "timestamp, 0, log_start"),
         options={**_WORK, "fault_ms": 5_000},
     ),
     ClusterMutant(
         "archive-times-taken-for-ordered",
         "a group of rows whose last record is earlier than a time that is asked for is passed over",
-        (
-            Edit(
-                OpenFile,
-                "first_since",
-                "pc.greater_equal(times, timestamp_ms * 1000)",
-                "pc.and_(pc.greater_equal(times, timestamp_ms * 1000), times[-1].as_py() >= timestamp_ms * 1000)",
-            ),
+        Edit(
+            OpenFile,
+            "first_since",
+            "pc.greater_equal(times, timestamp_ms * 1000)",
+            "pc.and_(pc.greater_equal(times, timestamp_ms * 1000), times[-1].as_py() >= timestamp_ms * 1000)",
         ),
         options=_WORK,
     ),

@@ -12,20 +12,15 @@ AUDIT_MUTANTS: Final = (
     ClusterMutant(
         "audit-note-not-synced",
         "what an audit has told a node is acknowledged before it is on the disk",
-        (
-            Edit(
-                AuditNotes,
-                "_write",
-                "msgspec.json.encode(notes))",
-                "msgspec.json.encode(notes), durable=False)",
-            ),
+        Edit(
+            AuditNotes, "_write", "msgspec.json.encode(notes))", "msgspec.json.encode(notes), durable=False)"
         ),
         options={**CRASHES, **_WORK},
     ),
     ClusterMutant(
         "audit-note-stays",
         "what an audit has found stays a finding when another one finds nothing",
-        (Edit(AuditNotes, "take", "self._findings.take_back(shard_id, KIND)", "pass"),),
+        Edit(AuditNotes, "take", "self._findings.take_back(shard_id, KIND)", "pass"),
         options={**CALM, **_WORK},
         quick=True,
     ),

@@ -9,15 +9,9 @@ from antiphon.backup.shard_files import ShardFiles
 from antiphon.node.local_backups import LocalBackups
 from antiphon.partition.hold import ShardHold
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, LONG_CUTS
+from antiphon.simulation.cluster.mutant_worlds import CALM, LONG_CUTS, only
 
-_WORK: Final[dict[str, Any]] = {
-    "fault_ms": 8_000,
-    "appenders": 0,
-    "putters": 0,
-    "operations_per_s": 400,
-    "cutters": 2,
-}
+_WORK: Final[dict[str, Any]] = only(operations_per_s=400, fault_ms=8_000, cutters=2)
 _IS_WHOLE: Final = "is_whole = is_whole and self._end == end == state.log.log_end"
 
 _MADE: Final[dict[str, Any]] = {**CALM, "fault_ms": 3_000, "backup_makers": 2, "appenders": 0, "putters": 0}
@@ -43,20 +37,15 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "prune-takes-shared-files",
         "a prune removes all files of an old backup, also those that newer ones need",
-        (Edit(pruning, "prune", "if file not in needed and place.remove(file):", "if place.remove(file):"),),
+        Edit(pruning, "prune", "if file not in needed and place.remove(file):", "if place.remove(file):"),
         options=_MADE,
         quick=True,
     ),
     ClusterMutant(
         "prune-removes-manifests-only",
         "a prune leaves the files of the backups that it removes",
-        (
-            Edit(
-                pruning,
-                "prune",
-                "for file, size in mine.items():",
-                "for file, size in dict[str, int]().items():",
-            ),
+        Edit(
+            pruning, "prune", "for file, size in mine.items():", "for file, size in dict[str, int]().items():"
         ),
         options=_MADE,
         quick=True,
@@ -64,13 +53,11 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "backup-ends-before-its-cut",
         "what was committed between the first copying and the cut is not copied",
-        (
-            Edit(
-                ShardCopy,
-                "up_to",
-                "log_start = await self._copy(held.log_start, held.end)",
-                "log_start = held.log_start",
-            ),
+        Edit(
+            ShardCopy,
+            "up_to",
+            "log_start = await self._copy(held.log_start, held.end)",
+            "log_start = held.log_start",
         ),
         options=_MADE,
         quick=True,
@@ -78,7 +65,7 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "backup-of-half-a-checkpoint",
         "the metadata are copied from a checkpoint on that ends behind the cut",
-        (Edit(ShardCopy, "up_to", "log_start > held.log_start", "log_start < 0"),),
+        Edit(ShardCopy, "up_to", "log_start > held.log_start", "log_start < 0"),
         options={**_MADE, **_MANY_CHECKPOINTS},
         quick=True,
         first_seed=37,
@@ -86,13 +73,11 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "restore-repeats-its-sequence",
         "each batch of a restored topic has the sequence of the first one, and is taken for a repeat of it",
-        (
-            Edit(
-                restore_topic._Sender,  # noqa: SLF001
-                "_send",
-                "self._sequence = (self._sequence + offsets) & SEQUENCE_MAX",
-                "self._sequence += 0",
-            ),
+        Edit(
+            restore_topic._Sender,  # noqa: SLF001
+            "_send",
+            "self._sequence = (self._sequence + offsets) & SEQUENCE_MAX",
+            "self._sequence += 0",
         ),
         options=_RESTORED,
         quick=True,
@@ -101,7 +86,7 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "restore-reads-one-piece",
         "of a shard that is restored the first batches are sent",
-        (Edit(restore_topic._Sender, "run", "while some := await", "if some := await"),),  # noqa: SLF001
+        Edit(restore_topic._Sender, "run", "while some := await", "if some := await"),  # noqa: SLF001
         options=_RESTORED,
         quick=True,
         first_seed=2,
@@ -109,20 +94,18 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "restore-leaves-out-a-row",
         "the first row of each page of a table's store is not restored",
-        (Edit(restore_topic, "_restore_rows", "for row in page if", "for row in page[1:] if"),),
+        Edit(restore_topic, "_restore_rows", "for row in page if", "for row in page[1:] if"),
         options=_RESTORED,
         quick=True,
     ),
     ClusterMutant(
         "backup-goes-past-its-cut",
         "logs are copied one after the other, each up to where it ends then, and the manifest says so",
-        (
-            Edit(
-                create._Run,  # noqa: SLF001
-                "copy_rest",
-                "found[shard_id] = await",
-                _LATER,
-            ),
+        Edit(
+            create._Run,  # noqa: SLF001
+            "copy_rest",
+            "found[shard_id] = await",
+            _LATER,
         ),
         options=WHOLE,
         quick=True,
@@ -131,26 +114,26 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "restored-producers-forgotten",
         "a restored log that was trimmed knows nothing of producers before its start",
-        (Edit(ShardFiles, "open_log", "self._producers(saved)", "ProducerState()"),),
+        Edit(ShardFiles, "open_log", "self._producers(saved)", "ProducerState()"),
         options=_WHOLE_TRIMMED,
     ),
     ClusterMutant(
         "restored-store-not-filled",
         "the store of a restored table has what is in its log, and not what was trimmed from it",
-        (Edit(ShardFiles, "make", "self.make_store(folder, saved)", "pass"),),
+        Edit(ShardFiles, "make", "self.make_store(folder, saved)", "pass"),
         options=_WHOLE_TRIMMED,
         quick=True,
     ),
     ClusterMutant(
         "restored-not-durable",
         "a restore ends before everything is on the disk",
-        (Edit(restore_cluster, "restore_cluster", "disk.sync_all()", "pass"),),
+        Edit(restore_cluster, "restore_cluster", "disk.sync_all()", "pass"),
         options=WHOLE,
     ),
     ClusterMutant(
         "restored-ids-used-again",
         "a restored cluster counts shards, topics and producers from the beginning",
-        (Edit(restore_cluster, "_found_cluster", "state.counters.items()", "dict[str, int]().items()"),),
+        Edit(restore_cluster, "_found_cluster", "state.counters.items()", "dict[str, int]().items()"),
         options=WHOLE,
     ),
     ClusterMutant(
@@ -168,7 +151,7 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "hold-without-lease",
         "a hold does not end by itself",
-        (Edit(LocalBackups, "hold", "if lease_s > 0:", "if lease_s < 0:"),),
+        Edit(LocalBackups, "hold", "if lease_s > 0:", "if lease_s < 0:"),
         options={**CALM, **_WORK},
         quick=True,
         first_seed=12,
@@ -176,26 +159,22 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "cut-of-topics-only",
         "a cut leaves out the tables of the cluster itself, as if what they say were not needed",
-        (
-            Edit(
-                cut,
-                "take_cut",
-                "shards = [shard.shard_id for topic in topics for shard in topic.shards]",
-                "shards = [shard.shard_id for topic in topics if not topic.internal for shard in topic.shards]",
-            ),
+        Edit(
+            cut,
+            "take_cut",
+            "shards = [shard.shard_id for topic in topics for shard in topic.shards]",
+            "shards = [shard.shard_id for topic in topics if not topic.internal for shard in topic.shards]",
         ),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
         "cut-not-confirmed",
         "the ends that shards tell are taken for a cut, whether or not they were held at one moment",
-        (
-            Edit(
-                cut,
-                "take_cut",
-                "held_ms = await one.confirm(cluster)",
-                "held_ms = 0.0\n            await one.release(shards)",
-            ),
+        Edit(
+            cut,
+            "take_cut",
+            "held_ms = await one.confirm(cluster)",
+            "held_ms = 0.0\n            await one.release(shards)",
         ),
         options={**LONG_CUTS, **_WORK},
         first_seed=5,
@@ -203,13 +182,11 @@ BACKUP_MUTANTS: Final = (
     ClusterMutant(
         "hold-confirmed-by-deposed",
         "a leader confirms a hold without having asked whether it still leads",
-        (
-            Edit(
-                ShardHold,
-                "confirm",
-                "self._clients.when_confirmed(end, CONFIRM_S, lambda: done(HoldConfirmed(held_us)), done)",
-                "done(HoldConfirmed(held_us))",
-            ),
+        Edit(
+            ShardHold,
+            "confirm",
+            "self._clients.when_confirmed(end, CONFIRM_S, lambda: done(HoldConfirmed(held_us)), done)",
+            "done(HoldConfirmed(held_us))",
         ),
         options={**LONG_CUTS, **_WORK},
         rare=True,

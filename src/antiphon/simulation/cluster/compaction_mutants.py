@@ -10,14 +10,9 @@ from antiphon.log.transactions import TransactionState
 from antiphon.node import compaction
 from antiphon.partition import feeding
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, only
 
-_BUSY: Final[dict[str, Any]] = {
-    "compacted_writers": 3,
-    "operations_per_s": 300,
-    "appenders": 0,
-    "putters": 1,
-}
+_BUSY: Final[dict[str, Any]] = only(operations_per_s=300, compacted_writers=3, putters=1)
 _CALM: Final[dict[str, Any]] = {**CALM, **_BUSY}
 _CRASHES: Final[dict[str, Any]] = {**CRASHES, **_BUSY}
 _CUTS: Final[dict[str, Any]] = {**CUTS, **_BUSY}
@@ -26,24 +21,20 @@ COMPACTION_MUTANTS: Final = (
     ClusterMutant(
         "compacts-open-transactions",
         "records are compacted up to the high watermark, also where a newer one is part of an open transaction",
-        (
-            Edit(
-                compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "host.mode.settled"
-            ),
-        ),
+        Edit(compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "host.mode.settled"),
         options=_CALM,
         quick=True,
     ),
     ClusterMutant(
         "compacts-what-is-not-committed",
         "records are compacted up to the end of the log, committed or not",
-        (Edit(compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "log.log_end"),),
+        Edit(compaction, "extent_now", "min(host.mode.settled, host.state.stable_end)", "log.log_end"),
         options=_CUTS,
     ),
     ClusterMutant(
         "node-counts-what-ended-in-a-snapshot",
         "a transaction whose marker is in the log that a snapshot is of counts as ended, committed or not",
-        (Edit(TransactionState, "of", "state._restored.extend(", "list("),),
+        Edit(TransactionState, "of", "state._restored.extend(", "list("),
         options={
             **_CALM,
             "commit": "at_least(3)",
@@ -60,13 +51,13 @@ COMPACTION_MUTANTS: Final = (
     ClusterMutant(
         "compacts-the-newest",
         "the newest record of a key goes as well",
-        (Edit(Cleaner, "_cleaned", "offset_of(key) <= record.offset", "offset_of(key) < record.offset"),),
+        Edit(Cleaner, "_cleaned", "offset_of(key) <= record.offset", "offset_of(key) < record.offset"),
         options=_CALM,
     ),
     ClusterMutant(
         "compacts-forgets-aborted",
         "a compacted segment forgets the aborted transactions that began in what a trim has left before it",
-        (Edit(Compacting, "replace", "one.aborted.began_before(clean_from)", "one.aborted.began_before(0)"),),
+        Edit(Compacting, "replace", "one.aborted.began_before(clean_from)", "one.aborted.began_before(0)"),
         options={
             **_CALM,
             "fault_ms": 5_000,
@@ -79,13 +70,11 @@ COMPACTION_MUTANTS: Final = (
     ClusterMutant(
         "compacts-by-aborted-records",
         "a record goes because of a newer one that was aborted",
-        (
-            Edit(
-                CompactionPass,
-                "_map",
-                "if header.attributes & TRANSACTIONAL_BIT and is_aborted(header, aborted):",
-                "if False:",
-            ),
+        Edit(
+            CompactionPass,
+            "_map",
+            "if header.attributes & TRANSACTIONAL_BIT and is_aborted(header, aborted):",
+            "if False:",
         ),
         options=_CALM,
         first_seed=3,
@@ -93,20 +82,18 @@ COMPACTION_MUTANTS: Final = (
     ClusterMutant(
         "compaction-drops-tombstones-at-once",
         "a tombstone goes with the first pass after the one that removed what it deletes",
-        (Edit(CompactionPass, "__init__", "clean.since_end if is_old else 0", "clean.since_end"),),
+        Edit(CompactionPass, "__init__", "clean.since_end if is_old else 0", "clean.since_end"),
         options=_CALM,
         quick=True,
     ),
     ClusterMutant(
         "compaction-forgets-producers",
         "nothing is left of a producer's last batch when its records go",
-        (
-            Edit(
-                Cleaner,
-                "_cleaned",
-                "return emptied(header) if at in self._needed.headers else None",
-                "return None",
-            ),
+        Edit(
+            Cleaner,
+            "_cleaned",
+            "return emptied(header) if at in self._needed.headers else None",
+            "return None",
         ),
         options=_CALM,
         quick=True,
@@ -114,19 +101,17 @@ COMPACTION_MUTANTS: Final = (
     ClusterMutant(
         "compaction-removes-markers",
         "markers of transactions go with the records around them",
-        (Edit(Cleaner, "_kept", "return None if committed_of(batch) is not None else batch", "return None"),),
+        Edit(Cleaner, "_kept", "return None if committed_of(batch) is not None else batch", "return None"),
         options=_CALM,
     ),
     ClusterMutant(
         "compaction-swaps-without-a-word",
         "new segments take the place of old ones without a file that says so",
-        (
-            Edit(
-                compacted_files,
-                "swap_segments",
-                "replace_file(disk, path, seal(SWAP_MAGIC, VERSION, msgspec.msgpack.encode(swap)))",
-                "pass",
-            ),
+        Edit(
+            compacted_files,
+            "swap_segments",
+            "replace_file(disk, path, seal(SWAP_MAGIC, VERSION, msgspec.msgpack.encode(swap)))",
+            "pass",
         ),
         options={**_CRASHES, "swap_weight": 8},
         quick=True,
@@ -135,19 +120,14 @@ COMPACTION_MUTANTS: Final = (
     ClusterMutant(
         "compaction-swaps-what-is-not-synced",
         "a new segment takes the place of old ones before it is synced",
-        (Edit(_Output, "finish", "file.fdatasync()", "pass"),),
+        Edit(_Output, "finish", "file.fdatasync()", "pass"),
         options=_CALM,
     ),
     ClusterMutant(
         "compaction-feeds-whole-fillers",
         "a follower that has some of what is one batch here is sent all of it",
-        (
-            Edit(
-                feeding,
-                "read_entries",
-                "if header.base_offset < from_offset and is_filler(header):",
-                "if False:",
-            ),
+        Edit(
+            feeding, "read_entries", "if header.base_offset < from_offset and is_filler(header):", "if False:"
         ),
         options={**_CUTS, "kill_weight": 3},
         first_seed=4,

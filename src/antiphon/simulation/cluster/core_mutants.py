@@ -9,7 +9,7 @@ from antiphon.log.shard_log import ShardLog
 from antiphon.partition.clients import PartitionClients
 from antiphon.simulation import election_mutations, mutations
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, RESETS, TROUBLE
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, RESETS, TROUBLE, only
 
 _ALONE: Final[dict[str, Any]] = {
     **CALM,
@@ -25,12 +25,7 @@ _ALONE_AND_BUSY: Final[dict[str, Any]] = {**_ALONE, "operations_per_s": 48}
 
 _DEATHS_BEYOND_CUTS: Final[dict[str, Any]] = {
     **_ALONE,
-    "fault_every_ms": 700,
-    "fault_lasts_ms": 3_000,
-    "kill_weight": 1,
-    "operations_per_s": 200,
-    "appenders": 6,
-    "putters": 0,
+    **only(fault_every_ms=700, fault_lasts_ms=3_000, kill_weight=1, appenders=6),
 }
 """Who leads beyond a cut dies, and somebody leads next who has fewer entries than who is cut off."""
 
@@ -89,15 +84,17 @@ _KILLS: Final[dict[str, Any]] = {
 }
 _ELECTIONS: Final[dict[str, Any]] = {
     **_KILLS,
-    "nodes": 5,
-    "replicas": 5,
-    "topic_shards": 6,
-    "fault_every_ms": 40,
-    "fault_lasts_ms": 20,
-    "delay_us": (20_000, 120_000),
-    "operations_per_s": 20,
-    "appenders": 1,
-    "putters": 1,
+    **only(
+        operations_per_s=20,
+        nodes=5,
+        replicas=5,
+        topic_shards=6,
+        fault_every_ms=40,
+        fault_lasts_ms=20,
+        delay_us=(20_000, 120_000),
+        appenders=1,
+        putters=1,
+    ),
 }
 """Elections take long, several ask for votes at a time, and voters are killed and back at once."""
 
@@ -168,7 +165,7 @@ _STARTS: Final = (
     ClusterMutant(
         "forgotten-vote",
         "a restarted replica does not know whom it voted for",
-        (Edit(HardState, "load", "vote = None if voted_for < 0 else voted_for", "vote = None"),),
+        Edit(HardState, "load", "vote = None if voted_for < 0 else voted_for", "vote = None"),
         profile="raft",
         options=_ELECTIONS,
         rare=True,
@@ -176,13 +173,11 @@ _STARTS: Final = (
     ClusterMutant(
         "forgotten-term",
         "a restarted replica takes the term of its last entry for its own",
-        (
-            Edit(
-                ShardLog,
-                "open",
-                "    if is_empty:\n",
-                "    state.term, state.voted_for = log.end.term, None\n    if is_empty:\n",
-            ),
+        Edit(
+            ShardLog,
+            "open",
+            "    if is_empty:\n",
+            "    state.term, state.voted_for = log.end.term, None\n    if is_empty:\n",
         ),
         profile="raft",
         options=_KILLS,
@@ -191,13 +186,11 @@ _STARTS: Final = (
     ClusterMutant(
         "torn-entry-kept",
         "recovery takes a torn entry at the end of the log for a whole one",
-        (
-            Edit(
-                SegmentScan,
-                "_take",
-                "check_batch(header, batch)",
-                "if self._indexed_beyond():\n            check_batch(header, batch)",
-            ),
+        Edit(
+            SegmentScan,
+            "_take",
+            "check_batch(header, batch)",
+            "if self._indexed_beyond():\n            check_batch(header, batch)",
         ),
         options={**CRASHES, "bulk_writers": 3, "appenders": 4, "record_bytes": 1_500},
         rare=True,
@@ -205,7 +198,7 @@ _STARTS: Final = (
     ClusterMutant(
         "flipped-bit-kept",
         "recovery does not look at the checksums of entries",
-        (Edit(SegmentScan, "_take", "check_batch(header, batch)", "pass"),),
+        Edit(SegmentScan, "_take", "check_batch(header, batch)", "pass"),
         options=_ROT,
         first_seed=2,
     ),
@@ -222,13 +215,11 @@ _CLIENTS: Final = (
     ClusterMutant(
         "refuse-without-confirming",
         "a leader refuses a conditional append without asking whether it still leads",
-        (
-            Edit(
-                PartitionClients,
-                "_mismatch",
-                "self.when_confirmed(actual, timeout_s",
-                "self.when_committed(actual, timeout_s",
-            ),
+        Edit(
+            PartitionClients,
+            "_mismatch",
+            "self.when_confirmed(actual, timeout_s",
+            "self.when_committed(actual, timeout_s",
         ),
         options={**_ALONE_AND_BUSY, "appenders": 12, "putters": 0, "conditional_ppm": 1_000_000},
         rare=True,
@@ -236,13 +227,11 @@ _CLIENTS: Final = (
     ClusterMutant(
         "condition-on-watermark",
         "a conditional append is held against the high watermark, not against the log's end",
-        (
-            Edit(
-                PartitionClients,
-                "_append",
-                "expected_offset != base:",
-                "expected_offset != state.high_watermark:",
-            ),
+        Edit(
+            PartitionClients,
+            "_append",
+            "expected_offset != base:",
+            "expected_offset != state.high_watermark:",
         ),
         profile="kip27",
         options={**CALM, "appenders": 4, "conditional_ppm": 800_000},
@@ -250,13 +239,11 @@ _CLIENTS: Final = (
     ClusterMutant(
         "retry-appends-again",
         "a request that is sent again is appended again",
-        (
-            Edit(
-                PartitionClients,
-                "_append",
-                "duplicate = producers.check(header, full=state.services.producers_full)",
-                "duplicate = None",
-            ),
+        Edit(
+            PartitionClients,
+            "_append",
+            "duplicate = producers.check(header, full=state.services.producers_full)",
+            "duplicate = None",
         ),
         options=RESETS,
     ),
@@ -266,7 +253,7 @@ _TOPICS: Final = (
     ClusterMutant(
         "first-start-waits-for-all-nodes",
         "an internal topic that a job makes when it starts for the first time is refused while a node is down",
-        (Edit(topics, "check_create", "may_be_away=request.internal", "may_be_away=False"),),
+        Edit(topics, "check_create", "may_be_away=request.internal", "may_be_away=False"),
         options={
             **CALM,
             "fault_ms": 12_000,

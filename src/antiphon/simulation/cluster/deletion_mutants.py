@@ -8,37 +8,25 @@ from antiphon.partition.reads import PartitionReads
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.partition.upkeep import SingleWriterUpkeep
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CRASHES, LONG_CUTS
+from antiphon.simulation.cluster.mutant_worlds import CRASHES, LONG_CUTS, only
 
 DELETES: Final[dict[str, Any]] = {
     **CRASHES,
-    "slow_calls_weight": 2,
-    "appenders": 0,
-    "putters": 0,
-    "record_deleters": 3,
-    "operations_per_s": 900,
+    **only(operations_per_s=900, slow_calls_weight=2, record_deleters=3),
 }
 """Clients of Kafka's protocol delete records, while nodes crash and disks are slow."""
 
-_CUT_OFF: Final[dict[str, Any]] = {
-    **LONG_CUTS,
-    "appenders": 0,
-    "putters": 0,
-    "record_deleters": 4,
-    "operations_per_s": 900,
-}
+_CUT_OFF: Final[dict[str, Any]] = {**LONG_CUTS, **only(operations_per_s=900, record_deleters=4)}
 
 DELETION_MUTANTS: Final = (
     ClusterMutant(
         "deletion-is-the-leader-s-own",
         "a deletion is answered when its leader knows of it, and not recorded for later ones",
-        (
-            Edit(
-                Trimming,
-                "_record",
-                "await self._ask_coordinator(request, max(left_s, RETRY_S))",
-                "await asyncio.sleep(0)",
-            ),
+        Edit(
+            Trimming,
+            "_record",
+            "await self._ask_coordinator(request, max(left_s, RETRY_S))",
+            "await asyncio.sleep(0)",
         ),
         options=DELETES,
         quick=True,
@@ -57,11 +45,7 @@ DELETION_MUTANTS: Final = (
     ClusterMutant(
         "deletion-shows-the-whole-batch",
         "reads begin at the batch that holds the first record that is left",
-        (
-            Edit(
-                PartitionReads, "_end_for", "if isolation == STORED else state.log_start", "if True else None"
-            ),
-        ),
+        Edit(PartitionReads, "_end_for", "if isolation == STORED else state.log_start", "if True else None"),
         options=DELETES,
         quick=True,
         first_seed=3,
@@ -79,13 +63,11 @@ DELETION_MUTANTS: Final = (
     ClusterMutant(
         "deletion-is-not-in-the-log",
         "where replicas vote, a deletion is answered when the leader knows of it, and written nowhere",
-        (
-            Edit(
-                SingleWriterUpkeep,
-                "record_deletion",
-                "self._driver.call(replica.membership.delete_before, before)",
-                "self._state.deleted_before = before",
-            ),
+        Edit(
+            SingleWriterUpkeep,
+            "record_deletion",
+            "self._driver.call(replica.membership.delete_before, before)",
+            "self._state.deleted_before = before",
         ),
         profile="raft",
         options=DELETES,

@@ -6,39 +6,22 @@ from antiphon.coordination import offset_expiry as rules
 from antiphon.coordination.offset_expiry import EvenClock
 from antiphon.kafka.groups.offset_expiry import OffsetExpiry
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM
+from antiphon.simulation.cluster.mutant_worlds import CALM, only
 from antiphon.transactions.group_offsets import GroupOffsets
 
-_WORK: Final[dict[str, Any]] = {
-    "appenders": 0,
-    "putters": 0,
-    "operations_per_s": 100,
-    "fault_ms": 10_000,
-    "expiring_groups": 3,
-}
+_WORK: Final[dict[str, Any]] = only(operations_per_s=100, fault_ms=10_000, expiring_groups=3)
 
 EXPIRY_MUTANTS: Final = (
     ClusterMutant(
         "offsets-expire-while-read",
         "committed offsets expire by the time of their commit, also of topics that members read",
-        (
-            Edit(
-                rules, "is_expired", "if offset.is_of_topic and offset.topic in readers.topics:", "if False:"
-            ),
-        ),
+        Edit(rules, "is_expired", "if offset.is_of_topic and offset.topic in readers.topics:", "if False:"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
         "offsets-expire-when-last-member-leaves",
         "the retention of a group that has become empty counts from the commits alone",
-        (
-            Edit(
-                rules,
-                "is_expired",
-                "max(offset.commit_ms, readers.empty_ms or 0)",
-                "offset.commit_ms",
-            ),
-        ),
+        Edit(rules, "is_expired", "max(offset.commit_ms, readers.empty_ms or 0)", "offset.commit_ms"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
@@ -58,7 +41,7 @@ EXPIRY_MUTANTS: Final = (
     ClusterMutant(
         "offsets-removed-though-committed-again",
         "an expired offset is removed although it has been committed again meanwhile",
-        (Edit(GroupOffsets, "remove", "Delete(row.key, expected_version=row.version)", "Delete(row.key)"),),
+        Edit(GroupOffsets, "remove", "Delete(row.key, expected_version=row.version)", "Delete(row.key)"),
         options={**CALM, **_WORK},
         first_seed=9481109,
         rare=True,
@@ -66,7 +49,7 @@ EXPIRY_MUTANTS: Final = (
     ClusterMutant(
         "offsets-of-nobody-stay",
         "a look at committed offsets leaves out groups that have no members",
-        (Edit(OffsetExpiry, "_look_at_group", "if readers.topics is None:", "if not readers.topics:"),),
+        Edit(OffsetExpiry, "_look_at_group", "if readers.topics is None:", "if not readers.topics:"),
         options={**CALM, **_WORK},
     ),
 )

@@ -37,33 +37,19 @@ _WRITES: Final = (
     ClusterMutant(
         "node-full-disk-is-written",
         "an append that found the disk full counts as written",
-        (
-            Edit(
-                GroupCommitter,
-                "_succeeded",
-                "        queue.blocked = True\n",
-                "        return True\n",
-            ),
-        ),
+        Edit(GroupCommitter, "_succeeded", "        queue.blocked = True\n", "        return True\n"),
         options={**_DISKS, "disk_full_weight": 4},
     ),
     ClusterMutant(
         "node-failed-sync-goes-on",
         "a sync that fails is logged, and what it was to make durable counts as durable",
-        (
-            Edit(
-                GroupCommitter,
-                "_fdatasync",
-                "if error is not None:",
-                "if error is not None and not due:",
-            ),
-        ),
+        Edit(GroupCommitter, "_fdatasync", "if error is not None:", "if error is not None and not due:"),
         options={**_DISKS, "fsync_weight": 4},
     ),
     ClusterMutant(
         "node-forgets-failed-sync",
         "recovery syncs what a sync before has failed for, and does not write it again",
-        (Edit(_Recovery, "_mend", "write_again(data, scan.unproven_from, segment.size_bytes)", "pass"),),
+        Edit(_Recovery, "_mend", "write_again(data, scan.unproven_from, segment.size_bytes)", "pass"),
         options={**_DISKS, "fsync_weight": 8, "power_weight": 4},
     ),
 )
@@ -101,14 +87,14 @@ _STARTS: Final = (
     ClusterMutant(
         "node-takes-terms-nobody-promised",
         "recovery takes a batch's term for right, where no index entry proves it, beyond all that was promised",
-        (Edit(SegmentScan, "_is_beyond_limit", "bool(self._term_limit)", "False"),),
+        Edit(SegmentScan, "_is_beyond_limit", "bool(self._term_limit)", "False"),
         options={**_DISKS, "term_rot_weight": 4},
         first_seed=11,
     ),
     ClusterMutant(
         "node-one-store-ends-the-opening",
         "what is wrong with one replica's files ends the opening of all that come after it",
-        (Edit(Shards, "_open", "except Exception as error:", "except InvalidRequestError as error:"),),
+        Edit(Shards, "_open", "except Exception as error:", "except InvalidRequestError as error:"),
         options={**_ROT, "trim_weight": 6},
         first_seed=3,
     ),

@@ -17,14 +17,14 @@ _ACTIONS: Final = (
     ClusterMutant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
-        (Edit(ReplicaDriver, "_tell_written", "writer.written_id)", "state.replica.log.write_id)"),),
+        Edit(ReplicaDriver, "_tell_written", "writer.written_id)", "state.replica.log.write_id)"),
         options=CALM,
         quick=True,
     ),
     ClusterMutant(
         "node-acknowledges-unpromised-term",
         "a follower acknowledges entries of a term that its disk has not got yet",
-        (Edit(FollowerSide, "acknowledge", "not log.is_term_durable or ", ""),),
+        Edit(FollowerSide, "acknowledge", "not log.is_term_durable or ", ""),
         profile="raft",
         options=LONG_CUTS,
         quick=True,
@@ -76,13 +76,8 @@ _ANSWERS: Final = (
     ClusterMutant(
         "node-keeps-clients-when-deposed",
         "clients of a leader that is deposed wait on, and are answered by what the next leader commits",
-        (
-            Edit(
-                SingleWriterActions,
-                "_role_changed",
-                "self._steps.later(self._common.send_clients_away)",
-                "pass",
-            ),
+        Edit(
+            SingleWriterActions, "_role_changed", "self._steps.later(self._common.send_clients_away)", "pass"
         ),
         profile="raft",
         options={**TROUBLE, "appenders": 4, "transactions": True},
@@ -90,20 +85,18 @@ _ANSWERS: Final = (
     ClusterMutant(
         "table-keeps-judged",
         "a deposed leader goes on applying what it has judged itself",
-        (Edit(SingleWriterActions, "_role_changed", "state.table.stop_leading()", "pass"),),
+        Edit(SingleWriterActions, "_role_changed", "state.table.stop_leading()", "pass"),
         options=CUTS,
         first_seed=4,
     ),
     ClusterMutant(
         "node-answers-repeats-at-once",
         "a repeated append is answered as soon as the first one is found in the log, committed or not",
-        (
-            Edit(
-                PartitionClients,
-                "_append",
-                "self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)",
-                "done(result)",
-            ),
+        Edit(
+            PartitionClients,
+            "_append",
+            "self.when_committed(duplicate.next_offset, timeout_s, lambda: done(result), done)",
+            "done(result)",
         ),
         options=RESETS,
         quick=True,
@@ -111,13 +104,11 @@ _ANSWERS: Final = (
     ClusterMutant(
         "table-refuses-at-once",
         "a refused condition is answered at once, without asking whether this node still leads",
-        (
-            Edit(
-                TableWrites,
-                "_without_effect",
-                "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
-                "done(written)",
-            ),
+        Edit(
+            TableWrites,
+            "_without_effect",
+            "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
+            "done(written)",
         ),
         options={
             **LONG_CUTS,
@@ -134,20 +125,13 @@ _SPLITS: Final = (
     ClusterMutant(
         "node-writes-what-it-gave-away",
         "a shard that was split takes writes to keys that are the other one's now",
-        (Edit(TableWrites, "_write", "if not owned.is_whole and not", "if False and not"),),
+        Edit(TableWrites, "_write", "if not owned.is_whole and not", "if False and not"),
         options={**MOVES, "putters": 4},
     ),
     ClusterMutant(
         "node-reads-what-it-gave-away",
         "a shard that was split answers gets of keys that are the other one's now",
-        (
-            Edit(
-                TableReads,
-                "get",
-                "elsewhere = is_part and not",
-                "elsewhere = False and not",
-            ),
-        ),
+        Edit(TableReads, "get", "elsewhere = is_part and not", "elsewhere = False and not"),
         options={**MOVES, "putters": 4},
     ),
 )
@@ -156,13 +140,11 @@ _STARTS: Final = (
     ClusterMutant(
         "node-log-end-is-committed",
         "what is found in the log at a start is taken for committed",
-        (
-            Edit(
-                PartitionOpener,
-                "recover",
-                "high_watermark = log.hard_state.high_watermark",
-                "high_watermark = log.log_end",
-            ),
+        Edit(
+            PartitionOpener,
+            "recover",
+            "high_watermark = log.hard_state.high_watermark",
+            "high_watermark = log.log_end",
         ),
         options=TROUBLE,
     ),

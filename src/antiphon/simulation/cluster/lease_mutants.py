@@ -40,7 +40,7 @@ LEASE_MUTANTS: Final = (
     ClusterMutant(
         "lease-forgotten-at-a-restart",
         "a replica that was restarted helps to elect, though it had promised not to",
-        (Edit(Promise, "__init__", "self.until_us = until_us", "self.until_us = 0"),),
+        Edit(Promise, "__init__", "self.until_us = until_us", "self.until_us = 0"),
         options=LEASED,
         first_seed=9_461_011,
     ),
@@ -64,7 +64,7 @@ LEASE_MUTANTS: Final = (
     ClusterMutant(
         "lease-promises-a-term",
         "a replica answers NewTerm while it is bound to the leader that there is",
-        (Edit(Appointment, "on_new_term", _HELD, "if False:"),),
+        Edit(Appointment, "on_new_term", _HELD, "if False:"),
         options=LEASED,
         first_seed=9_461_000,
         quick=True,
@@ -72,27 +72,25 @@ LEASE_MUTANTS: Final = (
     ClusterMutant(
         "lease-of-too-few",
         "a leader takes too few for enough: itself alone, of three",
-        (Edit(LeaderLease, "until_us", "self._tracker.confirmed(bound)", "max(bound)"),),
+        Edit(LeaderLease, "until_us", "self._tracker.confirmed(bound)", "max(bound)"),
         options=LEASED,
         first_seed=9_461_000,
     ),
     ClusterMutant(
         "lease-is-not-kept",
         "a follower says that it has promised, and is not bound",
-        (Edit(Promise, "give", "self.until_us = max(", "max("),),
+        Edit(Promise, "give", "self.until_us = max(", "max("),
         options=LEASED,
         first_seed=9_461_001,
     ),
     ClusterMutant(
         "lease-of-an-unbound-follower",
         "a follower that was asked says that it has promised, whatever its own settings are",
-        (
-            Edit(
-                FollowerSide,
-                "_note_round",
-                "self._promise.give(self._term, message.lease_ms)",
-                "message.lease_ms",
-            ),
+        Edit(
+            FollowerSide,
+            "_note_round",
+            "self._promise.give(self._term, message.lease_ms)",
+            "message.lease_ms",
         ),
         options=LEASED,
         first_seed=9_461_001,

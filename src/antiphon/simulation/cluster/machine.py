@@ -21,6 +21,7 @@ from antiphon.node.config import (
     Timings,
 )
 from antiphon.security.settings import SASL_MECHANISMS, OAuth, Security
+from antiphon.security.tokens import HAS_TOKENS
 from antiphon.server.first_user import make_user
 from antiphon.server.server import Server
 from antiphon.simulation.cluster.accounts import ROOT, root_user
@@ -222,13 +223,17 @@ class Machine:
                 super_users=[f"User:{ROOT}"],
                 peer_key=f"{KEY_DIRECTORY}/{KEY_NAME}" if keyed else "",
                 sasl_mechanisms=list(SASL_MECHANISMS),
-                oauth=OAUTH if options.identities else OAuth(),
+                oauth=OAUTH if options.identities and HAS_TOKENS else OAuth(),
             ),
         )
 
     def _timings(self) -> Timings:
         options = self._world.options
-        often = {"retention_check": RETENTION_CHECK_MS} if options.retention_writers else {}
+        often = (
+            {"retention_check": RETENTION_CHECK_MS}
+            if options.retention_writers or options.row_log_bytes
+            else {}
+        )
         return Timings(founding=options.founding_ms, **often)
 
     def start(self) -> None:
@@ -267,7 +272,12 @@ class Machine:
                 self.config(),
                 disk=self.disk,
                 stores=self._stores(process),
-                make_wal=partial(SimulatedWal, rng=process.random, took_s=self._took_s),
+                make_wal=partial(
+                    SimulatedWal,
+                    rng=process.random,
+                    took_s=self._took_s,
+                    by_loop=self._world.options.lone_writes / 100,
+                ),
                 token_keys=self.token_keys,
                 finishes_epochs=False,  # it is a thread
             )

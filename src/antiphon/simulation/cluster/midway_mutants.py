@@ -25,13 +25,8 @@ MIDWAY_MUTANTS: Final = (
     ClusterMutant(
         "node-believes-names",
         "recovery does not sync the directory of a log, in which a killed process may have left names that are not durable",
-        (
-            Edit(
-                recovery,
-                "recover",
-                "        disk.fsync_dir(directory)\n    start =",
-                "        pass\n    start =",
-            ),
+        Edit(
+            recovery, "recover", "        disk.fsync_dir(directory)\n    start =", "        pass\n    start ="
         ),
         profile="raft",
         options=_KILLS,
@@ -41,7 +36,7 @@ MIDWAY_MUTANTS: Final = (
     ClusterMutant(
         "node-believes-data",
         "recovery takes what it reads for durable, and does not sync what a killed process had only written",
-        (Edit(_Recovery, "_mend", "data.fdatasync()", "pass"),),
+        Edit(_Recovery, "_mend", "data.fdatasync()", "pass"),
         options=_KILLS,
         quick=True,
         first_seed=10,

@@ -9,7 +9,7 @@ from antiphon.replication.term_state import TermState
 from antiphon.simulation import election_mutations
 from antiphon.simulation import mode_mutations as wrong
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, MOVES, TROUBLE
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, MOVES, TROUBLE, only
 
 _LIVE: Final[dict[str, Any]] = {
     **TROUBLE,
@@ -80,29 +80,26 @@ _NEW_DISKS: Final[dict[str, Any]] = {
 
 _NEW_DISKS_BEYOND_CUTS: Final[dict[str, Any]] = {
     **CALM,
-    "nodes": 5,
-    "topic_shards": 8,
-    "fault_ms": 20_000,
-    "fault_every_ms": 500,
-    "fault_lasts_ms": 5_000,
-    "delay_us": (1_000, 5_000),
-    "new_disk_weight": 2,
-    "cut_weight": 2,
-    "kill_weight": 2,
-    "operations_per_s": 80,
-    "appenders": 6,
-    "putters": 1,
+    **only(
+        operations_per_s=80,
+        nodes=5,
+        topic_shards=8,
+        fault_ms=20_000,
+        fault_every_ms=500,
+        fault_lasts_ms=5_000,
+        delay_us=(1_000, 5_000),
+        new_disk_weight=2,
+        cut_weight=2,
+        kill_weight=2,
+        appenders=6,
+        putters=1,
+    ),
 }
 """One replica is cut off, one gets a new disk, and the only one with everything dies, while a majority of nodes is there."""
 
 _LOSSES: Final[dict[str, Any]] = {
     **CUTS,
-    "commit": "local",
-    "fault_every_ms": 1_500,
-    "fault_lasts_ms": 6_000,
-    "operations_per_s": 200,
-    "putters": 0,
-    "appenders": 3,
+    **only(commit="local", fault_every_ms=1_500, fault_lasts_ms=6_000, appenders=3),
 }
 """Leaders are cut off together with what they have acknowledged alone."""
 
@@ -194,7 +191,7 @@ _DISKS: Final = (
     ClusterMutant(
         "forgotten-voter-acknowledges",
         "a voter whose disk came back empty votes and acknowledges at once",
-        (Edit(raft_shards, "_judge_fresh", "if directory.may_replace:", "if False:"),),
+        Edit(raft_shards, "_judge_fresh", "if directory.may_replace:", "if False:"),
         "raft",
         _NEW_DISKS,
     ),
@@ -209,14 +206,14 @@ _DISKS: Final = (
     ClusterMutant(
         "open-before-registered",
         "a node on a new disk opens its replicas before the coordinator has heard of the disk",
-        (Edit(Shards, "_may_open", "self._node.agent.registered.is_set()", "True"),),
+        Edit(Shards, "_may_open", "self._node.agent.registered.is_set()", "True"),
         "oxia",
         {**_NEW_DISKS, "power_all_weight": 2},
     ),
     ClusterMutant(
         "empty-shard-shows-no-term",
         "the leader of an empty log writes no entry for a voter on a new disk, which waits for one",
-        (Edit(TermState, "on_ack", "self.show_term(out)", "pass"),),
+        Edit(TermState, "on_ack", "self.show_term(out)", "pass"),
         "raft",
         _NEW_DISKS,
     ),
@@ -226,13 +223,11 @@ _RULES: Final = (
     ClusterMutant(
         "marker-of-everything",
         "a commit marker tells of the log's end rather than of what is committed",
-        (
-            Edit(
-                CommitMarker,
-                "after",
-                "self._make(term, log_end, high_watermark)",
-                "self._make(term, log_end, log_end)",
-            ),
+        Edit(
+            CommitMarker,
+            "after",
+            "self._make(term, log_end, high_watermark)",
+            "self._make(term, log_end, log_end)",
         ),
         "tarantool",
         CALM,

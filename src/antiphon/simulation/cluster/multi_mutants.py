@@ -14,15 +14,9 @@ from antiphon.replication.origin_history import OriginEntry
 from antiphon.replication.origin_log import OriginLog
 from antiphon.replication.origin_regain import Regain
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, RESETS, TROUBLE
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, RESETS, TROUBLE, only
 
-_WRITERS: Final = {
-    "multi_tables": True,
-    "appenders": 1,
-    "putters": 0,
-    "fault_ms": 3_000,
-    "operations_per_s": 200,
-}
+_WRITERS: Final = only(multi_tables=True, appenders=1, fault_ms=3_000)
 _CALM: Final = {**CALM, **_WRITERS}
 _CRASHES: Final = {**CRASHES, **_WRITERS}
 # Nodes come back where clients reach them and the others do not.

@@ -60,7 +60,7 @@ class ClusterMutant:
     Attributes:
         name: for the command line.
         description: what is done wrong, as a sentence without its full stop.
-        patches: what is replaced.
+        patches: what is replaced; a mistake that is alone stands by itself.
         profile: of the worlds.
         options: `ClusterOptions` that make the bug's conditions arise, in the place of those that are drawn.
         rare: it takes many seeds, or long ones, so the tests that look for all of a kind leave it out.
@@ -71,7 +71,7 @@ class ClusterMutant:
 
     name: str
     description: str
-    patches: tuple[Patch | Edit, ...]
+    patches: Edit | tuple[Patch | Edit, ...]
     profile: str = "oxia"
     options: dict[str, Any] = field(default_factory=dict)
     rare: bool = False
@@ -80,9 +80,14 @@ class ClusterMutant:
     script: str = ""
 
     @property
+    def all_patches(self) -> tuple[Patch | Edit, ...]:
+        """All that is replaced."""
+        return (self.patches,) if isinstance(self.patches, Edit) else self.patches
+
+    @property
     def is_of_protocol(self) -> bool:
         """Does it change nothing but the replicas' own objects, which scripts run too?"""
-        places = [one.where if isinstance(one, Edit) else one[0] for one in self.patches]
+        places = [one.where if isinstance(one, Edit) else one[0] for one in self.all_patches]
         names = [getattr(where, "__module__", None) or where.__name__ for where in places]
         return all(name.startswith("antiphon.replication.") for name in names)
 
@@ -102,5 +107,5 @@ def _patches(chosen: Sequence[Patch | Edit]) -> list[Patch]:
 @contextmanager
 def mutated(mutant: ClusterMutant | None) -> Iterator[None]:
     """Replace what the mutant replaces, and put it back."""
-    with patched(_patches(() if mutant is None else mutant.patches)):
+    with patched(_patches(() if mutant is None else mutant.all_patches)):
         yield

@@ -100,3 +100,8 @@ SNAPSHOTS: Final[dict[str, Any]] = {
     "trim_weight": 12,
 }
 """Logs are trimmed while nodes are away, which then need snapshots: about six in a run."""
+
+
+def only(operations_per_s: int = 200, **options: Any) -> dict[str, Any]:
+    """No clients but those that the options name, with so many operations a second."""
+    return {"appenders": 0, "putters": 0, "operations_per_s": operations_per_s, **options}

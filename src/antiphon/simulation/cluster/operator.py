@@ -4,13 +4,14 @@ Each command is a fault of kind `operator`: what is done to which shard is drawn
 metadata of the moment. That a command is refused, or that nobody answers it, is nothing unusual.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
 
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import AntiphonError, InvalidRequestError, TopicExistsError
 from antiphon.invariants import invariant
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ClusterMeta, Kind, ShardMeta, TopicMeta
@@ -21,6 +22,7 @@ from antiphon.simulation.violation import require
 
 PATIENCE_S: Final = 10.0
 LATE_S: Final = 40.0  # so long after its time-out a command may still be carried out
+AGAIN_S: Final = 0.05  # until a split that was refused is asked for again
 VOTERS_MIN: Final = 3  # that are left alone mostly
 VOTERS_MOST: Final = 5
 SHARDS_MAX: Final = 4  # of a table; it is not split further
@@ -71,6 +73,25 @@ class Operator:
     def elect(self, shard_id: int, draw: Random) -> None:
         """Have another replica lead a shard, in the background."""
         self.process.run(self._elect(shard_id, draw))
+
+    def split(self, shard_id: int, is_over: Callable[[], bool]) -> None:
+        """Have a table's shard split in the background, again and again until that is done or it `is_over`."""
+        self.process.run(self._split(shard_id, is_over))
+
+    async def _split(self, shard_id: int, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            try:
+                await self._connected()
+                for topic in (await self.db.metadata()).topics:
+                    for shard in topic.shards:
+                        if shard.shard_id == shard_id:
+                            await self.db.split_shard(topic.name, shard.index)
+            except AntiphonError as error:
+                self._world.tell("refused", "split", error.code)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._world.tell("carried-out", "split")
+                return
 
     async def _elect(self, shard_id: int, draw: Random) -> None:
         try:
@@ -232,10 +253,13 @@ async def _rebalance(operator: Operator, _meta: ClusterMeta, draw: Random) -> No
 
 async def _create(operator: Operator, _meta: ClusterMeta, draw: Random) -> None:
     name = operator.new_name()
-    if draw.random() < 0.5:
-        await operator.db.create_topic(name, shards=draw.choice((1, 2)))
-    else:
-        await operator.db.create_table(name, shards=draw.choice((1, 2)))
+    make = operator.db.create_topic if draw.random() < 0.5 else operator.db.create_table
+    try:
+        await make(name, shards=draw.choice((1, 2)))
+    except (
+        TopicExistsError
+    ):  # a call repeats what a coordinator left undone, and is not told of its own success
+        require(False, "made-once", -1, f"{name} is said to exist by the only call that ever made it")
     if draw.random() < 0.5:
         await operator.create_internal(f"__{name}", draw)
 

@@ -90,8 +90,11 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "checkpoint_batch": Drawn(one_of(1, 4, 16, 256), "checkpoints", 1),
     "metadata_segment_bytes": Drawn(one_of(4096, 16_384, 1 << 24), "checkpoints", 2),
     "oxia_page_rows": Drawn(one_of(0, 1, 3)),
-    "founding_ms": Drawn(one_of(*[0] * 10, 50, 200)),
+    # Mostly as nodes ship.
+    "founding_ms": Drawn(one_of(*[50] * 10, 0, 200)),
+    "row_log_bytes": Drawn(one_of(*[0] * 7, 4096, 16_384)),
     "traced": Drawn(sometimes(0.1)),
+    "lone_writes": Drawn(one_of(0, 0, 0, 30, 100)),
     "read_lease_ms": Drawn(one_of(*[0] * 12, 20, 50, 100, 200), "leases", 0),
 }
 """How options of the world itself are drawn. The others are never drawn, or are the same in all worlds."""
@@ -150,4 +153,7 @@ def draw_options(seed: int, profile: str | None = None, **overrides: Any) -> Clu
     if overrides.get("expiring_groups", found["expiring_groups"]):
         found |= dict.fromkeys(OFFSETS_STAY, 0)
     same: dict[str, Any] = {"seed": seed, "profile": profile, "replicas": 3, "settle_ms": 60_000}
+    if overrides.get("split_loss_weight", found["split_loss_weight"]):
+        # A split goes on without one of three replicas, and all else does without two nodes.
+        found["nodes"] = same["replicas"] = 5
     return ClusterOptions(**{**same, **found, **overrides})

@@ -68,16 +68,14 @@ READ_MUTANTS: Final = (
     ClusterMutant(
         "client-watches-new-shards-early",
         "a watch follows a shard that was split off as soon as it hears of it, and not where its keys were released",
-        (
-            Edit(
-                Watch,
-                "_follow_log",
-                "            if changes:\n",
-                "            await self._cluster.refresh()\n"
-                "            for shard in (await self._resolve()).shards:\n"
-                "                self._begin(shard.shard_id, shard.own_start)\n"
-                "            if changes:\n",
-            ),
+        Edit(
+            Watch,
+            "_follow_log",
+            "            if changes:\n",
+            "            await self._cluster.refresh()\n"
+            "            for shard in (await self._resolve()).shards:\n"
+            "                self._begin(shard.shard_id, shard.own_start)\n"
+            "            if changes:\n",
         ),
         options={
             **MOVES,
@@ -92,65 +90,54 @@ READ_MUTANTS: Final = (
     ClusterMutant(
         "client-reads-on-at-log-end",
         "a reader goes on at the end of the leader's log, and not behind what it was given",
-        (Edit(topic_reads, "read_batches", "at = header.next_offset", "at = reply.log_end"),),
+        Edit(topic_reads, "read_batches", "at = header.next_offset", "at = reply.log_end"),
         options={**CALM, "putters": 0, "appenders": 4, "followers": True},
     ),
     ClusterMutant(
         "node-conditions-see-committed-only",
         "conditions are judged by what is committed, and not by what is appended as well",
-        (
-            Edit(
-                TableEvaluator,
-                "_view",
-                "elif key in overlay:\n            view[key] = overlay[key]\n        elif key in settled:",
-                "elif key in settled:",
-            ),
+        Edit(
+            TableEvaluator,
+            "_view",
+            "elif key in overlay:\n            view[key] = overlay[key]\n        elif key in settled:",
+            "elif key in settled:",
         ),
         options=_GROUPS,
     ),
     ClusterMutant(
         "node-takes-every-check",
         "a check of a key's version passes whatever the version is",
-        (
-            Edit(
-                TableEvaluator,
-                "_check",
-                "if op.expected_version != (ABSENT if current is None else current[0]):",
-                "if op.expected_version < ABSENT:",
-            ),
+        Edit(
+            TableEvaluator,
+            "_check",
+            "if op.expected_version != (ABSENT if current is None else current[0]):",
+            "if op.expected_version < ABSENT:",
         ),
         options=_GROUPS,
     ),
     ClusterMutant(
         "node-refuses-by-the-uncommitted",
         "a transaction is refused because of changes that are not committed yet, and may never be",
-        (
-            Edit(
-                TableEvaluator,
-                "_none_of_it",
-                "self._appended_end if self._overlay else 0",
-                "0",
-            ),
-        ),
+        Edit(TableEvaluator, "_none_of_it", "self._appended_end if self._overlay else 0", "0"),
         options={**_GROUPS, "fault_every_ms": 100, "slow_weight": 1},
     ),
     ClusterMutant(
         "client-past-has-later-rows",
         "a read as of an offset shows rows that were made after it",
-        (Edit(past, "_taken_back", "rows.pop(key, None)", "pass"),),
+        Edit(past, "_taken_back", "rows.pop(key, None)", "pass"),
         options={**CALM, **_PAST},
     ),
     ClusterMutant(
         "client-past-keeps-what-was-handed-over",
         "a read as of an offset shows keys that the shard had handed to another one by then",
-        (Edit(past, "_forward", "key_hash(key) <= last", "True"),),
+        Edit(past, "_forward", "key_hash(key) <= last", "True"),
         options={**MOVES, **_PAST, "commands": "split"},
         first_seed=2,
     ),
     ClusterMutant(
         "client-past-takes-lost-for-absent",
         "a read as of an offset says that a key was not there, where its past is gone from the log",
-        (Edit(past, "_taken_back", "if before is None and not _is_new(change):", "if False:"),),
+        Edit(past, "_taken_back", "if before is None and not _is_new(change):", "if False:"),
         options={**SNAPSHOTS, **_PAST},
     ),
 )

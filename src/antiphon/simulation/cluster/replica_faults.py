@@ -48,20 +48,20 @@ def _most_replicas_gone(faults: Faults, fault: Fault, draw: Random) -> None:
     draw.shuffle(machines)
     left, *others = machines
     gone = others[: len(machines) - majority(len(machines)) + 1]
-    if not _can_spare(cluster, [one.node_id for one in gone]):
+    if not can_spare(cluster, [one.node_id for one in gone]):
         if len(gone) > 1:
             cluster.operator.spread()
         return
-    lost = _lost_with(cluster, found, left, gone)
+    lost = lost_with(cluster, found, left, gone)
     if lost is None:
         return
     behind_s = draw.choice((0.0, 0.0, 0.3, 1.0))
     if behind_s:
         left.kill()
-    faults.later(behind_s, _lose, faults, fault, draw, _Loss(lost, left, gone))
+    faults.later(behind_s, lose, faults, fault, draw, Loss(lost, left, gone))
 
 
-class _Lost:
+class Lost:
     """A shard that loses most replicas, and whose is left. `number`: of its recovery."""
 
     def __init__(self, shard: "ShardMeta", left: "Machine") -> None:
@@ -69,53 +69,53 @@ class _Lost:
         self.number = 1 if shard.recovery is None else shard.recovery.number + 1
 
 
-class _Loss:
+class Loss:
     """What is lost together, what is left, and which shards an operator has not been able to help yet."""
 
-    def __init__(self, lost: list[_Lost], left: "Machine", gone: "list[Machine]") -> None:
+    def __init__(self, lost: list[Lost], left: "Machine", gone: "list[Machine]") -> None:
         self.lost, self.left, self.gone = lost, left, gone
         self.waiting = {one.shard.shard_id for one in lost}
 
-    def split_off(self, cluster: "SimulatedCluster") -> list[_Lost]:
+    def split_off(self, cluster: "SimulatedCluster") -> list[Lost]:
         """Shards that were split off one of these and joined their table since, so that they are lost with it."""
         known, away = {one.shard.shard_id for one in self.lost}, {one.node_id for one in self.gone}
         found = []
-        for _, shard in _may_be_lost(cluster):
+        for _, shard in may_be_lost(cluster):
             there = [node for node in shard.ensemble if node not in away]
             if shard.shard_id not in known and there and len(there) < majority(len(shard.ensemble)):
                 found.append(
-                    _Lost(shard, self.left if self.left.node_id in there else cluster.machines[there[0]])
+                    Lost(shard, self.left if self.left.node_id in there else cluster.machines[there[0]])
                 )
         self.lost += found
         self.waiting |= {one.shard.shard_id for one in found}
         return found
 
 
-def _lost_with(
+def lost_with(
     cluster: "SimulatedCluster", shard: "ShardMeta", left: "Machine", gone: "list[Machine]"
-) -> list[_Lost] | None:
+) -> list[Lost] | None:
     """The shard, and others that may lose most replicas and do so with it; None: one that is not whole would, too."""
     away = {one.node_id for one in gone}
-    found = [_Lost(shard, left)]
-    for _, other in _may_be_lost(cluster):
+    found = [Lost(shard, left)]
+    for _, other in may_be_lost(cluster):
         there = [node for node in other.ensemble if node not in away]
         if other.shard_id == shard.shard_id or len(there) >= majority(len(other.ensemble)):
             continue
-        if not there or not _is_whole(cluster, other):
+        if not there or not is_whole(cluster, other):
             return None
         one = left if left.node_id in there else cluster.machines[there[0]]
-        found.append(_Lost(other, one))
+        found.append(Lost(other, one))
     return found
 
 
-def _may_be_lost(cluster: "SimulatedCluster") -> "list[tuple[TopicMeta, ShardMeta]]":
+def may_be_lost(cluster: "SimulatedCluster") -> "list[tuple[TopicMeta, ShardMeta]]":
     """Shards of topics and tables that may lose most replicas."""
     meta = newest_metadata(cluster)
     topics = () if meta is None else meta.topics
     return [(topic, shard) for topic in topics if topic.name.startswith(RECOVERED) for shard in topic.shards]
 
 
-def _is_whole(cluster: "SimulatedCluster", shard: "ShardMeta") -> bool:
+def is_whole(cluster: "SimulatedCluster", shard: "ShardMeta") -> bool:
     """Has a shard all of its replicas?"""
     return (
         len(shard.ensemble) >= 2
@@ -130,11 +130,11 @@ def _victim(cluster: "SimulatedCluster", draw: Random) -> "ShardMeta | None":
     """A shard that may lose most replicas, and has them all."""
     if cluster.evidence.hurt:
         return None
-    found = [shard for _, shard in _may_be_lost(cluster) if _is_whole(cluster, shard)]
+    found = [shard for _, shard in may_be_lost(cluster) if is_whole(cluster, shard)]
     return draw.choice(found) if found else None
 
 
-def _can_spare(cluster: "SimulatedCluster", gone: list[int]) -> bool:
+def can_spare(cluster: "SimulatedCluster", gone: list[int]) -> bool:
     """Has every other shard, `__cluster` too, a majority without these nodes, and is everybody sound?"""
     meta = newest_metadata(cluster)
     if cluster.evidence.hurt or meta is None or meta.voters is None or is_on_its_way(meta.voters):
@@ -152,9 +152,10 @@ def _can_spare(cluster: "SimulatedCluster", gone: list[int]) -> bool:
     return all(len(set(each) - set(gone)) >= majority(len(each)) for each in sets)
 
 
-def _lose(faults: Faults, fault: Fault, draw: Random, loss: _Loss) -> None:
+def lose(faults: Faults, fault: Fault, draw: Random, loss: Loss) -> None:
+    """Those that are to be gone lose their disks or end, if all else can spare them; the one that is left is started."""
     cluster = faults.cluster
-    if not faults.stopped and _can_spare(cluster, [one.node_id for one in loss.gone]):
+    if not faults.stopped and can_spare(cluster, [one.node_id for one in loss.gone]):
         votes = cluster.options.profile in {"raft", "tarantool"}
         sizes = [len(one.shard.ensemble) for one in loss.lost]
         whole = (
@@ -173,7 +174,7 @@ def _lose(faults: Faults, fault: Fault, draw: Random, loss: _Loss) -> None:
         loss.left.start()
 
 
-def _recover(faults: Faults, fault: Fault, loss: _Loss, lost: _Lost) -> None:
+def _recover(faults: Faults, fault: Fault, loss: Loss, lost: Lost) -> None:
     """Order it until it is done, or the shard has a leader without it: then enough of the others have come back."""
     cluster = faults.cluster
     meta, operator = newest_metadata(cluster), faults.cluster.operator

@@ -11,7 +11,7 @@ from antiphon.log.log_check import LogCheck
 from antiphon.node.scrub import Scrub
 from antiphon.node.shards import Shards
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM
+from antiphon.simulation.cluster.mutant_worlds import CALM, only
 
 _ROT: Final = {
     **CALM,
@@ -39,12 +39,7 @@ _PRODUCERS_BEFORE: Final = "producers_before(self.disk, self.directory, self.bas
 
 _ROT_IN_INDEXES: Final = {
     **_ROT,
-    "appenders": 0,
-    "putters": 0,
-    "rot_weight": 0,
-    "aborted_rot_weight": 1,
-    "kafka_transactors": 3,
-    "operations_per_s": 1_000,
+    **only(operations_per_s=1_000, rot_weight=0, aborted_rot_weight=1, kafka_transactors=3),
 }
 
 _HEAD_BYTES: Final = 16  # of an index of aborted transactions; then four numbers for each
@@ -61,19 +56,17 @@ SCRUB_MUTANTS: Final = (
     ClusterMutant(
         "scrub-skips-aborted",
         "the scrub reads the logs, and not the indexes of aborted transactions beside them",
-        (Edit(Scrub, "_read", "await self._read_aborted(host)", "True"),),
+        Edit(Scrub, "_read", "await self._read_aborted(host)", "True"),
         options=_ROT_IN_INDEXES,
     ),
     ClusterMutant(
         "scrub-tells-of-aborted-only",
         "an index of aborted transactions that is not whole is told of, and not made anew",
-        (
-            Edit(
-                Scrub,
-                "_make_anew",
-                "host.driver.submit(made_anew(host.log, damage.offset), lambda _: done.set())",
-                "done.set()",
-            ),
+        Edit(
+            Scrub,
+            "_make_anew",
+            "host.driver.submit(made_anew(host.log, damage.offset), lambda _: done.set())",
+            "done.set()",
         ),
         options=_ROT_IN_INDEXES,
     ),
@@ -87,13 +80,11 @@ SCRUB_MUTANTS: Final = (
     ClusterMutant(
         "scrub-skips-checksums",
         "the scrub reads all batches, and does not compare them with their checksums",
-        (
-            Edit(
-                vars(log_check)["_Piece"],
-                "_batches",
-                "if not batch_matches(entry, data[at : at + entry.size]):",
-                "if False:",
-            ),
+        Edit(
+            vars(log_check)["_Piece"],
+            "_batches",
+            "if not batch_matches(entry, data[at : at + entry.size]):",
+            "if False:",
         ),
         options=_ROT,
         quick=True,
@@ -101,7 +92,7 @@ SCRUB_MUTANTS: Final = (
     ClusterMutant(
         "scrub-finds-and-does-not-tell",
         "the scrub counts what is damaged, and tells nobody who would have it mended",
-        (Edit(Scrub, "_read", "self._mending.found(host, damage)", "pass"),),
+        Edit(Scrub, "_read", "self._mending.found(host, damage)", "pass"),
         options=_ROT,
         quick=True,
         first_seed=2,
@@ -109,26 +100,24 @@ SCRUB_MUTANTS: Final = (
     ClusterMutant(
         "scrub-skips-stores",
         "the scrub reads the logs of tables, and not their stores",
-        (Edit(Scrub, "_read", "damage = await self._read_store(host, table)", "pass"),),
+        Edit(Scrub, "_read", "damage = await self._read_store(host, table)", "pass"),
         options=_ROT_IN_STORES,
         quick=True,
     ),
     ClusterMutant(
         "cluster-log-stays-closed",
         "a voter whose replica of the cluster's own log was found damaged closes it, and does not open it again",
-        (Edit(Shards, "_removed", "self._long.open(shard_id)", "pass"),),
+        Edit(Shards, "_removed", "self._long.open(shard_id)", "pass"),
         options=_ROT_IN_CLUSTER,
     ),
     ClusterMutant(
         "cluster-log-without-coordinator",
         "no coordinator rests on a replica of the cluster's own log that is opened anew while its node runs",
-        (
-            Edit(
-                Shards,
-                "_cluster_recovered",
-                "self._start_cluster_shard(found)",
-                "self._node.hosts[CLUSTER_SHARD_ID] = self._opener.start_cluster_shard(found)",
-            ),
+        Edit(
+            Shards,
+            "_cluster_recovered",
+            "self._start_cluster_shard(found)",
+            "self._node.hosts[CLUSTER_SHARD_ID] = self._opener.start_cluster_shard(found)",
         ),
         options=_ROT_IN_CLUSTER,
         quick=True,
@@ -136,13 +125,11 @@ SCRUB_MUTANTS: Final = (
     ClusterMutant(
         "cluster-log-counts-as-whole",
         "a replica of the cluster's own log that is opened anew votes at once, whatever its log has lost",
-        (
-            Edit(
-                Shards,
-                "_cluster_recovered",
-                "self._start_cluster_shard(found)",
-                "found.log.clear_damage(); self._start_cluster_shard(found)",
-            ),
+        Edit(
+            Shards,
+            "_cluster_recovered",
+            "self._start_cluster_shard(found)",
+            "found.log.clear_damage(); self._start_cluster_shard(found)",
         ),
         options=_ROT_IN_CLUSTER,
         quick=True,
@@ -151,7 +138,7 @@ SCRUB_MUTANTS: Final = (
     ClusterMutant(
         "scrub-skips-what-was-trimmed",
         "the scrub reads logs from their start on, and not what was trimmed before it in the same file",
-        (Edit(LogCheck, "plan", "views[0].base_offset if views else 0", "log.log_start"),),
+        Edit(LogCheck, "plan", "views[0].base_offset if views else 0", "log.log_start"),
         options={
             **_ROT,
             "trim_weight": 1,
@@ -164,16 +151,18 @@ SCRUB_MUTANTS: Final = (
     ClusterMutant(
         "node-damaged-log-forgets-producers",
         "a damaged log that begins with a later segment learns its producers from what is left of it alone",
-        (Edit(vars(recovery)["_Recovery"], "run", _PRODUCERS_BEFORE, "ProducerState()"),),
+        Edit(vars(recovery)["_Recovery"], "run", _PRODUCERS_BEFORE, "ProducerState()"),
         options={
             **_ROT,
-            "trim_weight": 2,
-            "lost_files_weight": 2,
-            "fault_every_ms": 300,
-            "operations_per_s": 150,
-            "appenders": 20,
-            "putters": 20,
-            "record_bytes": 1_500,
+            **only(
+                operations_per_s=150,
+                trim_weight=2,
+                lost_files_weight=2,
+                fault_every_ms=300,
+                appenders=20,
+                putters=20,
+                record_bytes=1_500,
+            ),
         },
         first_seed=9,
     ),

@@ -6,19 +6,14 @@ from antiphon.node.split_copy import SplitCopy
 from antiphon.partition.sessions import PartitionSessions
 from antiphon.records.changes import SESSION
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, LONG_CUTS, MOVES, SNAPSHOTS
+from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, LONG_CUTS, MOVES, SNAPSHOTS, only
 from antiphon.table import session_rows
 from antiphon.table import state as states
 from antiphon.table.session_clock import SessionClock
 from antiphon.table.sessions import OpenSessions
 from antiphon.table.state import TableState, open_state
 
-_WORK: Final[dict[str, Any]] = {
-    "appenders": 0,
-    "putters": 0,
-    "operations_per_s": 200,
-    "session_clients": 3,
-}
+_WORK: Final[dict[str, Any]] = only(session_clients=3)
 
 
 def _without_sessions(self: TableState, path: str) -> int:
@@ -37,33 +32,29 @@ SESSION_MUTANTS: Final = (
     ClusterMutant(
         "sessions-shorter-after-fail-over",
         "a new leader gives the sessions that it finds a tenth of their time-out, for the rest is over already",
-        (Edit(OpenSessions, "__init__", "OpenSession(ms) for", "OpenSession(ms // 10) for"),),
+        Edit(OpenSessions, "__init__", "OpenSession(ms) for", "OpenSession(ms // 10) for"),
         options={**CUTS, **_WORK},
         first_seed=4,
     ),
     ClusterMutant(
         "sessions-end-with-others-rows",
         "the end of a session removes what was put under it, whoever has put the key since",
-        (
-            Edit(
-                OpenSessions,
-                "ending",
-                "if version is not None and version[0] == keys[key]:",
-                "if version is not None:",
-            ),
+        Edit(
+            OpenSessions,
+            "ending",
+            "if version is not None and version[0] == keys[key]:",
+            "if version is not None:",
         ),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
         "sessions-kept-by-deposed-leaders",
         "a sign of life is answered by whoever takes itself for the leader",
-        (
-            Edit(
-                PartitionSessions,
-                "_keep",
-                "self._clients.when_confirmed(0, timeout_s, confirmed, done)",
-                "confirmed()",
-            ),
+        Edit(
+            PartitionSessions,
+            "_keep",
+            "self._clients.when_confirmed(0, timeout_s, confirmed, done)",
+            "confirmed()",
         ),
         options={**LONG_CUTS, **_WORK, "one_way_weight": 0, "pause_weight": 0, "kill_weight": 0},
         first_seed=5,
@@ -71,7 +62,7 @@ SESSION_MUTANTS: Final = (
     ClusterMutant(
         "sessions-leave-a-row-behind",
         "the end of a session that has several rows leaves the last one",
-        (Edit(OpenSessions, "ending", "for key in mine:", "for key in mine[:1] + mine[1:-1]:"),),
+        Edit(OpenSessions, "ending", "for key in mine:", "for key in mine[:1] + mine[1:-1]:"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
@@ -91,7 +82,7 @@ SESSION_MUTANTS: Final = (
     ClusterMutant(
         "sessions-come-back",
         "the entry that ends a session removes its rows from the store, and not the session",
-        (Edit(session_rows, "apply_change", "batch.delete(SESSION_ROW + session)", "pass"),),
+        Edit(session_rows, "apply_change", "batch.delete(SESSION_ROW + session)", "pass"),
         options={**CRASHES, **_WORK},
     ),
     ClusterMutant(
@@ -103,25 +94,23 @@ SESSION_MUTANTS: Final = (
     ClusterMutant(
         "sessions-stay-with-the-parent",
         "a shard that is split off takes rows over and not the sessions that they belong to",
-        (Edit(SplitCopy, "_finish", "tuple(state.sessions().items())", "()"),),
+        Edit(SplitCopy, "_finish", "tuple(state.sessions().items())", "()"),
         options={**MOVES, **_WORK, "commands": "split"},
     ),
     ClusterMutant(
         "sessions-last-for-ever",
         "nobody looks whether sessions have expired",
-        (Edit(SessionClock, "_take", "self._heap[0][0] <= now_s", "False"),),
+        Edit(SessionClock, "_take", "self._heap[0][0] <= now_s", "False"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
         "sessions-end-while-they-are-kept",
         "a sign of life does not count",
-        (
-            Edit(
-                SessionClock,
-                "kept",
-                "self._due_s[session_id] = now_s + session.timeout_ms / 1000",
-                "self._due_s.setdefault(session_id, now_s + session.timeout_ms / 1000)",
-            ),
+        Edit(
+            SessionClock,
+            "kept",
+            "self._due_s[session_id] = now_s + session.timeout_ms / 1000",
+            "self._due_s.setdefault(session_id, now_s + session.timeout_ms / 1000)",
         ),
         options={**CALM, **_WORK},
     ),

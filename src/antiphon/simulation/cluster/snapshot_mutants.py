@@ -8,7 +8,7 @@ from antiphon.node.received_snapshots import ReceivedSnapshots
 from antiphon.node.snapshots import Snapshots
 from antiphon.simulation.cluster.deletion_mutants import DELETES
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CRASHES, SNAPSHOTS
+from antiphon.simulation.cluster.mutant_worlds import CRASHES, SNAPSHOTS, only
 from antiphon.simulation.memory_store import MemoryStore
 
 _COPIED_SLOWLY: Final[dict[str, Any]] = {
@@ -26,13 +26,11 @@ _SENT: Final = (
     ClusterMutant(
         "node-snapshot-without-producers",
         "a snapshot says nothing of the producers of what it stands for",
-        (
-            Edit(
-                Snapshots,
-                "_made_copy",
-                "source.log.producers.encode(before=at.offset)",
-                "type(source.log.producers)().encode()",
-            ),
+        Edit(
+            Snapshots,
+            "_made_copy",
+            "source.log.producers.encode(before=at.offset)",
+            "type(source.log.producers)().encode()",
         ),
         options={**SNAPSHOTS, "operations_per_s": 60, "appenders": 8, "putters": 4},
     ),
@@ -118,13 +116,14 @@ _INSTALLED: Final = (
 
 _SLOW_AND_FLUSHED: Final[dict[str, Any]] = {
     **CRASHES,
-    "slow_calls_weight": 3,
-    "power_weight": 6,
-    "power_all_weight": 0,
-    "store_flush_every": 1,
-    "putters": 8,
-    "appenders": 0,
-    "operations_per_s": 300,
+    **only(
+        operations_per_s=300,
+        slow_calls_weight=3,
+        power_weight=6,
+        power_all_weight=0,
+        store_flush_every=1,
+        putters=8,
+    ),
 }
 """Others make a leader's entries committed before its own slow disk has them; its store has them, and the power fails."""
 
@@ -132,20 +131,18 @@ _OPENED: Final = (
     ClusterMutant(
         "node-opens-from-its-store",
         "a replica whose log ends before what its store has applied goes on with an empty log from there",
-        (
-            Edit(
-                PartitionOpener,
-                "recover",
-                "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n",
-                "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n"
-                "        if applied > log.log_end:\n"
-                "            from antiphon.log import layout\n"
-                "            table.let_go(None)\n"
-                "            path, at = self._directory.shard_path(shard_id), log.end._replace(offset=applied)\n"
-                "            layout.wipe(self._disk, path, at, log.producers.encode(), None)\n"
-                "            log = self._open_log(shard_id, config, promises=True)\n"
-                "            table = TableShard(store, log, stores)\n",
-            ),
+        Edit(
+            PartitionOpener,
+            "recover",
+            "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n",
+            "        applied, unclean = table.state.applied_offset, settings.replica.unclean\n"
+            "        if applied > log.log_end:\n"
+            "            from antiphon.log import layout\n"
+            "            table.let_go(None)\n"
+            "            path, at = self._directory.shard_path(shard_id), log.end._replace(offset=applied)\n"
+            "            layout.wipe(self._disk, path, at, log.producers.encode(), None)\n"
+            "            log = self._open_log(shard_id, config, promises=True)\n"
+            "            table = TableShard(store, log, stores)\n",
         ),
         options=_SLOW_AND_FLUSHED,
         quick=True,
@@ -163,18 +160,19 @@ _STORES: Final = (
         ),
         options={
             **SNAPSHOTS,
-            "fault_ms": 40_000,
-            "fault_every_ms": 400,
-            "fault_lasts_ms": 100,
-            "kill_weight": 3,
-            "trim_weight": 0,
-            "store_flip_weight": 3,
-            "store_block_bytes": 1,
-            "store_flush_every": 12,
-            "operations_per_s": 12,
-            "scans": True,
-            "putters": 1,
-            "appenders": 0,
+            **only(
+                operations_per_s=12,
+                fault_ms=40_000,
+                fault_every_ms=400,
+                fault_lasts_ms=100,
+                kill_weight=3,
+                trim_weight=0,
+                store_flip_weight=3,
+                store_block_bytes=1,
+                store_flush_every=12,
+                scans=True,
+                putters=1,
+            ),
         },
         first_seed=2,
     ),
@@ -194,7 +192,7 @@ _TRIMMED: Final = (
     ClusterMutant(
         "node-answers-trims-at-once",
         "where a log begins is answered before the disk has it",
-        (Edit(trimming, "_trim", "await future", "None"),),
+        Edit(trimming, "_trim", "await future", "None"),
         options=DELETES,
         quick=True,
         first_seed=14,
@@ -202,7 +200,7 @@ _TRIMMED: Final = (
     ClusterMutant(
         "node-trims-all-that-is-settled",
         "a log is trimmed as far as it is committed, whatever was asked for",
-        (Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.mode.settled, "),),
+        Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.mode.settled, "),
         options=DELETES,
         quick=True,
     ),

@@ -54,13 +54,11 @@ _WHILE_RUNNING: Final = (
     ClusterMutant(
         "table-applies-again",
         "a follower that applies several changes at once applies the first of them again, after the others",
-        (
-            Edit(
-                Folding,
-                "_apply_found",
-                "self.apply_effects(effects, end,",
-                "self.apply_effects([*effects, *effects[:1]], end,",
-            ),
+        Edit(
+            Folding,
+            "_apply_found",
+            "self.apply_effects(effects, end,",
+            "self.apply_effects([*effects, *effects[:1]], end,",
         ),
         options={**_BUSY, "delay_us": (2_000, 20_000)},
         quick=True,
@@ -81,13 +79,11 @@ TABLE_MUTANTS: Final = (
     ClusterMutant(
         "table-refuses-uncommitted",
         "a table's leader answers a refused condition that it judged on uncommitted state before that is committed",
-        (
-            Edit(
-                TableWrites,
-                "_without_effect",
-                "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
-                "clients.when_confirmed(0, timeout_s, lambda: done(written), done)",
-            ),
+        Edit(
+            TableWrites,
+            "_without_effect",
+            "clients.when_confirmed(evaluation.wait_for, timeout_s, lambda: done(written), done)",
+            "clients.when_confirmed(0, timeout_s, lambda: done(written), done)",
         ),
         options={
             **CALM,
@@ -104,39 +100,35 @@ TABLE_MUTANTS: Final = (
     ClusterMutant(
         "table-applies-uncommitted",
         "a follower applies a table's log beyond the high watermark",
-        (
-            Edit(
-                CommonActions,
-                "_commit",
-                "self.folds.commit(high_watermark)",
-                "self.folds.commit(high_watermark if state.is_leader else state.log.log_end)",
-            ),
+        Edit(
+            CommonActions,
+            "_commit",
+            "self.folds.commit(high_watermark)",
+            "self.folds.commit(high_watermark if state.is_leader else state.log.log_end)",
         ),
         options=CALM,
     ),
     ClusterMutant(
         "node-range-has-no-end",
         "a delete of a range looks up the keys to remove without the range's end",
-        (
-            Edit(
-                RangeRemovals,
-                "_delete_range",
-                "order.stored(self.state, start, range_end, min",
-                'order.stored(self.state, start, b"", min',
-            ),
+        Edit(
+            RangeRemovals,
+            "_delete_range",
+            "order.stored(self.state, start, range_end, min",
+            'order.stored(self.state, start, b"", min',
         ),
         options=_RANGES,
     ),
     ClusterMutant(
         "node-range-misses-uncommitted",
         "a delete of a range leaves alone what is in the log and not in the store yet",
-        (Edit(RangeRemovals, "_known", "[*self._overlay, *named, *to.made]", "[*named]"),),
+        Edit(RangeRemovals, "_known", "[*self._overlay, *named, *to.made]", "[*named]"),
         options=_RANGES,
     ),
     ClusterMutant(
         "node-lets-writes-into-long-ones",
         "a write that is judged in pieces lets others into the log before it is appended",
-        (Edit(TableWrites, "write", "if queue.holds or", "if (queue.holds and len(request.ops) > 1) or"),),
+        Edit(TableWrites, "write", "if queue.holds or", "if (queue.holds and len(request.ops) > 1) or"),
         options={**_RANGES, "putters": 4, "transactions": True, "table_piece": 1},
     ),
 )

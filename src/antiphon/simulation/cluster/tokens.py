@@ -9,8 +9,6 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import jwt
-
 from antiphon.security.settings import OAuth
 
 if TYPE_CHECKING:
@@ -63,6 +61,8 @@ class Token(NamedTuple):
 
 def make_token(key: int, user: str, since_s: float, until_s: float, **wrong: Any) -> Token:
     """A token for a user, from one time to another. `wrong`: claims that are others than they have to be."""
+    import jwt
+
     claims = {"sub": user, "iss": ISSUER, "aud": AUDIENCE, "nbf": since_s, "exp": until_s, **wrong}
     header = {"kid": _name(key)}
     if key < 0:

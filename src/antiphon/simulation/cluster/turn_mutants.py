@@ -8,31 +8,18 @@ from antiphon.partition.multi_table import MergedWrites
 from antiphon.partition.single_writer_actions import SingleWriterActions
 from antiphon.partition.table_folds import TableFolds
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, only
 from antiphon.table import pending_entries
 from antiphon.table.folding import Folding
 from antiphon.table.merge_evaluator import MergingEvaluator
 from antiphon.table.merge_state import MergedState
 
-_WORK: Final[dict[str, Any]] = {
-    "appenders": 0,
-    "putters": 4,
-    "transactions": True,
-    "table_piece": 1,
-    "operations_per_s": 200,
-}
+_WORK: Final[dict[str, Any]] = only(putters=4, transactions=True, table_piece=1)
 """Writes of several operations, each of which is a turn."""
 
 _LARGE: Final = {**CALM, **_WORK}
 
-_MULTI: Final[dict[str, Any]] = {
-    **CALM,
-    "multi_tables": True,
-    "appenders": 0,
-    "putters": 0,
-    "table_piece": 1,
-    "operations_per_s": 400,
-}
+_MULTI: Final[dict[str, Any]] = {**CALM, **only(operations_per_s=400, multi_tables=True, table_piece=1)}
 
 _INDEXED: Final[dict[str, Any]] = {
     **CALM,
@@ -51,13 +38,11 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-loses-what-is-beyond-a-share",
         "what a Kafka client has sent beyond its share of a turn of the loop is let go of",
-        (
-            Edit(
-                Connection,
-                "_cut",
-                "self._wait_for_turn()\n            break\n",
-                "self._wait_for_turn()\n            at = end\n            break\n",
-            ),
+        Edit(
+            Connection,
+            "_cut",
+            "self._wait_for_turn()\n            break\n",
+            "self._wait_for_turn()\n            at = end\n            break\n",
         ),
         options=_SHARED,
         quick=True,
@@ -65,15 +50,13 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-applies-in-between",
         "what is committed while a large write is applied in turns is applied at once, in between",
-        (
-            Edit(
-                TableFolds,
-                "commit",
-                "    if not self.is_behind:\n",
-                "    if self._steps is not None:\n"
-                "        self._state.require_table().catch_up(high_watermark)\n"
-                "    if not self.is_behind:\n",
-            ),
+        Edit(
+            TableFolds,
+            "commit",
+            "    if not self.is_behind:\n",
+            "    if self._steps is not None:\n"
+            "        self._state.require_table().catch_up(high_watermark)\n"
+            "    if not self.is_behind:\n",
         ),
         options=_LARGE,
         quick=True,
@@ -82,13 +65,11 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-shows-half-of-a-write",
         "each turn brings what it has of a large write to the store",
-        (
-            Edit(
-                Folding,
-                "_fold_large",
-                "        yield\n    invariant",
-                "        self._store.write(batch)\n        batch = self.batch()\n        yield\n    invariant",
-            ),
+        Edit(
+            Folding,
+            "_fold_large",
+            "        yield\n    invariant",
+            "        self._store.write(batch)\n        batch = self.batch()\n        yield\n    invariant",
         ),
         options=_LARGE,
         quick=True,
@@ -118,7 +99,7 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-leads-before-applying",
         "a replica that is elected while it applies a large write in turns judges by what it has of it",
-        (Edit(SingleWriterActions, "_leader_ready", "        self._common.folds.finish()\n", ""),),
+        Edit(SingleWriterActions, "_leader_ready", "        self._common.folds.finish()\n", ""),
         options={**CUTS, **_WORK},
         quick=True,
         first_seed=18,
@@ -126,7 +107,7 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-forgets-what-came-meanwhile",
         "what is committed while a large write is applied in turns waits for the next commit",
-        (Edit(TableFolds, "_step", "self.is_behind = self.target > self._end", "self.is_behind = False"),),
+        Edit(TableFolds, "_step", "self.is_behind = self.target > self._end", "self.is_behind = False"),
         options={**_LARGE, "fault_ms": 500, "putters": 8, "operations_per_s": 1_000},
         quick=True,
         first_seed=5,
@@ -134,13 +115,11 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-merges-half-of-a-write",
         "each turn brings what it has merged of a large write to the store, where every replica writes",
-        (
-            Edit(
-                MergedState,
-                "_write",
-                "if not number % piece:\n",
-                "if not number % piece:\n            self._store.write(batch)\n            batch = self._store.batch()\n",
-            ),
+        Edit(
+            MergedState,
+            "_write",
+            "if not number % piece:\n",
+            "if not number % piece:\n            self._store.write(batch)\n            batch = self._store.batch()\n",
         ),
         profile="multi",
         options=_MULTI,
@@ -149,7 +128,7 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-judges-two-writes-alike",
         "a write is judged while a large one is judged in turns, where every replica writes: both are numbered alike",
-        (Edit(MergedWrites, "write", "if queue.holds or queue.waiting.count:", "if False:"),),
+        Edit(MergedWrites, "write", "if queue.holds or queue.waiting.count:", "if False:"),
         profile="multi",
         options=_MULTI,
         quick=True,
@@ -158,7 +137,7 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-loses-to-what-it-has-seen",
         "a change is made at the time of its node's clock, whatever times the changes have that it follows",
-        (Edit(MergingEvaluator, "begin", "self._merged.foreign_ms + 1", "0"),),
+        Edit(MergingEvaluator, "begin", "self._merged.foreign_ms + 1", "0"),
         profile="multi",
         options={**_MULTI, "fault_ms": 3_000, "operations_per_s": 1_000, "clock_skew_ppm": 100_000},
         quick=True,
@@ -166,14 +145,7 @@ TURN_MUTANTS: Final = (
     ClusterMutant(
         "turn-prepares-without-what-waits",
         "what indexes lose by a large write follows from the store alone, whatever waits for its commit",
-        (
-            Edit(
-                pending_entries,
-                "pending_entries",
-                "if key in keys:",
-                "if False:",
-            ),
-        ),
+        Edit(pending_entries, "pending_entries", "if key in keys:", "if False:"),
         options=_INDEXED,
         quick=True,
         first_seed=2,

@@ -50,13 +50,11 @@ VOTER_MUTANTS: Final = (
     ClusterMutant(
         "voter-counts-before-it-votes",
         "a node that does not vote yet when it is asked becomes a voter as soon as it has the log",
-        (
-            Edit(
-                Membership,
-                "_next",
-                "if node not in members.voting and not (self.has_caught_up(node) and self._votes(node)):",
-                "if node not in members.voting and not self.has_caught_up(node):",
-            ),
+        Edit(
+            Membership,
+            "_next",
+            "if node not in members.voting and not (self.has_caught_up(node) and self._votes(node)):",
+            "if node not in members.voting and not self.has_caught_up(node):",
         ),
         options=_LOST_VOTERS,
         quick=True,
@@ -65,7 +63,7 @@ VOTER_MUTANTS: Final = (
     ClusterMutant(
         "voters-not-noted",
         "a node goes by the voters of its configuration when it starts, whoever they were when it ended",
-        (Edit(KnownVoters, "__init__", "self.note = read_note(disk, self._path)", "self.note = None"),),
+        Edit(KnownVoters, "__init__", "self.note = read_note(disk, self._path)", "self.note = None"),
         options=_CHANGES,
         quick=True,
         first_seed=11,
@@ -73,13 +71,11 @@ VOTER_MUTANTS: Final = (
     ClusterMutant(
         "new-voter-remembers",
         "an empty directory counts as one that never voted, because the metadata says that the node votes",
-        (
-            Edit(
-                PartitionOpener,
-                "recover_cluster_shard",
-                "is_founding = self._directory.identity.bootstrap and record is None",
-                "is_founding = self._directory.identity.bootstrap or record is not None",
-            ),
+        Edit(
+            PartitionOpener,
+            "recover_cluster_shard",
+            "is_founding = self._directory.identity.bootstrap and record is None",
+            "is_founding = self._directory.identity.bootstrap or record is not None",
         ),
         options=_LOST_VOTERS,
         first_seed=7,
@@ -87,27 +83,18 @@ VOTER_MUTANTS: Final = (
     ClusterMutant(
         "former-voter-asks-its-leader",
         "who votes no more takes the last leader that its replica knew for the coordinator for ever",
-        (
-            Edit(
-                ClusterAgent,
-                "coordinator",
-                "(host.state.term, leader) != self._in_vain",
-                "leader is not None",
-            ),
-        ),
+        Edit(ClusterAgent, "coordinator", "(host.state.term, leader) != self._in_vain", "leader is not None"),
         options={**_LOST_VOTERS, "voters_weight": 4, "voter_gone_weight": 1, "kill_weight": 3},
         first_seed=13,
     ),
     ClusterMutant(
         "old-voter-stays",
         "a voter that hears of a recovery goes on with the log that it had before",
-        (
-            Edit(
-                own_voter,
-                "is_of_the_past",
-                "return log.log_end > 0 and log.hard_state.term < mark",
-                "return False",
-            ),
+        Edit(
+            own_voter,
+            "is_of_the_past",
+            "return log.log_end > 0 and log.hard_state.term < mark",
+            "return False",
         ),
         options=_RECOVERIES,
         quick=True,
@@ -116,7 +103,7 @@ VOTER_MUTANTS: Final = (
     ClusterMutant(
         "forgotten-voter-is-told-nothing",
         "a replica that asks for terms because it forgot its own is taken for one of before a recovery",
-        (Edit(own_voter, "is_told_nothing", "message.floor < 0", "not message.term"),),
+        Edit(own_voter, "is_told_nothing", "message.floor < 0", "not message.term"),
         options=_RECOVERIES,
     ),
 )

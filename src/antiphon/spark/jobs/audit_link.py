@@ -5,16 +5,17 @@ import time
 from typing import Any, Final, NamedTuple
 
 from antiphon.client.access import Access
-from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Answer, Link
+from antiphon.client.addresses import address_text, parse_address
+from antiphon.client.blocking_link import ANSWER_TIMEOUT_S, Answer, Link
 from antiphon.client.closing import Closes
+from antiphon.client.greeting import CONNECT_TIMEOUT_S
+from antiphon.client.routing.tries import PAUSE_S_MAX, PAUSE_S_MIN, BackOff
 from antiphon.errors import AntiphonError, ProtocolViolationError, UnreachableError, from_wire
 from antiphon.model.requests import Fetch, Fetched, GetStatus, ReplicaStatus, StatusReply
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
 SILENT_S: Final = 60.0  # for so long a node that did not answer is hardly waited for: a task has many pieces
 SILENT_TIMEOUT_S: Final = 0.5
-PAUSE_S_MIN: Final = 0.02
-PAUSE_S_MAX: Final = 0.5
 RECENT_S: Final = 60.0  # damage that was mended since then explains what a reader has just missed
 DAMAGED_KINDS: Final = ("log_damaged", "replica_stopped")
 DAMAGED_STATES: Final = ("damaged", "failed")
@@ -41,9 +42,8 @@ class NodeLink(Closes):
     def __init__(
         self, node: int, address: str, timeout_ms: int, access: Access | None = None, *, learns: bool = False
     ) -> None:
-        host, _, port = address.rpartition(":")
         self.node = node
-        self._address = (host.strip("[]"), int(port))
+        self._address = parse_address(address)
         self._timeout_s = timeout_ms / 1000
         self._access = access or Access()
         self._learns = learns
@@ -71,7 +71,7 @@ class NodeLink(Closes):
         if self._learns and _silent.get(self._address, 0.0) > time.monotonic():
             timeout_s = min(timeout_s, SILENT_TIMEOUT_S)
         deadline = time.monotonic() + timeout_s
-        pause_s = PAUSE_S_MIN
+        backoff = BackOff(PAUSE_S_MIN, PAUSE_S_MAX)
         while True:
             try:
                 answer = self._once(body, max(0.05, min(ANSWER_TIMEOUT_S, deadline - time.monotonic())))
@@ -86,14 +86,14 @@ class NodeLink(Closes):
                 if error.details.get("failed"):
                     raise _stopped(error) from error
                 problem = error
+            pause_s = backoff.next_s(random.uniform)
             if time.monotonic() + pause_s >= deadline:
                 _silent[self._address] = time.monotonic() + SILENT_S
                 raise UnreachableError(
-                    f"node {self.node} at {self._address[0]}:{self._address[1]} gave no answer within "
+                    f"node {self.node} at {address_text(self._address)} gave no answer within "
                     f"{timeout_s:.1f} s: {problem}"
                 ) from problem
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+            time.sleep(pause_s)
 
     def _once(self, body: Any, timeout_s: float) -> Answer:
         sent, self._sent = self._sent, None

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from antiphon.client.blocking import Cluster
+from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.blocking_link import Answer
-from antiphon.errors import InvalidRequestError, OverloadedError, ReplayConflictError, UnknownTopicError
-from antiphon.model.requests import Failure, TableOp
+from antiphon.errors import (
+    AntiphonError,
+    InvalidRequestError,
+    OverloadedError,
+    ReplayConflictError,
+    UnknownTopicError,
+)
+from antiphon.model.requests import TableOp
 from antiphon.spark.job import Job
 from antiphon.spark.jobs.digests import Digest, digest_of
 from antiphon.spark.jobs.job_state import JobState
@@ -26,6 +32,7 @@ from antiphon.spark.shard_writers import JOB_BATCHES_MAX, TableWriters
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from antiphon.client.routing.tries import Tries
     from antiphon.model.metadata import TopicMeta
     from antiphon.spark.shard_writers import Waiting
 
@@ -276,9 +283,9 @@ class LoadCluster(Cluster):
     overloaded = 0
     waited_s = 0.0
 
-    def _failed(self, shard_id: int, failure: Failure, elapsed_s: float = 0.0) -> str:
-        self.overloaded += failure.code == OverloadedError.code
-        return super()._failed(shard_id, failure, elapsed_s)
+    def _refused(self, call: ShardCall, error: AntiphonError, tries: "Tries") -> None:
+        self.overloaded += isinstance(error, OverloadedError)
+        super()._refused(call, error, tries)
 
     def call_all(self, calls: Sequence[Any]) -> list[Answer]:
         """See Cluster."""

@@ -6,7 +6,6 @@ over; a row for each *part* that is through; and its *end*. Writing the plan is 
 that start at the same time both have the plan of one.
 """
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -14,21 +13,19 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking_topics import created
 from antiphon.errors import (
     UNDECODABLE,
     CorruptBatchError,
     InvalidRequestError,
-    TopicExistsError,
     UnknownTopicError,
 )
 from antiphon.model import internal
 from antiphon.model.metadata import KeyRanges, Kind
 from antiphon.model.requests import CreateTopic, OpStatus, Put, TableGet, TableWrite, TableWritten
-from antiphon.spark.staging.blobs import administer
 
 JOBS_TABLE: Final = internal.JOBS_TABLE
 NAME_LENGTH_MAX: Final = 1_000
-WAIT_S: Final = 30.0
 _ABSENT: Final = -1
 
 
@@ -106,17 +103,7 @@ class JobState:
         with suppress(UnknownTopicError):
             self._shard_id(b"")
             return
-        with suppress(TopicExistsError):
-            administer(self._cluster, CreateTopic(JOBS_TABLE, Kind.TABLE, 1, internal=True))
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                self._shard_id(b"")
-                return
-            except UnknownTopicError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        created(self._cluster, CreateTopic(JOBS_TABLE, Kind.TABLE, 1, internal=True))
 
 
 def decode_job_row(key: bytes, value: bytes) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from antiphon.client.blocking import Cluster
+from antiphon.client.blocking_topics import created
 from antiphon.errors import (
     InvalidRequestError,
-    TimedOutError,
-    TopicExistsError,
     UnknownTopicError,
     VerificationError,
 )
@@ -37,7 +36,7 @@ from antiphon.spark.jobs.job_state import JobState, same_or_refuse
 from antiphon.spark.jobs.replay_cut import Cut
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.shard_writers import TableWriters
-from antiphon.spark.staging.blobs import administer, replicas_to_ask_for
+from antiphon.spark.staging.blobs import replicas_to_ask_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -284,16 +283,9 @@ def _made(cluster: Cluster, source: "TopicMeta", output: Output) -> "TopicMeta":
     shards = output.shards or (
         TableWriters.shards(source) if source.kind is Kind.TABLE else len(source.shards)
     )
-    with suppress(TopicExistsError):
-        replicas = output.replicas or replicas_to_ask_for(cluster, source.replicas)
-        administer(cluster, CreateTopic(name, Kind.TABLE, shards, replicas, source.profile, dict(config)))
-    deadline = time.monotonic() + output.timeout_ms / 1000
-    while True:
-        with suppress(UnknownTopicError):
-            return cluster.topic(name, table=True)
-        if time.monotonic() > deadline:
-            raise TimedOutError(f"table {name} was made and is in no node's metadata yet: run it again")
-        time.sleep(0.02)
+    replicas = output.replicas or replicas_to_ask_for(cluster, source.replicas)
+    wanted = CreateTopic(name, Kind.TABLE, shards, replicas, source.profile, dict(config))
+    return created(cluster, wanted)
 
 
 def _into_lake(

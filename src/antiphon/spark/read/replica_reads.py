@@ -11,6 +11,7 @@ from typing import Final
 
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.blocking_link import Answer
+from antiphon.client.routing.tries import Shunned
 from antiphon.errors import AntiphonError
 from antiphon.model.requests import Fetch, Fetched
 from antiphon.records.batch import read_header
@@ -25,7 +26,7 @@ class ReplicaReads:
     def __init__(self, cluster: Cluster, shard_id: int) -> None:
         self._cluster = cluster
         self._shard_id = shard_id
-        self._shunned: dict[int, tuple[float, float]] = {}  # node -> until when (monotonic), and for how long
+        self._shunned: Shunned[int] = Shunned(SHUNNED_S_MIN, SHUNNED_S_MAX)  # nodes
         self._turn = random.randrange(1 << 16)
         self.from_followers = 0
         self.from_leader = 0
@@ -39,8 +40,7 @@ class ReplicaReads:
             if answer is not None:
                 self.from_followers += 1
                 return answer
-            pause_s = min(2 * self._shunned.get(node, (0.0, SHUNNED_S_MIN / 2))[1], SHUNNED_S_MAX)
-            self._shunned[node] = (time.monotonic() + pause_s, pause_s)
+            self._shunned.failed(node, "it did not have what was asked for", time.monotonic(), random.uniform)
         self.from_leader += 1
         return self._cluster.call(call)
 
@@ -61,7 +61,7 @@ class ReplicaReads:
         found = [
             node
             for node in self._cluster.followers_of(self._shard_id)
-            if self._shunned.get(node, (0.0, 0.0))[0] <= now
+            if self._shunned.problem(node, now) is None
         ]
         if not found:
             return None

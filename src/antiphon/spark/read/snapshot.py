@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from antiphon.archive import catalog as archived
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.errors import DataLossError, InvalidRequestError, UnavailableError, WrongShardError
+from antiphon.errors import DataLossError, InvalidRequestError
 from antiphon.model.metadata import KeyRanges, is_multi
 from antiphon.model.requests import ListOffset, OffsetReply, TableRows, TableScan
 from antiphon.model.rows import Row
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 SCAN_ROWS: Final = 10_000
 FOLD_BYTES_MAX: Final = 256 * 1024 * 1024  # of a log that is folded rather than the store scanned
-SPLITS_MAX: Final = 10  # of the keys of one partition while it is read
 
 
 class Holder(NamedTuple):
@@ -285,38 +284,27 @@ def _scanned_state(task: _Task) -> "Iterator[pa.RecordBatch]":
 
     from antiphon.spark.read import table_fold
 
-    partition = task.partition
-    asked = partition.hashes[0] if partition.is_split else ()
-    holders = [Holder(partition.shard, partition.shard_id, asked)]
-    for _ in range(SPLITS_MAX):
-        with tempfile.TemporaryFile() as spool:
-            try:
-                changed = _scan_all(task, holders, spool)
-            except WrongShardError:  # split meanwhile; nothing of it was handed on yet
-                holders = _holders(task)
-                continue
+    with tempfile.TemporaryFile() as spool:
+
+        def attempt() -> "list[pa.RecordBatch]":
             spool.seek(0)
-            with pa.ipc.open_stream(spool) as reader:
-                for batch in reader:
-                    yield table_fold.without_keys(batch, changed).select(task.schema.names)
-            for rows in table_fold.joined(changed, columns.ROWS_MAX):
-                yield _fitted(task, table_fold.with_values(rows))
-            return
-    raise UnavailableError(
-        f"table {task.options.target.name} was split {SPLITS_MAX} times while it was read; read it again"
-    )
+            spool.truncate()  # nothing of an earlier attempt was handed on yet
+            return _scan_all(task, _holders(task), spool)
+
+        changed = task.cluster.across_splits(attempt)
+        spool.seek(0)
+        with pa.ipc.open_stream(spool) as reader:
+            for batch in reader:
+                yield table_fold.without_keys(batch, changed).select(task.schema.names)
+        for rows in table_fold.joined(changed, columns.ROWS_MAX):
+            yield _fitted(task, table_fold.with_values(rows))
 
 
 def _holders(task: _Task) -> list[Holder]:
     """The shards that hold the partition's keys now."""
-    topic = task.cluster.topic(task.options.target.name, table=True)
-    ranges = KeyRanges(topic.shards)
-    first, last = task.partition.hashes[0]
-    found = []
-    for shard in ranges.within(first, last):
-        low, high = ranges.range_of(shard)
-        found.append(Holder(shard.index, shard.shard_id, (max(low, first), min(high, last))))
-    return found
+    topic = task.cluster.topic(task.options.target.name, table=True, refresh=False)
+    parts = KeyRanges(topic.shards).parts_of(*task.partition.hashes[0])
+    return [Holder(shard.index, shard.shard_id, hashes) for shard, hashes in parts]
 
 
 def _scan_all(task: _Task, holders: Sequence[Holder], spool: IO[bytes]) -> "list[pa.RecordBatch]":

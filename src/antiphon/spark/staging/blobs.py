@@ -20,15 +20,14 @@ from crc32c import crc32c
 
 from antiphon.client.blocking import Cluster, ShardCall
 from antiphon.client.blocking_link import Buffer
+from antiphon.client.blocking_topics import created, until
 from antiphon.errors import (
     UNDECODABLE,
     AntiphonError,
     CorruptBatchError,
     InvalidRequestError,
     TimedOutError,
-    TopicExistsError,
     UnknownTopicError,
-    UnreachableError,
 )
 from antiphon.model import internal
 from antiphon.model.metadata import Kind, TopicMeta
@@ -171,7 +170,7 @@ def _ensure(cluster: Cluster, wanted: CreateTopic, replicas: int) -> TopicMeta:
     if found.replicas >= more:
         return found
     try:
-        administer(cluster, AlterTopic(wanted.name, replicas=more))
+        cluster.call_any(AlterTopic(wanted.name, replicas=more))
     except InvalidRequestError as error:
         if found.replicas >= replicas:
             return found  # enough for this target; a node went down just now
@@ -182,9 +181,7 @@ def _ensure(cluster: Cluster, wanted: CreateTopic, replicas: int) -> TopicMeta:
 def _created(cluster: Cluster, wanted: CreateTopic, replicas: int) -> TopicMeta:
     nodes = len(cluster.metadata(refresh=False).nodes)
     asked = replicas_to_ask_for(cluster, max(replicas, min(REPLICAS_DEFAULT, nodes)))
-    with suppress(TopicExistsError):  # another task was faster
-        administer(cluster, msgspec.structs.replace(wanted, replicas=asked))
-    return _wait_for(cluster, wanted.name, wanted.kind is Kind.TABLE, 1)
+    return created(cluster, msgspec.structs.replace(wanted, replicas=asked))
 
 
 def _too_few(cluster: Cluster, found: TopicMeta, replicas: int, error: AntiphonError) -> InvalidRequestError:
@@ -202,40 +199,15 @@ def _too_few(cluster: Cluster, found: TopicMeta, replicas: int, error: AntiphonE
 
 def _wait_for(cluster: Cluster, name: str, is_table: bool, replicas: int) -> TopicMeta:
     """The topic as soon as metadata has it, each shard with so many replicas."""
-    deadline = time.monotonic() + cluster.timeout_s
-    while True:
-        try:
-            found = cluster.topic(name, table=is_table)
+
+    def seen() -> TopicMeta | None:
+        with suppress(UnknownTopicError):
+            found = cluster.topic(name, table=is_table, refresh=False)
             if found.shards and all(len(shard.ensemble) >= replicas for shard in found.shards):
                 return found
-        except UnknownTopicError:
-            pass
-        if time.monotonic() > deadline:
-            raise TimedOutError(
-                f"{name} has not {replicas} replicas of each shard after {cluster.timeout_s:.0f} s"
-            )
-        time.sleep(0.02)
+        return None
 
-
-def administer(cluster: Cluster, request: CreateTopic | AlterTopic) -> None:
-    """Have any node ask the coordinator; raises what it refuses with."""
-    deadline = time.monotonic() + cluster.timeout_s
-    while True:
-        problem: AntiphonError = UnreachableError("there is no node")
-        for node in cluster.metadata(refresh=False).nodes:
-            if not node.native:
-                continue
-            try:
-                cluster.ask(node.node_id, request)
-                return
-            except AntiphonError as error:
-                if not error.retriable:
-                    raise
-                problem = error
-        if time.monotonic() > deadline:
-            raise problem
-        time.sleep(0.1)
-        cluster.metadata()
+    return until(cluster, seen, f"{name} has not {replicas} replicas of each shard")
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

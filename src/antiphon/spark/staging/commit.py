@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from antiphon.client.addresses import Address
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.client.blocking_link import Address
 from antiphon.errors import (
     UNDECODABLE,
     CorruptBatchError,
@@ -208,8 +208,8 @@ def apply_epoch(place: Place, cluster: Cluster, epoch: Epoch, watch: Watch) -> N
         Pipeline(place.servers, place.timeout_ms) as pipeline,
     ):
         target = target_of(cluster, epoch)
-        pipeline.learn(cluster)
-        reader.learn(cluster)
+        pipeline.adopt(cluster)
+        reader.adopt(cluster)
         write, finish = (
             _to_table(cluster, target, epoch, place, watch.check_open)
             if epoch.is_table

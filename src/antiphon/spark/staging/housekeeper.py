@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from antiphon.client.account import NOBODY, Account, use_account
+from antiphon.client.addresses import Address
 from antiphon.client.blocking import Cluster
-from antiphon.client.blocking_link import Address
 from antiphon.client.tls import tls_of, use_tls
 from antiphon.errors import AntiphonError, CorruptBatchError, UnknownTopicError
 from antiphon.model import internal

@@ -76,7 +76,7 @@ def write_rows(task: Task, batches: "Iterator[pa.RecordBatch]") -> TaskResult:
         Pipeline(target.servers, target.timeout_ms) as pipeline,
     ):
         topic = target_of(cluster, target)
-        pipeline.learn(cluster)
+        pipeline.adopt(cluster)
         if task.options.protocol == "direct":
             return _direct(task, cluster, pipeline, topic, batches)
         return _staged(task, cluster, pipeline, topic, batches)

@@ -11,6 +11,7 @@ from antiphon.tools.bench.cluster import (
     measure_ready,
     measure_table,
 )
+from antiphon.tools.bench.compaction import measure_compaction
 from antiphon.tools.bench.modes import measure_fleet, measure_loss, measure_modes
 from antiphon.tools.bench.spark import measure_spark
 
@@ -23,5 +24,6 @@ SUITES: Final[dict[str, Callable[[float], Rows]]] = {
     "modes": measure_modes,
     "loss": measure_loss,
     "fleet": measure_fleet,
+    "compaction": measure_compaction,
     "spark": measure_spark,
 }

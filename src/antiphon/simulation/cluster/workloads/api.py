@@ -43,6 +43,8 @@ class ApiWorkload(Workload):
     list have each topic once; a plan makes nothing, and what was made is there.
     """
 
+    may_be_killed = False
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "api") -> None:
         super().__init__(cluster, name)
         self.outcomes = {"api-reads": 0, "api-lists": 0, "api-plans": 0, "api-made": 0, "api-not-answered": 0}
@@ -57,12 +59,7 @@ class ApiWorkload(Workload):
         for number in range(2 * PIECE):
             await insist(partial(db.create_topic, f"listed-{number}"))
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.api_clients):
-            self.spawn(f"{number}", self._work)
-
-    async def _work(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         draw, number = process.random, 0
         while not self.stopped:
             host, kind = draw.choice(self.cluster.machines).host, draw.random()

@@ -30,6 +30,7 @@ class AuditorWorkload(Workload):
     kills and power failures; not where its disk has lost what was durable.
     """
 
+    may_be_killed = False
     may_pause = False  # it must not miss that a machine's disk loses something
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
@@ -41,15 +42,7 @@ class AuditorWorkload(Workload):
         self._serial = 0
         self.outcomes = {"told": 0, "not_told": 0, "notes_judged": 0}
 
-    async def set_up(self, db: AsyncClient) -> None:
-        """See `Workload`: nothing is needed."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.auditors):
-            self.spawn(f"{number}", self._audit)
-
-    async def _audit(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         db, draw = await self.connected(), process.random
         watching = asyncio.get_running_loop().create_task(self._watch())
         while not self.stopped:

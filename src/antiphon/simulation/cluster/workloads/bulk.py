@@ -38,13 +38,6 @@ class BulkWorkload(Workload):
         self.acknowledged: dict[bytes, bytes] = {}
         self.outcomes = {"ok": 0, "unknown": 0}
 
-    async def set_up(self, db: AsyncClient) -> None:
-        """See `Workload`: nothing is needed but the table."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.bulk_writers, self._work)
-
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
         lines = [self._line(db, process, f"{number}-{line}") for line in range(IN_FLIGHT)]

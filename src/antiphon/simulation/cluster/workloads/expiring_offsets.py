@@ -58,11 +58,7 @@ class ExpiringOffsetsWorkload(KafkaWorkload):
             await client.back_off()
         client.close()
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.expiring_groups, self._come_and_go)
-
-    async def _come_and_go(self, process: "Process", number: int) -> None:
+    async def _work(self, process: "Process", number: int) -> None:
         place = number
         while place in self.heirs:
             place = self.heirs[place]

@@ -90,9 +90,6 @@ class FollowerWorkload(FollowingWorkload):
         self._logs: dict[int, _Committed] = {}
         self.outcomes = {"read": 0, "reads": 0}
 
-    async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`."""
-
     def begin(self) -> None:
         """See `Workload`."""
         options = self.cluster.options
@@ -105,7 +102,7 @@ class FollowerWorkload(FollowingWorkload):
                     shard, shard_id, isolation, judged=promised and self._is_committed(isolation)
                 )
                 self._readers.append(reader)
-                self.spawn(f"{shard}-{number}", lambda process, reader=reader: self._work(process, reader))  # type: ignore[misc]
+                self.spawn(f"{shard}-{number}", lambda process, reader=reader: self._read_on(process, reader))  # type: ignore[misc]
         if options.whole_readers:
             isolation = self.cluster.stream("readers of whole topics").choice(ISOLATIONS)
             own = {
@@ -118,7 +115,7 @@ class FollowerWorkload(FollowingWorkload):
     def _is_committed(self, isolation: str) -> bool:
         return isolation == "committed" or (not isolation and self.cluster.options.profile != "fluvio")
 
-    async def _work(self, process: "Process", reader: _Reader) -> None:
+    async def _read_on(self, process: "Process", reader: _Reader) -> None:
         db = await self.connected()
         await self.follow(self._read_again(db, process, reader))
         await db.close()

@@ -47,11 +47,6 @@ class ForwardedWorkload(TableWorkload):
         self.config = {"on.not.leader": "forward"}
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0, "passed-on": 0}
 
-    @property
-    def wanted(self) -> int:
-        """See `TableWorkload`."""
-        return self.cluster.options.forwarded_clients
-
     def open_table(self, db: AsyncClient, process: "Process") -> "AnyNodeTable":
         """See `TableWorkload`."""
         return AnyNodeTable(self, db, process)

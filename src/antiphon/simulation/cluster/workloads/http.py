@@ -8,7 +8,6 @@ import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from antiphon.client.aio import AsyncClient
 from antiphon.http.board import MISSING
 from antiphon.simulation.cluster.drawing import Drawn, with_listeners
 from antiphon.simulation.cluster.workloads.registry import workload
@@ -54,19 +53,13 @@ class HttpWorkload(Workload):
     Checked: status 200 (`/healthz` also 503, and pages of what other nodes know), and a well-formed page.
     """
 
+    may_be_killed = False
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "monitor") -> None:
         super().__init__(cluster, name)
         self.outcomes = {"pages": 0, "no_page": 0}
 
-    async def set_up(self, db: AsyncClient) -> None:
-        """See `Workload`: nothing is needed."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.http_clients):
-            self.spawn(f"{number}", self._look)
-
-    async def _look(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         draw = process.random
         while not self.stopped:
             machine, page = draw.choice(self.cluster.machines), draw.choice(PAGES)

@@ -17,6 +17,7 @@ from antiphon.model.requests import AlterAcls, AlterUser
 from antiphon.oxia import messages as om
 from antiphon.security.authenticator import FAILED_DELAY_S, PLAIN
 from antiphon.security.passwords import SALT_BYTES, SHA_256, credential
+from antiphon.security.tokens import HAS_TOKENS
 from antiphon.simulation.cluster.accounts import ITERATIONS
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.oxia_client import CallError, NoEndError, OxiaClient
@@ -153,9 +154,9 @@ class IdentitiesWorkload(Workload):
         self.start("operator", self._operate)
         self.start("issuer", self._replace_keys)
         for who in (BY_PASSWORD, BY_TOKEN, ""):
-            self.start(f"shielded {who}", lambda process, who=who: self._work(process, who), Shield())  # type: ignore[misc]
-            self.start(f"plain {who}", lambda process, who=who: self._work(process, who))  # type: ignore[misc]
-        self.start("certified", lambda process: self._work(process, BY_CERTIFICATE), Shield(SUBJECT))
+            self.start(f"shielded {who}", lambda process, who=who: self._stay(process, who), Shield())  # type: ignore[misc]
+            self.start(f"plain {who}", lambda process, who=who: self._stay(process, who))  # type: ignore[misc]
+        self.start("certified", lambda process: self._stay(process, BY_CERTIFICATE), Shield(SUBJECT))
         self.start("shared", self._share, Shield())
         self._quotas.begin()
         self._connections.begin()
@@ -230,7 +231,7 @@ class IdentitiesWorkload(Workload):
 
     # -- who asks -----------------------------------------------------------------------------------------------------
 
-    async def _work(self, process: "Process", who: str) -> None:
+    async def _stay(self, process: "Process", who: str) -> None:
         draw = process.random
         while not self.stopped:
             node, kind = self.any_node(draw), draw.choice(LINES)
@@ -250,7 +251,7 @@ class IdentitiesWorkload(Workload):
         if who == BY_CERTIFICATE:
             other = draw.choice((BY_PASSWORD, BY_TOKEN)) if draw.random() < 0.3 else ""
             return self._case(draw, other, node) if other else Case(Shown(), BY_CERTIFICATE)
-        if who == BY_TOKEN:
+        if who == BY_TOKEN and HAS_TOKENS:
             token = self._token(draw, node)
             return Case(Shown(token=token.text), BY_TOKEN, token=token)
         if who == BY_PASSWORD:

@@ -7,7 +7,6 @@ node would give who has another key. What they are told is judged at once.
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
 from antiphon.model.peer_handshake import PeerChallenge, PeerHello, PeerProof
 from antiphon.model.requests import PROTOCOL_VERSION, Failure, Hello, HelloReply
@@ -41,19 +40,13 @@ class ImpostorWorkload(Workload):
     Checked: nobody takes them for a node.
     """
 
+    may_be_killed = False
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "impostors") -> None:
         super().__init__(cluster, name)
         self.outcomes = {"impostors-refused": 0, "impostors-unheard": 0}
 
-    async def set_up(self, db: AsyncClient) -> None:
-        """See `Workload`: nothing is needed."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.impostors):
-            self.spawn(f"{number}", self._try)
-
-    async def _try(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         draw = process.random
         while not self.stopped:
             target, claimed = draw.sample(range(self.cluster.options.nodes), 2)

@@ -63,6 +63,8 @@ class IntruderWorkload(Workload):
     Checked: all of it is refused, nothing of it is in their logs.
     """
 
+    may_be_killed = False
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "intruders") -> None:
         super().__init__(cluster, name)
         self.shard_ids: dict[str, list[int]] = {CLUSTER_LOG: [CLUSTER_SHARD_ID]}
@@ -91,12 +93,7 @@ class IntruderWorkload(Workload):
     async def _connect(self, node: int) -> Connection:
         return await open_connection(f"{self.cluster.machines[node].host}:{NATIVE_PORT}", "intruder", None)
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.intruders):
-            self.spawn(f"{number}", self._work)
-
-    async def _work(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         draw, kafka = process.random, client_in(self.cluster, process)
         while not self.stopped:
             name = draw.choice((CLUSTER_LOG, CLUSTER_LOG, GROUPS_TABLE, JOBS_TABLE, STAGED_TOPIC))

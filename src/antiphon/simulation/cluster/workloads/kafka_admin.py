@@ -52,6 +52,8 @@ class AdminWorkload(KafkaWorkload):
     is described with the settings that it was given; a move is listed with nodes that come or go.
     """
 
+    may_be_killed = False
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "admin") -> None:
         super().__init__(cluster, name)
         self.topics: list[_Topic] = []
@@ -66,11 +68,6 @@ class AdminWorkload(KafkaWorkload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`: it makes what it needs."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.kafka_admins):
-            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
 
     async def _work(self, process: "Process", number: int) -> None:
         client, draw = self.client(process), process.random

@@ -58,11 +58,7 @@ class ConditionalWriters(KafkaWorkload):
         self.acknowledged: dict[bytes, tuple[int, int]] = {}  # value -> (partition, offset)
         self.sent: dict[bytes, int] = {}  # value -> the offset that it must have
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.kafka_conditions, self._write)
-
-    async def _write(self, process: "Process", number: int) -> None:
+    async def _work(self, process: "Process", number: int) -> None:
         client = self.client(process)
         writer = _Writer(self, client, number)
         await writer.begin()

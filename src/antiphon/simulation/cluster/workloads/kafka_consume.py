@@ -67,11 +67,7 @@ class ConsumerWorkload(KafkaWorkload):
             "followed": 0,
         }
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.kafka_consumers, self._consume)
-
-    async def _consume(self, process: "Process", _number: int) -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         client = self.client(process)
         await asyncio.gather(*(_Follower(self, process, client, at).run() for at in self.shard_ids))
         client.close()

@@ -60,11 +60,7 @@ class GroupWorkload(KafkaWorkload):
             await client.back_off()
         client.close()
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.kafka_members, self._come_and_go)
-
-    async def _come_and_go(self, process: "Process", _number: int) -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         while not self.stopped:
             member = Membership(self, self.history, process, self.client(process))
             await member.live()

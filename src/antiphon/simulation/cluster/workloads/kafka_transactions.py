@@ -64,10 +64,6 @@ class TransactionalWorkload(KafkaWorkload):
         self._rested = 0  # transactors that begin nothing any more
         self._read: dict[int, list[str]] = {}  # by partition: what a reader of committed records was given
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.kafka_transactors, self._work)
-
     async def _work(self, process: "Process", number: int) -> None:
         before = self._transactors.get(self.heirs.get(number, -1))
         place = number if before is None else before.numbers[0]

@@ -39,11 +39,6 @@ class LeasedWorkload(TableWorkload):
         super().__init__(cluster, "leased")
         self.config = {"read.lease.ms": str(cluster.options.read_lease_ms or DEFAULT_MS)}
 
-    @property
-    def wanted(self) -> int:
-        """See `TableWorkload`."""
-        return self.cluster.options.leased_clients
-
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
         table, draw, serial = self.open_table(db, process), process.random, 0

@@ -80,10 +80,6 @@ class LedgerWorkload(Workload):
         )
         self.shard_id = (await topic_named(db, self.name)).shards[0].shard_id
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.ledger_keepers, self._work)
-
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
         start: State = (0, 0)

@@ -37,6 +37,8 @@ class NearestWorkload(Workload):
     `writers` change the table.
     """
 
+    may_be_killed = False
+
     def __init__(self, cluster: "SimulatedCluster", writers: TableWorkload) -> None:
         super().__init__(cluster, "nearest")
         self._writers = writers
@@ -44,15 +46,7 @@ class NearestWorkload(Workload):
         self.reads: list[tuple[int, Read]] = []
         self.outcomes = {"found": 0, "not-found": 0}
 
-    async def set_up(self, db: AsyncClient) -> None:
-        """See `Workload`."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.finders):
-            self.spawn(f"{number}", self._work)
-
-    async def _work(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         db, draw = await self.connected(), process.random
         while not self.stopped and len(self.reads) < ANSWERS_MAX:
             shard_id = draw.choice(self._writers.shard_ids)

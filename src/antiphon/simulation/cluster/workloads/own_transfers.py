@@ -105,10 +105,6 @@ class OwnTransferWorkload(TransferWorkload):
         self.ids: set[str] = set()
         self.outcomes |= {"shifts": 0}
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.own_transfer_clients, self._work)
-
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
         await self._until_known(db)

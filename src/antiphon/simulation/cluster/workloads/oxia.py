@@ -75,11 +75,6 @@ class OxiaWorkload(TableWorkload):
         for number, shard_id in enumerate(self.shard_ids):
             self.spawn(f"follower-{number}", partial(self._follow, shard_id))
 
-    @property
-    def wanted(self) -> int:
-        """See `TableWorkload`."""
-        return self.cluster.options.oxia_clients
-
     def client(self, process: "Process") -> OxiaClient:
         """A client that asks nodes as they are drawn."""
         draw = self.cluster.stream(f"nodes asked by {process.name}")

@@ -146,10 +146,6 @@ class OxiaRangeWorkload(Workload):
             shards = await make_table(self.cluster, db, table.name, table.config)
             table.shard_ids.extend(shard.shard_id for shard in shards)
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.oxia_scanners, self._work)
-
     async def _work(self, process: "Process", number: int) -> None:
         draw = self.cluster.stream(f"nodes asked by {process.name}")
         nodes = [(machine.host, OXIA_PORT) for machine in self.cluster.machines]

@@ -17,7 +17,6 @@ from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -49,13 +48,6 @@ class PastWorkload(Workload):
         self.reads: list[PastRead] = []
         self._rows = 0
         self.outcomes = {"past-read": 0, "past-lost": 0, "past-not-read": 0}
-
-    async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.past_readers, self._work)
 
     async def _work(self, process: "Process", _number: int) -> None:
         db, draw = await self.connected(), process.random

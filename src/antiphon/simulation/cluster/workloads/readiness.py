@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Final
 
-from antiphon.client.aio import AsyncClient
 from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.model.metadata import ShardStatus
 from antiphon.simulation.cluster.drawing import Drawn, one_of
@@ -30,6 +29,8 @@ class ReadinessWorkload(Workload):
     that it holds.
     """
 
+    may_be_killed = False
+
     def __init__(self, cluster: "SimulatedCluster") -> None:
         super().__init__(cluster, "readiness")
         self._before: dict[
@@ -37,15 +38,7 @@ class ReadinessWorkload(Workload):
         ] = {}  # by process: how far shards were committed before it joined
         self.outcomes = {"ready": 0, "not_ready": 0, "no_page": 0, "judged": 0}
 
-    async def set_up(self, db: AsyncClient) -> None:
-        """See `Workload`: nothing is needed."""
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        for number in range(self.cluster.options.readiness_monitors):
-            self.spawn(f"{number}", self._look)
-
-    async def _look(self, process: "Process") -> None:
+    async def _work(self, process: "Process", _number: int) -> None:
         draw = process.random
         while not self.stopped:
             for machine in self.cluster.machines:

@@ -92,10 +92,6 @@ class RecordDeletes(KafkaWorkload):
         self._open_until = {partition: {} for partition in self.shard_ids}
         self._floors = {partition: [] for partition in self.shard_ids}
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.record_deleters, self._work)
-
     async def _work(self, process: "Process", _number: int) -> None:
         client, draw, db = self.client(process), process.random, await self.connected()
         while not self.stopped:

@@ -29,6 +29,13 @@ class State(NamedTuple):
     rows: dict[bytes, Seen]
 
 
+class Begun(NamedTuple):
+    """A put begins. `hash`: of its key; `start`: the first hash of the shard that holds it by then, by the metadata."""
+
+    hash: int
+    start: int
+
+
 class RecoveredFold(ShardSessions):
     """The log of one history, folded.
 
@@ -94,6 +101,11 @@ class RecoveredTable:
             waiting += [child for child in fold.released if child not in starts]
             starts.update(fold.released)
         return starts
+
+    def begun(self, key: bytes) -> Begun:
+        """A put of this key begins now."""
+        found = key_hash(key)
+        return Begun(found, max([0, *(one for one in self._joins().values() if one <= found)]))
 
     def _joins(self) -> dict[int, int]:
         meta = newest_metadata(self._cluster)

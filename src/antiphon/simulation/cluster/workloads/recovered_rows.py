@@ -14,7 +14,7 @@ from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.replica_faults import RECOVERED
 from antiphon.simulation.cluster.workloads.kept_session import KeptSession
 from antiphon.simulation.cluster.workloads.recovered import make_where_replicas_are_lost
-from antiphon.simulation.cluster.workloads.recovered_history import RecoveredTable, Seen
+from antiphon.simulation.cluster.workloads.recovered_history import Begun, RecoveredTable, Seen
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.session_history import OWN
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
@@ -44,9 +44,10 @@ class RecoveredRowsWorkload(Workload):
 
     Checked: a scan after a recovery has the rows, versions and owners that the logs which are left come to at some moment
     between request and answer, in each shard that the table was split into; versions rise over a recovery; what was
-    acknowledged or read is in the log of one of these shards, as it was, or is among what was lost; a row of
-    a session that is kept is there as long as no replicas are lost; by the logs that are left, each end of a session
-    removes its rows, and no others; in the end all sessions that are silent have ended.
+    acknowledged or read is in the log of one of these shards, as it was, or is among what was lost; a put that began when
+    its key was another shard's is in the log of that one, or of one that took the key over since; a row of a session that
+    is kept is there as long as no replicas are lost; by the logs that are left, each end of a session removes its rows, and
+    no others; in the end all sessions that are silent have ended.
     """
 
     def __init__(self, cluster: "SimulatedCluster", name: str = f"{RECOVERED}-rows") -> None:
@@ -54,6 +55,7 @@ class RecoveredRowsWorkload(Workload):
         self.shard_id = -1
         self._history = RecoveredTable(cluster, self.name, -1)
         self._told: dict[bytes, int] = {}  # values that clients were told of, with their versions
+        self._begun: dict[bytes, Begun] = {}  # puts, by value
         self._refused: set[bytes] = set()  # their sessions were not open
         self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
         self.outcomes = {
@@ -62,6 +64,7 @@ class RecoveredRowsWorkload(Workload):
             "rows-scanned": 0,
             "rows-scanned-after": 0,
             "rows-scanned-in-parts": 0,
+            "rows-beside-a-split": 0,
             "leases": 0,
             "leases-lost": 0,
         }
@@ -89,6 +92,7 @@ class RecoveredRowsWorkload(Workload):
             key, serial = draw.choice(KEYS), serial + 1
             if draw.random() < 0.75:
                 value = b"%d:%d" % (number, serial)
+                self._begun[value] = self._history.begun(key.encode())
                 await self._acknowledged(value, table.put(key, value, timeout_s=PATIENCE_S))
             else:
                 await self._acknowledged(b"", table.delete(key, timeout_s=PATIENCE_S))
@@ -130,6 +134,7 @@ class RecoveredRowsWorkload(Workload):
             value, recoveries = f"{name}-{serial}".encode(), self._history.recoveries()
             shared = draw.random() < 0.3
             key = draw.choice(KEYS).encode() if shared else OWN + value
+            self._begun[value] = self._history.begun(key)
             put = table.put(key, value, session=session, timeout_s=PATIENCE_S)
             if await self._acknowledged(value, put) and not shared:
                 await self._look(table, life, key, recoveries)
@@ -205,8 +210,25 @@ class RecoveredRowsWorkload(Workload):
                 f"{'among' if value in lost else 'not among'} the {len(lost)} that were lost",
             )
             self.outcomes["rows-lost"] += not found
+            there = [fold.shard_id for fold in folds if value in fold.versions]
+            begun = self._begun.get(value)
+            if begun is not None and there:
+                self._check_place(value, begun, there)
         for fold in folds:
             again = self._refused & fold.values
             require(not again, "session-put", fold.shard_id, f"{again} were refused, and are in the log")
             left = {key: row.owner for key, row in fold.rows.items() if row.owner is not None}
             require(not left, "session-end", fold.shard_id, f"rows are left of sessions that ended: {left}")
+
+    def _check_place(self, value: bytes, begun: Begun, there: list[int]) -> None:
+        """Is it where readers look for it? Shards that hold its key by now are those of before, and their upper parts."""
+        starts = self._history.read()
+        moved = [one for one in there if begun.start <= starts[one] <= begun.hash]
+        self.outcomes["rows-beside-a-split"] += begun.start > 0
+        require(
+            bool(moved),
+            "rows-in-their-shard",
+            self.shard_id,
+            f"{value!r} was put when keys with hashes from {begun.start} on were another shard's, its key has {begun.hash}; "
+            f"it is in the logs of shards {there}, which begin with {[starts[one] for one in there]}",
+        )

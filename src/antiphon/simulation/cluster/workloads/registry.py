@@ -63,6 +63,7 @@ def workload(
             all(number != one.number for one in WORKLOADS.values()), f"two workloads have number {number}"
         )
         kind = bool if switch else int
+        cls.option = option
         WORKLOADS[option] = Registered(option, number, drawn, cls, reads, kind, logs_in)
         return cls
 

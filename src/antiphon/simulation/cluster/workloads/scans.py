@@ -17,7 +17,6 @@ from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
-    from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -64,9 +63,6 @@ class ScanWorkload(Workload):
         self.reads: list[Read] = []
         self._rows = 0
         self.outcomes = {"scanned": 0, "not-scanned": 0}
-
-    async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`."""
 
     def begin(self) -> None:
         """See `Workload`."""

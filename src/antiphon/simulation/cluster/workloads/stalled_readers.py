@@ -115,10 +115,6 @@ class StalledReaders(KafkaWorkload):
                 await client.back_off()
         client.close()
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.stalled_readers, self._work)
-
     async def _work(self, process: "Process", _number: int) -> None:
         client, draw = self.client(process), process.random
         while not self.stopped:

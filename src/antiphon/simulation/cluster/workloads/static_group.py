@@ -36,11 +36,7 @@ class StaticGroupWorkload(GroupWorkload):
     def __init__(self, cluster: "SimulatedCluster", name: str = "standing") -> None:
         super().__init__(cluster, name)
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.static_members, self._come_and_go)
-
-    async def _come_and_go(self, process: "Process", number: int) -> None:
+    async def _work(self, process: "Process", number: int) -> None:
         while self.heirs.get(number) is not None:
             number = self.heirs[number]  # it comes back as whoever it takes the place of
         while not self.stopped:

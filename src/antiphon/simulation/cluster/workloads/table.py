@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 KEYS: Final = ("antenna", "bell", "choir", "drum", "echo")
+SEGMENT_BYTES: Final = 4096  # where the log is bounded
 JUDGE_STEPS_MAX: Final = 200_000
 MILLION: Final = 1_000_000
 TICKS_PER_S: Final = 1_000_000
@@ -26,13 +27,17 @@ class TableWorkload(Workload):
     Checked: each key's history is linearizable.
     """
 
+    option = "putters"
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "rows") -> None:
         super().__init__(cluster, name)
         self.operations: list[Operation] = []
         self.outcomes = {"ok": 0, "refused": 0, "unknown": 0}
         self.shard_ids: list[int] = []
-        lease_ms = cluster.options.read_lease_ms
+        lease_ms, log_bytes = cluster.options.read_lease_ms, cluster.options.row_log_bytes
         self.config = {"read.lease.ms": str(lease_ms)} if lease_ms else {}  # of the table
+        if log_bytes:
+            self.config |= {"segment.bytes": str(SEGMENT_BYTES), "retention.bytes": str(log_bytes)}
         self.model = one_key
         self._pending: dict[
             int, tuple[str, str, Any, int]
@@ -42,10 +47,6 @@ class TableWorkload(Workload):
         """See `Workload`."""
         shards = await make_table(self.cluster, db, self.name, self.config)
         self.shard_ids = [shard.shard_id for shard in shards]
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.wanted, self._work)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
@@ -66,11 +67,6 @@ class TableWorkload(Workload):
                 await self._delete(table, number, key, expected, versions)
             await self.think(process)
         await db.close()
-
-    @property
-    def wanted(self) -> int:
-        """How many work."""
-        return self.cluster.options.putters
 
     def _value(self, number: int, serial: int) -> bytes:
         return f"{number}-{serial}".encode().ljust(self.cluster.options.row_bytes, b".")
@@ -159,6 +155,16 @@ class TableWorkload(Workload):
                 self.shard_ids[0],
                 f"no order of the operations on key {key!r} of table {self.name!r} explains what its clients were told",
             )
+        if self.cluster.options.row_log_bytes:
+            self.outcomes["bounded"] = self._bounded()
+
+    def _bounded(self) -> int:
+        """Replicas whose log begins behind what their stores have made of it."""
+        nodes = [machine.node for machine in self.cluster.machines if machine.node is not None]
+        hosts = [
+            node.hosts[shard_id] for node in nodes for shard_id in self.shard_ids if shard_id in node.hosts
+        ]
+        return sum(host.log.log_start > 0 for host in hosts)
 
 
 def one_key(state: Any, operation: Operation) -> Any:

@@ -51,6 +51,8 @@ class TopicWorkload(Workload):
     `losses_allowed`: the commit rule may lose what it acknowledged.
     """
 
+    option = "appenders"
+
     def __init__(
         self, cluster: "SimulatedCluster", name: str = "log", *, losses_allowed: bool = False
     ) -> None:
@@ -88,11 +90,7 @@ class TopicWorkload(Workload):
         found = await topic_named(db, self.name)
         self.shard_ids = [shard.shard_id for shard in found.shards]
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.appenders, self._append)
-
-    async def _append(self, process: "Process", number: int) -> None:
+    async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
         topic = await insist(lambda: _topic(db, self.name))
         draw, serial = process.random, 0

@@ -295,10 +295,6 @@ class TransferWorkload(Workload):
             value = asked.writes[key] = b"%d %s" % (amount, asked.tag.encode())
             await insist(lambda: db.table(self.name).put(key, value))  # noqa: B023 - awaited at once
 
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.transfer_clients, self._work)
-
     def ask(self, tag: str, kind: str) -> Asked:
         """Something is about to be asked for."""
         asked = self.asked[tag] = Asked(tag, kind, self.now)

@@ -85,15 +85,12 @@ class WatchWorkload(FollowingWorkload):
         self._pauses = cluster.stream("slow watchers")
         self.outcomes = {"changes": 0, "watches": 0}
 
-    async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`."""
-
     def begin(self) -> None:
         """See `Workload`."""
         for number, watcher in enumerate(self._watchers):
-            self.spawn(f"{number}", lambda process, watcher=watcher: self._work(process, watcher))  # type: ignore[misc]
+            self.spawn(f"{number}", lambda process, watcher=watcher: self._watch_on(process, watcher))  # type: ignore[misc]
 
-    async def _work(self, process: "Process", watcher: Watcher) -> None:
+    async def _watch_on(self, process: "Process", watcher: Watcher) -> None:
         db = await self.connected()
         await self.follow(self._watch_again(db, process, watcher))
         await db.close()

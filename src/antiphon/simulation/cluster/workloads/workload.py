@@ -4,10 +4,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
+from antiphon.invariants import invariant
 
 if TYPE_CHECKING:
     from random import Random
@@ -35,8 +36,16 @@ class Client:
 
 
 class Workload(ABC):
-    """See the module's text. `may_pause`: the judges allow for clients that stand still."""
+    """See the module's text.
 
+    Attributes:
+        option: of `ClusterOptions`, that says how many clients do `_work`; set where the workload is registered.
+        may_be_killed: faults may end these clients in the middle of whatever they do.
+        may_pause: the judges allow for clients that stand still.
+    """
+
+    option: ClassVar[str] = ""
+    may_be_killed = True
     may_pause = True
 
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
@@ -50,13 +59,20 @@ class Workload(ABC):
         self._places_free: list[Client] = []
         self._numbers = 0
 
-    @abstractmethod
-    async def set_up(self, db: AsyncClient) -> None:
+    async def set_up(self, db: AsyncClient) -> None:  # noqa: B027 - some make what they need later
         """Make what it needs; before faults begin."""
 
-    @abstractmethod
     def begin(self) -> None:
-        """Start the clients (`spawn`)."""
+        """Start the clients (`spawn`): those that do `_work`, if no others are named."""
+        if self.may_be_killed:
+            self.spawn_all(self.wanted, self._work)
+            return
+        for number in range(self.wanted):
+            self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
+
+    async def _work(self, process: "Process", number: int, /) -> None:
+        """What a client does until it is told to stop."""
+        invariant(False, f"{type(self).__name__} does not say what client {number}, {process.name}, does")
 
     @abstractmethod
     def check(self) -> None:
@@ -146,6 +162,11 @@ class Workload(ABC):
         return not self.stopped or any(
             client.work is not None and not client.task.done() for client in self.clients
         )
+
+    @property
+    def wanted(self) -> int:
+        """How many clients the run's options want."""
+        return int(getattr(self.cluster.options, self.option))
 
     @property
     def now(self) -> float:

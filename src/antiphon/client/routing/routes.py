@@ -1,17 +1,21 @@
-"""A client's knowledge of leaders, and what it does after a failed try at a shard.
+"""A client's knowledge of leaders, and what a failed try at a shard leads to.
 
-The asynchronous client (`cluster`) and the blocking one (`blocking`) have their own connections and clocks, and both
-use this. It has the newest metadata that any node returned, and later hints of nodes.
+It has the newest metadata that any node returned, and later hints of nodes.
 """
 
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from logging import INFO
-from typing import Final
+from typing import Final, TypeVar
 
 from antiphon.client.log import logger
 from antiphon.errors import (
     AntiphonError,
+    ForeignDirectoryError,
+    InvalidRequestError,
     NotLeaderError,
+    ProtocolViolationError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownShardError,
     WrongShardError,
@@ -21,6 +25,15 @@ from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMe
 
 LED: Final = "shard %d is led by node %d, term %d"
 LAG_S_MAX: Final = 5.0  # how long a node may not know a shard that the metadata names
+NOBODY_HELPS: Final = (
+    InvalidRequestError,
+    ForeignDirectoryError,
+    ProtocolViolationError,
+    UnauthenticatedError,
+)
+"""What a client that looks for metadata is told by one node, and need not ask the next one for."""
+
+PlaceT = TypeVar("PlaceT")
 
 
 class Next(Enum):
@@ -87,10 +100,11 @@ class Routes:
                 else:
                     logger.info(LED, shard.shard_id, shard.leader, shard.term)
 
-    def forget_hint(self, shard_id: int) -> None:
-        """Whoever was hinted at does not lead, and knows of nobody: back to the leader by metadata."""
+    def _forget_hint(self, shard_id: int) -> None:
+        """Whoever was hinted at does not lead, and knows of nobody: back to the leader by metadata, and its term."""
         shard = self.shard(shard_id)
-        self._leaders[shard_id] = ABSENT_NODE if shard is None else shard.leader
+        if shard is not None:
+            self._leaders[shard_id], self._terms[shard_id] = shard.leader, shard.term
 
     def after(self, shard_id: int, error: AntiphonError, elapsed_s: float) -> Next:
         """What to do after a try at a shard failed, `elapsed_s` after the first try. Raises what ends the tries."""
@@ -100,6 +114,8 @@ class Routes:
                 self._leaders[shard_id] = hint
                 logger.info("shard %d is led by node %d, says another node", shard_id, hint)
                 return Next.FOLLOW
+            if hint is None:
+                self._forget_hint(shard_id)
             return Next.LEARN
         if isinstance(error, UnknownShardError):
             if shard_id not in self._leaders or elapsed_s > LAG_S_MAX:
@@ -130,7 +146,9 @@ class Routes:
             raise UnknownShardError(f"shard {shard_id} is gone: its topic was deleted", shard=shard_id)
         address = self.known_address(shard_id)
         if address is None:
-            raise UnavailableError(f"shard {shard_id} has no leader right now", shard=shard_id)
+            raise UnavailableError(
+                f"shard {shard_id} has no leader right now; `antiphon shard list` shows why", shard=shard_id
+            )
         return address
 
     def shard(self, shard_id: int) -> ShardMeta | None:
@@ -140,3 +158,29 @@ class Routes:
                 if shard.shard_id == shard_id:
                     return shard
         return None
+
+
+def mends(error: AntiphonError) -> bool:
+    """May the same request succeed later, at this leader or another?"""
+    return error.retriable or isinstance(error, UnknownShardError)
+
+
+def places_to_ask(
+    connected: Iterable[PlaceT],
+    known: Iterable[PlaceT],
+    servers: Iterable[PlaceT],
+    shuffle: Callable[[list[PlaceT]], object],
+    avoid: PlaceT | None = None,
+) -> list[PlaceT]:
+    """Places to ask for metadata, in this order: connected ones, others that are known, those that the program named; the
+    one to avoid is the last. Clients that ask at the same time do not all ask the same node.
+    """
+    have = list(connected)
+    others = [place for place in known if place not in have]
+    shuffle(others)
+    shuffle(have)
+    places = list(dict.fromkeys([*have, *others, *servers]))
+    if avoid is not None and avoid in places:
+        places.remove(avoid)
+        places.append(avoid)
+    return places

@@ -1,0 +1,1 @@
+"""Alert rules, fired by Prometheus' own program."""
