@@ -73,6 +73,7 @@ ALLOWED: dict[str, set[str]] = {
         "coordination",
         "log",
         "table",
+        "security",
         "records",
         "model",
     },
