@@ -60,11 +60,8 @@ class StepWal(Wal):
     async def stop(self) -> None:
         """Nothing to stop."""
 
-    def _hand_over(self, ops: list[LogOp]) -> None:
-        self.waiting += ops
-
-    def _does_itself(self, op: LogOp) -> bool:
-        return False
+    def _hand_over(self, op: LogOp) -> None:
+        self.waiting.append(op)
 
     def _report(self, error: Exception, message: str) -> None:
         raise AssertionError(message) from error

@@ -96,16 +96,6 @@ class GroupCommitter:
         op.queue.ops.append(op)
         self._active[op.queue] = None
 
-    def is_quick(self, op: LogOp) -> bool:
-        """Is it a small write and a sync, of blocks that are there? While nothing else of its shard is queued."""
-        queue = op.queue
-        if len(op.steps) != 1 or queue.failed is not None or queue.flush != "always":
-            return False
-        step = op.steps[0]
-        if not isinstance(step, WriteStep) or step.size_bytes > PADDED_WRITE_MAX:
-            return False
-        return queue.padded_to >= step.position + step.size_bytes and queue.padded_path == step.data_path
-
     def commit(self, now_s: float = 0.0, *, retry_full: bool = True) -> list[Completion]:
         """Do all that can be done now; returns what is finished, in order per shard.
 

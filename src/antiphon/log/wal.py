@@ -1,10 +1,9 @@
 """The write-ahead log of a node, as its event loop sees it.
 
 The event loop submits operations and is told when they are durable. A *worker* takes everything that was submitted and
-writes and syncs it as one group (`round`), so that the event loop does not wait for the disk. In a real process the
+writes and syncs it as one group (`round`), so that the event loop never waits for the disk. In a real process the
 worker is a thread (`WalThread`). In the simulator it is called at drawn moments of virtual time. Both run the code
-below. A lone small write may be carried out by the loop itself, where that takes less time than to hand it over
-(`log/lone_writes.py`).
+below.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Final
 
-from antiphon import system
 from antiphon.errors import DiskFullError, StorageFailedError
 from antiphon.log.disk import Disk
 from antiphon.log.group_commit import Completion, GroupCommitter
@@ -44,9 +42,6 @@ class Wal(ABC):
         self.is_low = False  # event loop only: there is too little room for what clients write
         self.room_bytes = 0  # and then, for entries of other nodes, until somebody looks again
         self.committer = GroupCommitter(disk)
-        self._kept: LogOp | None = None  # for the end of this turn
-        self._unfinished = 0  # submitted, and its callback has not been called
-        self.done_by_loop = 0  # groups that the event loop carried out itself
         self._retry_full_s = retry_full_ms / 1000
         self._next_retry_s = 0.0  # worker only, as the two below
         self._round_s = 0.0
@@ -85,47 +80,15 @@ class Wal(ABC):
         """Queue an operation (event loop only). `callback` runs on the event loop when it is finished."""
         op.callback = callback
         self.backlog_bytes += op.size_bytes
-        self._unfinished += 1
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            self._hand_over([kept, op])
-        elif self._does_itself(op):
-            self._kept = op
-            asyncio.get_running_loop().call_soon(self._do_kept)
-        else:
-            self._hand_over([op])
-
-    def _is_lone(self, op: LogOp) -> bool:
-        """Is it a small write, and is nothing else under way?"""
-        committer = self.committer
-        return self._unfinished == 1 and not committer.dirty and committer.is_quick(op)
-
-    @abstractmethod
-    def _does_itself(self, op: LogOp) -> bool:
-        """Is the event loop itself to carry out an operation? Only one that `_is_lone`."""
-
-    def _do_kept(self) -> None:
-        """Carry out the one operation of a turn, when what the turn sends is on its way: others write meanwhile."""
-        op, self._kept = self._kept, None
-        if op is None:  # it was not the only one
-            return
-        self.done_by_loop += 1
-        self._did(self.round([op], system.monotonic_s()))
-
-    def _did(self, done: list[Completion]) -> None:
-        """The event loop has carried out an operation itself; `done` is empty where it has to be tried again."""
-        self.has_news(done)
-        self.deliver(done, self.committer.disk_full)
-        if not done:
-            self._hand_over([])  # to the worker, which does so when it is time
+        self._hand_over(op)
 
     @abstractmethod
     async def stop(self) -> None:
         """Finish what was submitted (except what waits for room), sync, end the worker, deliver the last callbacks."""
 
     @abstractmethod
-    def _hand_over(self, ops: list[LogOp]) -> None:
-        """Give operations to the worker; none: it has to look again how long it may wait."""
+    def _hand_over(self, op: LogOp) -> None:
+        """Give an operation to the worker."""
 
     @abstractmethod
     def _report(self, error: Exception, message: str) -> None:
@@ -134,7 +97,6 @@ class Wal(ABC):
     def deliver(self, done: list[Completion], disk_full: bool) -> None:
         """Operations of a group are finished: call their callbacks (event loop only)."""
         self.disk_full = disk_full
-        self._unfinished -= len(done)
         for op, error in done:
             self.backlog_bytes -= op.size_bytes
             try:

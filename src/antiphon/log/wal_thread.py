@@ -1,4 +1,4 @@
-"""The one thread of a node that writes and syncs, so that the event loop does not wait for the disk.
+"""The one thread of a node that writes and syncs, so that the event loop never waits for the disk.
 
 How a node uses it, together with `ShardLog` (see there)::
 
@@ -19,13 +19,11 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Iterable
 from typing import Final
 
 from antiphon.invariants import invariant
 from antiphon.log.disk import Disk
 from antiphon.log.group_commit import Completion
-from antiphon.log.lone_writes import LoneWrites
 from antiphon.log.operations import LogOp
 from antiphon.log.wal import BACKLOG_BYTES_MAX, Wal
 
@@ -47,13 +45,10 @@ class WalThread(Wal):
             backlog_bytes_max=backlog_bytes_max,
             retry_full_ms=retry_full_ms,
         )
-        self._inbox: queue.SimpleQueue[list[LogOp] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[LogOp | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lone = LoneWrites()
-        self._at_work = threading.Lock()  # the thread and the loop never carry out groups at once
         self._thread: threading.Thread | None = None
         self._stopped: asyncio.Future[None] | None = None
-        self._stops = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """See `Wal`."""
@@ -63,32 +58,13 @@ class WalThread(Wal):
         self._thread = threading.Thread(target=self._main, name="antiphon-wal", daemon=True)
         self._thread.start()
 
-    def _hand_over(self, ops: list[LogOp]) -> None:
-        self._inbox.put(ops)
-
-    def _does_itself(self, op: LogOp) -> bool:
-        if not self._lone.is_quick:  # first: all that follows would be for nothing
-            return False
-        if self._stops or not self._is_lone(op):
-            self._lone.crowded()
-            return False
-        return self._lone.begins(time.monotonic(), time.thread_time()) and not self._at_work.locked()
-
-    def round(self, ops: Iterable[LogOp], now_s: float, *, last: bool = False) -> list[Completion]:
-        """See `Wal`."""
-        with self._at_work:
-            began_s = time.monotonic()
-            done = super().round(ops, now_s, last=last)
-            if done:
-                self._lone.ended(began_s, time.monotonic())
-        return done
+    def _hand_over(self, op: LogOp) -> None:
+        self._inbox.put(op)
 
     async def stop(self) -> None:
         """See `Wal`."""
         if self._thread is None or self._stopped is None:
             return
-        self._stops = True  # the directory may be another process's soon
-        self._do_kept()
         self._inbox.put(None)
         await asyncio.shield(self._stopped)
         self._thread.join()
@@ -106,12 +82,12 @@ class WalThread(Wal):
         """Wait for work and take all there is; False when told to stop."""
         ops: list[LogOp] = []
         try:
-            more = self._inbox.get(timeout=self.waits_s)
-            while more is not None:
-                ops += more
+            op = self._inbox.get(timeout=self.waits_s)
+            while op is not None:
+                ops.append(op)
                 if len(ops) >= _GROUP_OPS_MAX:
                     return ops, True
-                more = self._inbox.get_nowait()
+                op = self._inbox.get_nowait()
         except queue.Empty:
             return ops, True
         return ops, False

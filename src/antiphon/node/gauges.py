@@ -52,10 +52,6 @@ def add_gauges(
         "Bytes that wait for the disk",
         lambda: wal.backlog_bytes,
     )
-    gauges["antiphon_log_groups_by_loop_total"] = (
-        "Lone small writes to logs that the event loop carried out itself",
-        lambda: wal.done_by_loop,
-    )
     gauges["antiphon_in_flight_bytes"] = ("Appended and not committed", in_flight_bytes)
     gauges["antiphon_producers"] = ("Producers that replicas here remember", lambda: producers_known(hosts))
     gauges["antiphon_producer_jobs"] = (

@@ -6,7 +6,6 @@ from antiphon.log import layout, recovery
 from antiphon.log.group_commit import GroupCommitter
 from antiphon.log.hard_state import HardState
 from antiphon.log.shard_log import ShardLog
-from antiphon.log.wal import Wal
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, LONG_CUTS
 
@@ -52,20 +51,6 @@ _WRITES: Final = (
             'if file is not None and queue.flush == "never":',
         ),
         options=CALM,
-        quick=True,
-    ),
-    ClusterMutant(
-        "node-lone-write-told-first",
-        "what the event loop writes itself is reported as done before it is written",
-        (
-            Edit(
-                Wal,
-                "_do_kept",
-                "self._did(self.round([op], system.monotonic_s()))",
-                "self.deliver([(op, None)], self.disk_full); self._hand_over([op])",
-            ),
-        ),
-        options={**CALM, "lone_writes": 100},
         quick=True,
     ),
     ClusterMutant(

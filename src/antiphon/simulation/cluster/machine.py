@@ -272,12 +272,7 @@ class Machine:
                 self.config(),
                 disk=self.disk,
                 stores=self._stores(process),
-                make_wal=partial(
-                    SimulatedWal,
-                    rng=process.random,
-                    took_s=self._took_s,
-                    by_loop=self._world.options.lone_writes / 100,
-                ),
+                make_wal=partial(SimulatedWal, rng=process.random, took_s=self._took_s),
                 token_keys=self.token_keys,
                 finishes_epochs=False,  # it is a thread
             )

@@ -94,7 +94,6 @@ _OF_WORLDS: Final[dict[str, Drawn]] = {
     "founding_ms": Drawn(one_of(*[50] * 10, 0, 200)),
     "row_log_bytes": Drawn(one_of(*[0] * 7, 4096, 16_384)),
     "traced": Drawn(sometimes(0.1)),
-    "lone_writes": Drawn(one_of(0, 0, 0, 30, 100)),
     "read_lease_ms": Drawn(one_of(*[0] * 12, 20, 50, 100, 200), "leases", 0),
 }
 """How options of the world itself are drawn. The others are never drawn, or are the same in all worlds."""

@@ -52,7 +52,6 @@ class WorldOptions:
     oxia_page_rows: int = 0  # of Oxia's clients, that nodes read at once; 0: as in real nodes
     traced: bool = False  # clients and nodes trace, into memory
     read_lease_ms: int = 0  # of the table; 0: off
-    lone_writes: int = 0  # percent of lone small writes to logs that a node's event loop carries out itself
     founding_ms: int = 0  # how soon nodes try again before there is a coordinator; 0: as later
     row_log_bytes: int = (
         0  # of the table's log: what is above that goes once it is in the store; 0: all stays

@@ -15,23 +15,14 @@ END_S: Final = (0.0001, 0.002)  # from the write and sync to the news of it
 
 
 class SimulatedWal(Wal):
-    """`took_s` says how long the disk took for what the last group did, beyond the usual. `by_loop` is the share of lone
-    small writes that the event loop carries out itself.
-    """
+    """`took_s` says how long the disk took for what the last group did, beyond the usual."""
 
     def __init__(
-        self,
-        disk: Disk,
-        rng: Random,
-        *,
-        took_s: Callable[[], float] = lambda: 0.0,
-        by_loop: float = 0.0,
-        **limits: Any,
+        self, disk: Disk, rng: Random, *, took_s: Callable[[], float] = lambda: 0.0, **limits: Any
     ) -> None:
         super().__init__(disk, **limits)
         self._rng = rng
         self._took_s = took_s
-        self._by_loop = by_loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: list[LogOp] = []
         self._busy = False  # a group is being carried out
@@ -42,22 +33,9 @@ class SimulatedWal(Wal):
         """See `Wal`."""
         self._loop = loop
 
-    def _hand_over(self, ops: list[LogOp]) -> None:
-        self._inbox += ops
+    def _hand_over(self, op: LogOp) -> None:
+        self._inbox.append(op)
         self._wake(self._rng.uniform(*BEGIN_S))
-
-    def _does_itself(self, op: LogOp) -> bool:
-        if not self._by_loop or self._busy or self._stopping is not None:
-            return False
-        return self._is_lone(op) and self._rng.random() < self._by_loop
-
-    def _did(self, done: list[Completion]) -> None:
-        took_s, loop = self._took_s(), self._loop
-        if took_s <= 0 or loop is None:
-            super()._did(done)
-            return
-        self._busy = True  # a loop that stands still is not simulated: others are served meanwhile
-        loop.call_later(took_s, self._end, done, False)
 
     def _wake(self, delay_s: float) -> None:
         if self._busy or self._loop is None:
@@ -102,7 +80,6 @@ class SimulatedWal(Wal):
         """See `Wal`."""
         if self._loop is None or self._stopping is not None:
             return
-        self._do_kept()
         self._stopping = self._loop.create_future()
         self._wake(0.0)
         await self._stopping
