@@ -92,7 +92,7 @@ IDENTITY_MUTANTS: Final = (
     ClusterMutant(
         "identity-oxia-guesses-at-once",
         "a login of Oxia's clients that fails is answered at once",
-        Edit(OxiaCalls, "_rights", "await asyncio.sleep(FAILED_DELAY_S)", "pass"),
+        Edit(OxiaCalls, "_logged_in", "await asyncio.sleep(FAILED_DELAY_S)", "pass"),
         options=_IDENTITIES,
     ),
     ClusterMutant(
@@ -107,7 +107,7 @@ IDENTITY_MUTANTS: Final = (
         Edit(
             OxiaListener,
             "session_for",
-            "if authorization == connection.authorization and session.holds:",
+            "if authorization == connection.authorization and session.holds and not session.has_failed:",
             "if session.identity is not None and session.holds:",
         ),
         options=_IDENTITIES,
