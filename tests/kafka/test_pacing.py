@@ -140,9 +140,9 @@ async def test_a_large_answer_of_metadata_is_encoded_beside_the_loop(monkeypatch
         aside = served.listener._handlers.metadata._aside
         before = aside.run
 
-        async def run(work: Any, *arguments: Any) -> Any:
+        async def run(work: Any, *arguments: Any, **more: Any) -> Any:
             encoded.append(1)
-            return await before(work, *arguments)
+            return await before(work, *arguments, **more)
 
         monkeypatch.setattr(aside, "run", run)
         await served.create("few", shards=LARGE // 2)

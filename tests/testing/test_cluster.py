@@ -376,16 +376,13 @@ async def test_a_capped_version_is_told_and_a_higher_one_refused(cluster: Cluste
     assert [message.value() for message in reader.consume(2, timeout=30)] == [b"first", b"second"]
     reader.close()
 
-    async def ask() -> None:
-        for node in cluster.nodes:
-            client = await connected(node)
-            versions = await highest(client)
-            assert (versions["Produce"], versions["Fetch"], versions["Metadata"]) == (7, 11, 13)
-            client.send(FETCH, 12, b"")
-            assert await client.is_closed()
-            client.writer.close()
-
-    asyncio.run(ask())
+    for node in cluster.nodes:
+        client = await connected(node)
+        versions = await highest(client)
+        assert (versions["Produce"], versions["Fetch"], versions["Metadata"]) == (7, 11, 13)
+        client.send(FETCH, 12, b"")
+        assert await client.is_closed()
+        client.writer.close()
     cluster.cap("ApiVersions", 2)
     client = await connected(cluster.nodes[0])
     answer = await client.receive(client.send(API_VERSIONS, 3, b"\x02t\x021\x00"))

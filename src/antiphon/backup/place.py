@@ -160,14 +160,18 @@ class Writing:
 
 def _make_private(file: str) -> None:
     """Make an empty file, and the directories above it that are missing, for their owner only."""
-    missing, directory = list[str](), os.path.dirname(file)
-    while directory and not os.path.isdir(directory):
-        missing.append(directory)
-        directory = os.path.dirname(directory)
-    for one in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(one, FOLDER_MODE)
+    _make_private_directory(os.path.dirname(file))
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+
+
+def _make_private_directory(path: str) -> None:
+    try:
+        os.mkdir(path, FOLDER_MODE)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        _make_private_directory(os.path.dirname(path))
+        os.mkdir(path, FOLDER_MODE)
 
 
 def _sync(handle: Any) -> None:

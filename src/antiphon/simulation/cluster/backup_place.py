@@ -14,6 +14,7 @@ class MemoryPlace(Place):
     def __init__(self, random: Random, fails: float) -> None:
         self.uri = "memory"
         self._root = ""
+        self._is_local = False
         self._system = _Files(random, fails)
 
     @property
