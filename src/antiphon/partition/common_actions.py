@@ -51,7 +51,12 @@ class CommonActions:
             if traces is not None:
                 spans = traces.applying(high_watermark)
             began_s = system.monotonic_s()
-            table.evaluator.committed(high_watermark)
+            try:
+                table.evaluator.committed(high_watermark)
+            except BaseException:  # the store failed, and the replica stops
+                for span in spans:
+                    span.end("not applied: the replica stopped")
+                raise
             state.services.metrics.apply_latency.observe(system.monotonic_s() - began_s)
         state.high_watermark = high_watermark
         self._steps.news.append((self._clients.committed, (high_watermark,)))
