@@ -22,7 +22,6 @@ from antiphon.kafka.messages import (
     groups,
     offsets,
     quotas,
-    reassignments,
     security,
     share_groups,
     telemetry,
@@ -36,6 +35,9 @@ from antiphon.records.batch import Buffer
 REASON: Final = "a test asked for this error"
 SESSION_ERRORS: Final = (code.FETCH_SESSION_ID_NOT_FOUND, 71)  # of a Fetch as a whole
 _FIRST_SESSIONS: Final = 7
+LOGINS: Final = frozenset(
+    {"SaslHandshake", "SaslAuthenticate"}
+)  # what goes wrong there is told by the login itself
 SHARE_SESSION_ERRORS: Final = (
     code.SHARE_SESSION_NOT_FOUND,
     code.INVALID_SHARE_SESSION_EPOCH,
@@ -86,16 +88,23 @@ def failed_share_fetch(
     return encode_share_fetch(header, code.NONE, None, found) if found else None
 
 
+def can_fail(api: Api) -> bool:
+    """Is there an answer with an error to its requests?"""
+    return api.name in ANSWERED or (api.name not in LOGINS and "error_code" in _fields(api))
+
+
 def failed(api: Api, request: Message, version: int, error: int) -> Message | None:
-    """The response to a request of an API in ANSWERED."""
-    return ANSWERED[api.name](request, version, error)
+    """The response to a request of such an API: as ANSWERED says, or with the error at its top."""
+    if (answer := ANSWERED.get(api.name)) is not None:
+        return answer(request, version, error)
+    if (response := api.response) is None or not can_fail(api):
+        raise KeyError(f"{api.name} has no answer with an error")
+    reason = {"error_message": REASON} if "error_message" in _fields(api) else {}
+    return response(error_code=error, **reason)
 
 
-def _top(kind: type[Message], **rest: Any) -> Answered:
-    def answer(_: Any, __: int, error: int) -> Message:
-        return kind(error_code=error, **rest)
-
-    return answer
+def _fields(api: Api) -> tuple[str, ...]:
+    return () if api.response is None else api.response.__struct_fields__
 
 
 def _each(response: Callable[[list[Any]], Message], one: Callable[[Any, int], Any], of: str) -> Answered:
@@ -314,16 +323,12 @@ ANSWERED: Final[dict[str, Answered]] = {
     "OffsetFetch": _offset_fetch,
     "FindCoordinator": _find_coordinator,
     "JoinGroup": _join_group,
-    "Heartbeat": _top(groups.HeartbeatResponse),
-    "LeaveGroup": _top(groups.LeaveGroupResponse),
-    "SyncGroup": _top(groups.SyncGroupResponse),
     "DescribeGroups": _each(
         lambda all_: groups.DescribeGroupsResponse(groups=all_),
         lambda group, error: groups.DescribedGroup(group_id=group, error_code=error, error_message=REASON),
         "groups",
     ),
-    "ListGroups": _top(groups.ListGroupsResponse, groups=[]),
-    "ConsumerGroupHeartbeat": _top(consumer_groups.ConsumerGroupHeartbeatResponse, error_message=REASON),
+    "ListGroups": lambda _, __, error: groups.ListGroupsResponse(error_code=error, groups=[]),
     "ConsumerGroupDescribe": _each(
         lambda all_: consumer_groups.ConsumerGroupDescribeResponse(groups=all_),
         lambda group, error: consumer_groups.DescribedConsumerGroup(
@@ -331,7 +336,6 @@ ANSWERED: Final[dict[str, Answered]] = {
         ),
         "group_ids",
     ),
-    "ShareGroupHeartbeat": _top(share_groups.ShareGroupHeartbeatResponse, error_message=REASON),
     "ShareGroupDescribe": _each(
         lambda all_: share_groups.ShareGroupDescribeResponse(groups=all_),
         lambda group, error: share_groups.DescribedShareGroup(
@@ -351,8 +355,6 @@ ANSWERED: Final[dict[str, Answered]] = {
         ),
         "groups",
     ),
-    "AlterShareGroupOffsets": _top(share_groups.AlterShareGroupOffsetsResponse, error_message=REASON),
-    "DeleteShareGroupOffsets": _top(share_groups.DeleteShareGroupOffsetsResponse, error_message=REASON),
     "ApiVersions": _api_versions,
     "CreateTopics": _each(
         lambda all_: admin.CreateTopicsResponse(topics=all_),
@@ -363,11 +365,9 @@ ANSWERED: Final[dict[str, Answered]] = {
     "DeleteRecords": _each(
         lambda all_: admin.DeleteRecordsResponse(topics=all_), _delete_records_topic, "topics"
     ),
-    "InitProducerId": _top(cluster.InitProducerIdResponse),
     "OffsetForLeaderEpoch": _each(
         lambda all_: offsets.OffsetForLeaderEpochResponse(topics=all_), _epoch_topic, "topics"
     ),
-    "DescribeAcls": _top(security.DescribeAclsResponse, error_message=REASON),
     "CreateAcls": _each(
         lambda all_: security.CreateAclsResponse(results=all_),
         lambda _, error: security.AclCreationResult(error_code=error, error_message=REASON),
@@ -405,35 +405,19 @@ ANSWERED: Final[dict[str, Answered]] = {
         _resource(admin.AlteredResource),
         "resources",
     ),
-    "AlterPartitionReassignments": _top(
-        reassignments.AlterPartitionReassignmentsResponse, error_message=REASON
-    ),
-    "ListPartitionReassignments": _top(
-        reassignments.ListPartitionReassignmentsResponse, error_message=REASON
-    ),
     "DescribeTopicPartitions": _each(
         lambda all_: described.DescribeTopicPartitionsResponse(topics=all_),
         lambda topic, error: described.DescribedTopic(name=topic.name, error_code=error),
         "topics",
     ),
-    "DescribeQuorum": _top(described.DescribeQuorumResponse, error_message=REASON),
-    "UpdateFeatures": _top(described.UpdateFeaturesResponse, error_message=REASON),
-    "ListConfigResources": _top(described.ListConfigResourcesResponse),
     "GetTelemetrySubscriptions": _telemetry,
-    "PushTelemetry": _top(telemetry.PushTelemetryResponse),
-    "OffsetDelete": _top(groups.OffsetDeleteResponse),
-    "DescribeClientQuotas": _top(quotas.DescribeClientQuotasResponse, error_message=REASON),
     "AlterClientQuotas": _each(
         lambda all_: quotas.AlterClientQuotasResponse(entries=all_),
         lambda one, error: quotas.AlteredResult(error_code=error, error_message=REASON, entity=one.entity),
         "entries",
     ),
-    "DescribeUserScramCredentials": _top(security.DescribeUserScramCredentialsResponse, error_message=REASON),
     "AlterUserScramCredentials": _alter_users,
-    "DescribeCluster": _top(cluster.DescribeClusterResponse, error_message=REASON),
     "AddPartitionsToTxn": _add_partitions,
-    "AddOffsetsToTxn": _top(transactions.AddOffsetsToTxnResponse),
-    "EndTxn": _top(transactions.EndTxnResponse),
     "WriteTxnMarkers": _each(
         lambda all_: transactions.WriteTxnMarkersResponse(markers=all_), _marker, "markers"
     ),
@@ -448,5 +432,4 @@ ANSWERED: Final[dict[str, Answered]] = {
         lambda name, error: transactions.DescribedTransaction(error_code=error, transactional_id=name),
         "transactional_ids",
     ),
-    "ListTransactions": _top(transactions.ListTransactionsResponse),
 }

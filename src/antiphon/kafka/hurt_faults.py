@@ -17,11 +17,14 @@ from typing import Any, Final
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka.apis import APIS, ServedApi
 from antiphon.kafka.error_names import code_named
-from antiphon.kafka.hurt_answers import ANSWERED
+from antiphon.kafka.hurt_answers import can_fail
 
 TIMES_MAX: Final = 1_000_000
 DELAY_MS_MAX: Final = 600_000
-FAILING: Final = {"Produce", "Fetch", "ShareFetch", "Metadata", *ANSWERED}
+FAILING: Final = {
+    *("Produce", "Fetch", "ShareFetch", "Metadata"),
+    *(api.name for api in APIS.values() if can_fail(api)),
+}
 _BY_NAME: Final = {api.name: api for api in APIS.values()}
 
 
