@@ -167,3 +167,12 @@ def test_nodes_whose_folders_are_gone_are_stopped_too(tmp_path: Path) -> None:
     shutil.rmtree(cluster.dir, ignore_errors=True)
     cluster.stop()
     assert not Path(f"/proc/{node.pid}").exists()
+
+
+@pytest.mark.parametrize("folder", ["", "..", "/", "a/.."])
+def test_a_node_without_a_folder_of_its_own_is_refused(tmp_path: Path, folder: str) -> None:
+    cluster = cluster_files.new_cluster(tmp_path, 1, "127.0.0.1", "oxia")
+    cluster.nodes[0].dir = folder
+    cluster_files.save_cluster(tmp_path, cluster)
+    with pytest.raises(ForeignDirectoryError, match="node 0 has no folder"):
+        local_folder.load_cluster(tmp_path)

@@ -107,7 +107,11 @@ def load_cluster(directory: Path) -> LocalClusterFile | None:
             f"{path} is not a cluster description ({error}); use another --dir"
         ) from None
     for node in cluster.nodes:  # the directory may have been moved since
-        node.dir = str(directory / Path(node.dir).name)
+        if (name := Path(node.dir).name) in {"", ".."}:
+            raise ForeignDirectoryError(
+                f"{path} is not a cluster description (node {node.id} has no folder); use another --dir"
+            )
+        node.dir = str(directory / name)
     return cluster
 
 
