@@ -69,6 +69,19 @@ class Member(ABC):
         finally:
             self._ownership.ended(self.name)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the libraries that are written in Python."""
+        return {
+            "group_id": self._topic,
+            "group_instance_id": self._instance,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "session_timeout_ms": SESSION_MS,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "metadata_max_age_ms": METADATA_MS,
+        }
+
     @abstractmethod
     def _run(self) -> None:
         """Read until it is told to stop."""
@@ -132,14 +145,8 @@ class KafkaPython(Member):
     def _run(self) -> None:
         consumer = kafka.KafkaConsumer(
             bootstrap_servers=self._servers.split(","),
-            group_id=self._topic,
-            group_instance_id=self._instance,
             partition_assignment_strategy=(self._classes[self._assignor],),
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            metadata_max_age_ms=METADATA_MS,
+            **self.settings,
         )
         told, taken = self._given, self._taken
 
@@ -184,14 +191,8 @@ class AioKafka(Member):
 
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=self._servers,
-            group_id=self._topic,
-            group_instance_id=self._instance,
             partition_assignment_strategy=(self._classes[self._assignor],),
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            metadata_max_age_ms=METADATA_MS,
+            **self.settings,
         )
         consumer.subscribe([self._topic], listener=Listener())
         await consumer.start()
