@@ -27,6 +27,7 @@ from antiphon.table.copying import CopiedRow, left_behind, records_of
 if TYPE_CHECKING:
     from antiphon.node.context import NodeContext
     from antiphon.partition.partition import Partition
+    from antiphon.partition.table_shard import TableShard
     from antiphon.table.evaluator import TableEvaluator
 
 WAIT_S: Final = 10.0  # for a parent on this node that is not led yet, or has transactions prepared
@@ -73,22 +74,21 @@ class UnfinishedCopy:
         """Returns where the shard's own changes begin."""
         state = self._host.state.require_table().state
         parent = self._parent(part)
-        rows, sessions, jobs = self._rows(b"", None), dict[int, int](), b""
-        next_version_id = state.next_version_id
+        sessions, jobs, next_version_id = dict[int, int](), b"", state.next_version_id
+        rows, owners = await self._copy(parent, part)
         if parent is not None and parent.table is not None:
-            rows = await self._copy(parent, part)
             theirs = parent.table.state
             sessions, next_version_id = theirs.sessions(), max(next_version_id, theirs.next_version_id)
             jobs = parent.log.producers.jobs(theirs.applied_offset, theirs.jobs)
-        for owner in {stored_row(row.version)[1] for row in rows} - {None}:
-            sessions.setdefault(owner or 0, TIMEOUT_MS)
+        for owner in owners:
+            sessions.setdefault(owner, TIMEOUT_MS)
         parent_id = -1 if parent is None else parent.shard_id
         entry = Inherit(
             part.first, part.last_ever, parent_id, -1, next_version_id, jobs, tuple(sessions.items())
         )
         start = await append_entry(self._host, entry)
         self._host.sessions.look()
-        self._log.warning("copy_finished", parent=parent_id, rows=len(rows), own_start=start)
+        self._log.warning("copy_finished", parent=parent_id, rows=rows, own_start=start)
         return start
 
     def _parent(self, part: ShardPart) -> "Partition | None":
@@ -115,32 +115,50 @@ class UnfinishedCopy:
 
     # -- copying --------------------------------------------------------------------------------------------------
 
-    async def _copy(self, parent: "Partition", part: ShardPart) -> list[CopiedRow]:
-        """Take over what is missing; returns all rows, as they are then."""
-        table, rows, start = parent.table, list[CopiedRow](), b""
-        while table is not None:
-            if parent.state.closed or self._part() is None or not parent.state.is_serving:
-                raise NotReadyError(f"the replica of shard {parent.shard_id} is not what it was")
-            stored, following = table.state.stored_rows(
-                start, None, (part.first, part.last_ever), examined_max=PAGE_ROWS, size_bytes_max=PAGE_BYTES
-            )
-            theirs = [CopiedRow(*row, system.wall_ms()) for row in stored]
-            missing = left_behind(
-                theirs, self._rows(start, following), table.version_at_lead, system.wall_ms()
-            )
-            if missing:
-                await committed(self._host, stage(self._host, partial(self._batch, missing)))
-            rows += self._rows(start, following)
+    async def _copy(self, parent: "Partition | None", part: ShardPart) -> tuple[int, set[int]]:
+        """Take over what is missing, a page at a time; returns how many rows are here then, and which sessions own some."""
+        count, owners, start = 0, set[int](), b""
+        table = None if parent is None else parent.table
+        while True:
+            if self._part() is None:
+                raise NotReadyError(f"shard {self._host.shard_id} is led elsewhere now")
+            if table is not None and parent is not None:
+                if parent.state.closed or not parent.state.is_serving:
+                    raise NotReadyError(f"the replica of shard {parent.shard_id} is not what it was")
+                following = await self._copy_page(table, part, start)
+                rows, _ = self._rows(start, following, many=1 << 40)  # of the two pages, no more
+            else:
+                rows, following = self._rows(start, None)
+                await asyncio.sleep(0)
+            count += len(rows)
+            owners.update(owner for row in rows if (owner := stored_row(row.version)[1]) is not None)
             if following is None:
-                break
+                return count, owners
             start = following
-        return rows
 
-    def _rows(self, start: bytes, end: bytes | None) -> list[CopiedRow]:
-        """What is here."""
-        state, many = self._host.state.require_table().state, 1 << 40
-        found, _ = state.stored_rows(start, end, (0, HASH_MAX), examined_max=many, size_bytes_max=many)
-        return [CopiedRow(*row) for row in found]
+    async def _copy_page(self, table: "TableShard", part: ShardPart, start: bytes) -> bytes | None:
+        """Make the rows from key `start` what the parent has; returns the key to go on with."""
+        stored, following = table.state.stored_rows(
+            start, None, (part.first, part.last_ever), examined_max=PAGE_ROWS, size_bytes_max=PAGE_BYTES
+        )
+        now_ms = system.wall_ms()
+        own, own_following = self._rows(start, following)
+        if own_following is not None:  # many rows that the parent has no more: both pages end where ours does
+            stored, following = [row for row in stored if row[0] < own_following], own_following
+        theirs = [CopiedRow(*row, now_ms) for row in stored]
+        missing = left_behind(theirs, own, table.version_at_lead, now_ms)
+        if missing:
+            await committed(self._host, stage(self._host, partial(self._batch, missing)))
+        return following
+
+    def _rows(
+        self, start: bytes, end: bytes | None, many: int | None = None
+    ) -> tuple[list[CopiedRow], bytes | None]:
+        """What is here: a page (`many`: so many rows or bytes), and the key to go on with."""
+        found, following = self._host.state.require_table().state.stored_rows(
+            start, end, (0, HASH_MAX), examined_max=many or PAGE_ROWS, size_bytes_max=many or PAGE_BYTES
+        )
+        return [CopiedRow(*row) for row in found], following
 
     def _batch(
         self, rows: list[CopiedRow], evaluator: "TableEvaluator"
