@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from antiphon.cli import client_examples, node_process, up_command
-from antiphon.cli.cluster_commands import server_addresses
+from antiphon.cli.declare import server_addresses
 from antiphon.cli.output import reports_errors
 from antiphon.client.local_folder import LocalClusterFile
 from antiphon.errors import InvalidRequestError

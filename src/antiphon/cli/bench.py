@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.declare import command
+from antiphon.cli.output import print_json, print_table, progress, usage
 from antiphon.tools.bench.suites import SUITES
 from antiphon.tools.secure_folder import forget_settings
 
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
     from antiphon.tools.bench.cluster import Rows
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon bench table failover")(bench)
-
-
-@reports_errors
+@command("bench", "antiphon bench table failover")
 def bench(
     suites: Annotated[
         list[str] | None,

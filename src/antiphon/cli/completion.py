@@ -14,7 +14,7 @@ import typer
 from typer.models import ParameterInfo
 
 import antiphon
-from antiphon.cli.cluster_commands import server_addresses
+from antiphon.cli.declare import server_addresses
 from antiphon.client.finding import SERVERS
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.model.internal import is_internal

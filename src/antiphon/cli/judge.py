@@ -6,27 +6,19 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.cluster_commands import JsonOption
-from antiphon.cli.output import print_json, reports_errors, say
+from antiphon.cli.declare import JsonOption, command, group
+from antiphon.cli.output import print_json, say
+
+group(
+    "judge",
+    "Judge files of the public formats in conformance/: histories, quorum arithmetic, cluster scripts.",
+    "Example: antiphon judge history etcd_000.log",
+)
 
 FilesArgument = Annotated[list[Path], typer.Argument(help="Files to judge.")]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    judge = typer.Typer(
-        no_args_is_help=True,
-        help="Judge files of the public formats in conformance/: histories, quorum arithmetic, cluster scripts.",
-        epilog="Example: antiphon judge history etcd_000.log",
-        rich_markup_mode=None,
-    )
-    judge.command(epilog="Example: antiphon judge history etcd_000.log")(history)
-    judge.command(epilog="Example: antiphon judge quorum majority_commit.txt")(quorum)
-    judge.command(epilog="Example: antiphon judge script lagging_commit.txt")(script)
-    app.add_typer(judge, name="judge")
-
-
-@reports_errors
+@command("judge history", "antiphon judge history etcd_000.log")
 def history(files: FilesArgument, as_json: JsonOption = False) -> None:
     """Is each history linearizable? Reads Jepsen's register logs and key-value histories."""
     from antiphon.simulation.public_histories import judge_history
@@ -39,7 +31,7 @@ def history(files: FilesArgument, as_json: JsonOption = False) -> None:
         typer.echo(f"{path} {verdict}")
 
 
-@reports_errors
+@command("judge quorum", "antiphon judge quorum majority_commit.txt")
 def quorum(files: FilesArgument, as_json: JsonOption = False) -> None:
     """Answer each stanza of quorum arithmetic; exits 1 where one is answered otherwise than the file says."""
     from antiphon.simulation.public_quorums import judge_quorums
@@ -57,7 +49,7 @@ def quorum(files: FilesArgument, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-@reports_errors
+@command("judge script", "antiphon judge script lagging_commit.txt")
 def script(
     files: FilesArgument,
     as_is: Annotated[

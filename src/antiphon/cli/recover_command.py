@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from antiphon import system
-from antiphon.cli.cluster_commands import JsonOption, node_app
-from antiphon.cli.output import print_json, reports_errors, usage
+from antiphon.cli.declare import JsonOption, command
+from antiphon.cli.output import print_json, usage
 from antiphon.coordination.recovery import longest
 from antiphon.log.disk import RealDisk
 from antiphon.node.recovering import Looked, join, look, recover
@@ -15,12 +15,7 @@ from antiphon.node.recovering import Looked, join, look, recover
 CONFIRMED = "--lose-what-only-lost-voters-had"
 
 
-def mount(_app: typer.Typer) -> None:
-    """Add this command to those of nodes."""
-    node_app.command("recover", epilog="Example: antiphon node recover --dir /var/lib/antiphon")(node_recover)
-
-
-@reports_errors
+@command("node recover", "antiphon node recover --dir /var/lib/antiphon")
 def node_recover(
     directory: Annotated[
         Path,

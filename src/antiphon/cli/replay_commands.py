@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
+from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.lake_options import FLAGS, takes_lake_targets
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.topic_commands import parse_config
-from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.records.unreadable import FAIL
@@ -55,21 +54,11 @@ RateOption = Annotated[
 ]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    app.command(
-        epilog="Example: antiphon replay aircraft --as-of-time 2026-03-01T12:00:00Z --to-table aircraft-march"
-    )(replay)
-    app.command(
-        epilog="Example: antiphon load aircraft --from aircraft.parquet --key tailnum --txn-id first"
-    )(load)
-
-
 # -- replay ---------------------------------------------------------------------------------------------------------
 
 
+@command("replay", "antiphon replay aircraft --as-of-time 2026-03-01T12:00:00Z --to-table aircraft-march")
 @takes_lake_targets
-@reports_errors
 def replay(
     name: Annotated[str, typer.Argument(help="Table or topic.")],
     as_of_offset: AsOfOffset = None,
@@ -92,9 +81,7 @@ def replay(
     on_corrupt: OnCorruptOption = FAIL,
     dead_letters: DeadLettersOption = None,
     master: Master = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Bring back a table's state, or any fold of a log, as of an offset or a time, in a new table or a lake table.
 
@@ -104,13 +91,13 @@ def replay(
     _check_replay(name, compare=compare, fold=fold, by=by, targets=len(to_lakes) + (to_table is not None))
     choice = corrupt_choice(on_corrupt, dead_letters, name)
     function = None if fold in {None, LAST_PER_KEY} else load_fold(str(fold))
-    found = server_addresses(servers, directory)
+    found = common.addresses()
     with progress(f"looking at {name}"):
         time_ms, is_table = _check_there(found, name, as_of_offset, as_of_time)
     if is_table and choice != FAIL:
         usage(f"--on-corrupt is for topics; {name} is a table, whose batches are the nodes' own")
     if compare:
-        _compare(found, name, master, as_json=as_json)
+        _compare(found, name, master, as_json=common.as_json)
         return
     options: dict[str, Any] = {
         "as_of_offset": as_of_offset,
@@ -132,7 +119,7 @@ def replay(
         else:
             options |= {"fold": function or LAST_PER_KEY, "by": by, "on_corrupt": choice}
             done = jobs.fold_topic(spark, found, name, **options)
-    _print_replayed(done, as_json=as_json)
+    _print_replayed(done, as_json=common.as_json)
 
 
 def _check_replay(name: str, *, compare: bool, fold: str | None, by: str, targets: int) -> None:
@@ -259,7 +246,7 @@ def _short(value: bytes | None) -> str | None:
 # -- load -----------------------------------------------------------------------------------------------------------
 
 
-@reports_errors
+@command("load", "antiphon load aircraft --from aircraft.parquet --key tailnum --txn-id first")
 def load(
     table: Annotated[str, typer.Argument(help="A table that exists.")],
     source: Annotated[str, typer.Option("--from", help="File, folder or URL that Spark can read.")],
@@ -284,9 +271,7 @@ def load(
         bool, typer.Option("--verify", help="Read the table back and compare; it has to be empty before.")
     ] = False,
     master: Master = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Load files into a table, at the rate that the cluster sets, each row once.
 
@@ -295,7 +280,7 @@ def load(
     kind = format_ or guess_format(source)
     if kind not in FORMATS:
         usage(f"--format is {', '.join(FORMATS)}, not {kind!r}")
-    found = server_addresses(servers, directory)
+    found = common.addresses()
     with progress(f"looking at {table}"):
         _check_table(found, table)
     with spark_job(f"antiphon load {table}", master) as spark:
@@ -313,7 +298,7 @@ def load(
             rate=rate,
             verify=verify,
         )
-    _print_loaded(done, as_json=as_json)
+    _print_loaded(done, as_json=common.as_json)
 
 
 def _check_table(servers: str, table: str) -> None:

@@ -1,21 +1,21 @@
 """`antiphon shard recover`: a shard that lost most of its replicas goes on from one that is left."""
 
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.membership_commands import TimeoutOption, WaitOption
 from antiphon.cli.moves import WAIT_S, listed, wait_for_moves
-from antiphon.cli.output import print_json, print_table, progress, reports_errors
-from antiphon.cli.topic_commands import shard_app
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.output import print_json, print_table, progress
 from antiphon.client.moves import shard_of
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownTopicError
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.placement import RecoverShard
 from antiphon.model.requests import GetStatus, ReplicaStatus
+
+if TYPE_CHECKING:
+    import antiphon
 
 CONFIRMED: Final = "--lose-what-only-lost-replicas-had"
 ANSWER_S: Final = 5.0
@@ -23,11 +23,6 @@ SOUND: Final = ("ok", "disk_full", "ahead_of_leader")  # a shard can go on from 
 DOWN: Final = "down"
 NOT_OPEN: Final = "not open"
 HEADINGS: Final = ("NODE", "STATE", "PROMISED TERM", "LAST TERM", "LOG START", "LOG END", "COMMITTED")
-
-
-def mount(_app: typer.Typer) -> None:
-    """Add this command to those of shards."""
-    shard_app.command("recover", epilog="Example: antiphon shard recover flights 0")(shard_recover)
 
 
 class Replica(NamedTuple):
@@ -48,7 +43,7 @@ class Replica(NamedTuple):
         return (-1, -1) if self.status is None else (self.status.last_term, self.status.log_end)
 
 
-@reports_errors
+@command("shard recover", "antiphon shard recover flights 0")
 def shard_recover(
     topic: Annotated[str, typer.Argument(help="Topic or table.")],
     shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
@@ -64,23 +59,21 @@ def shard_recover(
     ] = False,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Let a shard go on from one replica, when the disks of most others are lost for good. For no other case.
 
     Records that only the lost replicas had are gone, also acknowledged ones. Refused while enough members are alive to
     elect a leader. Replicas that are not named begin anew: what they have is not used, now or when they come back.
     """
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         found, meta = _find(db.metadata(), topic, shard)
         replicas = _look(db, meta)
-        if not as_json:
+        if not common.as_json:
             _tell(found, meta, replicas)
         chosen = _choose(meta, replicas, from_node, f"{topic}/{shard}")
         if not confirmed:
-            _told(found, meta, replicas, chosen, as_json=as_json)
+            _told(found, meta, replicas, chosen, as_json=common.as_json)
             return
         seen = max((one.status.term for one in replicas if one.status is not None), default=0)
         end = 0 if chosen.status is None else chosen.status.log_end
@@ -88,14 +81,14 @@ def shard_recover(
         with progress(f"recovering {topic}/{shard} from node {chosen.node}"):
             request = RecoverShard(meta.shard_id, chosen.node, max(seen, meta.term), end, number)
             db.run(db.aio.administer(request))
-        if not as_json:
+        if not common.as_json:
             typer.echo(
                 f"{topic}/{shard} goes on from node {chosen.node}; what others had from offset {end} on is lost"
             )
         if wait:
             wait_for_moves(db, lambda name, one: (name, one.index) == (topic, shard), timeout_s)
         found, meta = _find(db.metadata(), topic, shard)
-    _done(found, meta, as_json=as_json)
+    _done(found, meta, as_json=common.as_json)
 
 
 def _find(cluster: ClusterMeta, name: str, shard: int) -> tuple[TopicMeta, ShardMeta]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli import simulate_runs as runs
+from antiphon.cli.declare import command
 from antiphon.cli.output import usage
 from antiphon.cli.simulate_failures import catch_all, tell_small
 from antiphon.cli.simulate_steps import Steps, StoppedError
@@ -63,6 +64,7 @@ StepOption = Annotated[
 ]
 
 
+@command("simulate", "antiphon simulate --seeds 1000")
 def simulate(
     seeds: SeedsOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed to run, or to begin with.", min=0)] = None,

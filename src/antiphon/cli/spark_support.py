@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.cli.cluster_commands import JsonOption
-from antiphon.cli.output import print_json, progress, reports_errors
+from antiphon.cli.declare import JsonOption, command
+from antiphon.cli.output import print_json, progress
 from antiphon.errors import AntiphonError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _children_write_to(log: str) -> "Iterator[None]":
             sys.stderr = before
 
 
-@reports_errors
+@command("spark-env", 'eval "$(antiphon spark-env)"; spark-pipelines run')
 def spark_env(as_json: JsonOption = False) -> None:
     """Print what Spark's own commands need in their environment: Java, and the Python of this installation.
 
@@ -102,8 +102,3 @@ def spark_env(as_json: JsonOption = False) -> None:
         return
     for name, value in found.items():
         typer.echo(f"export {name}={shlex.quote(value)}")
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("spark-env", epilog='Example: eval "$(antiphon spark-env)"; spark-pipelines run')(spark_env)

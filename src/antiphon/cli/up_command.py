@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from antiphon.cli.cluster_commands import DirOption, InsecureOption, JsonOption
+from antiphon.cli.declare import DirOption, InsecureOption, JsonOption, command
 from antiphon.cli.local_nodes import attend, node_json, note_signals
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
+from antiphon.cli.output import print_json, print_table, progress, unwritable, usage
 from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, load_cluster, servers_of
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.node.config import CONFIG_FILE, NodeConfig, load_config
@@ -26,12 +26,7 @@ PEER_PORTS_MAX = 65_000
 TOGETHER_WAIT_MS = 45_000
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command(epilog="Example: antiphon up --nodes 3 --dir /tmp/flights")(up)
-
-
-@reports_errors
+@command("up", "antiphon up --nodes 3 --dir /tmp/flights")
 def up(
     nodes: Annotated[int | None, typer.Option(help="How many nodes (a fresh cluster: 3).")] = None,
     directory: DirOption = DEFAULT_DIR,
