@@ -158,14 +158,14 @@ def test_where_nodes_listen_everywhere_clients_are_told_a_name(tmp_path: Path) -
     directory = tmp_path / "cluster"
     cluster = made(directory, 1, "logs.example", "other.example", host="0.0.0.0")
     config = load_config(directory / "node-0")
-    assert (config.listen_host, config.host_told) == ("0.0.0.0", "logs.example")
+    assert (config.listen_host, config.host_advertised) == ("0.0.0.0", "logs.example")
     assert secure_folder.client_settings(directory, cluster)["ANTIPHON_SERVERS"] == "logs.example:7400"
     assert "https://logs.example:7402/status" in client_examples.curl(directory, cluster)
     named = (directory / "node-0" / "node.pem").read_bytes()
     assert authority.is_good_for(named, ["logs.example", "other.example", "localhost"])
     config.advertised_host = "by.hand"
     node_process.write_config(config, directory / "node-0")
-    assert node_process.node_config(cluster, cluster.nodes[0]).host_told == "by.hand"
+    assert node_process.node_config(cluster, cluster.nodes[0]).host_advertised == "by.hand"
 
 
 def test_a_cluster_without_is_not_made_secure(tmp_path: Path) -> None:

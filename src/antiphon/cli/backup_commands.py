@@ -69,7 +69,7 @@ group(
 
 
 @contextmanager
-def _telling(*, as_json: bool) -> "Iterator[Callable[[str], None]]":
+def _progress_lines(*, as_json: bool) -> "Iterator[Callable[[str], None]]":
     """Tells what is done on stderr, once it takes longer than a moment; a program that reads JSON is told nothing."""
     began_s, told = time.monotonic(), ""
 
@@ -136,7 +136,7 @@ def create(
     if (place is None) == (to is None):
         usage("name one place for the backup: antiphon backup --to URL")
     where = _place(place or to or "", storage)
-    with _telling(as_json=common.as_json) as tell:
+    with _progress_lines(as_json=common.as_json) as tell:
         made = _connected(
             common.servers,
             common.directory,
@@ -253,7 +253,7 @@ def verify(
     from antiphon.backup.verify import verify_backup
 
     where = _place(place, storage)
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=as_json) as tell:
         backup, read = load(where, name), 0
 
         def look(more: int) -> None:
@@ -304,7 +304,7 @@ def prune(
         else:
             typer.echo("\n".join(f"would remove {name}" for name in names) or "nothing would be removed")
         return
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=as_json) as tell:
         done = prune_backups(where, going, tell)
     if as_json:
         print_json({"plan": False, **done._asdict()})
@@ -348,7 +348,7 @@ def restore(
         )
     directory = directory.absolute()
     where = _place(place, storage)
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=as_json) as tell:
         backup = load(where, name)
         password = new_password() if secure else ""
         user = User(FIRST_USER, credentials(password)) if secure else None
@@ -415,7 +415,7 @@ def restore_one(
     from antiphon.backup.restore_topic import restore_topic
 
     where = _place(place, storage)
-    with _telling(as_json=common.as_json) as tell:
+    with _progress_lines(as_json=common.as_json) as tell:
         backup = load(where, name)
         done = _connected(
             common.servers,

@@ -39,7 +39,7 @@ def quorum(files: FilesArgument, as_json: JsonOption = False) -> None:
     failed = False
     for path in files:
         stanzas, wrong = judge_quorums(path)
-        _tell(path, len(stanzas) - len(wrong), len(stanzas), as_json=as_json)
+        _print_passed(path, len(stanzas) - len(wrong), len(stanzas), as_json=as_json)
         for stanza, answer in wrong[:20]:
             typer.echo(
                 f"  line {stanza.line}: {stanza.command}: expected {stanza.expected}, got {answer}", err=True
@@ -63,7 +63,7 @@ def script(
     failed = False
     for path in files:
         judgement = judge_script(path, as_is=as_is)
-        _tell(path, judgement.passed, judgement.compared, as_json=as_json)
+        _print_passed(path, judgement.passed, judgement.compared, as_json=as_json)
         for liberty, times in judgement.liberties.items():
             typer.echo(f"  {times} x {liberty}", err=True)
         for wrong in judgement.wrong:
@@ -77,6 +77,6 @@ def script(
         raise typer.Exit(1)
 
 
-def _tell(path: Path, passed: int, compared: int, *, as_json: bool) -> None:
+def _print_passed(path: Path, passed: int, compared: int, *, as_json: bool) -> None:
     shown = {"file": str(path), "passed": passed, "stanzas": compared}
     say(f"{path} {passed}/{compared} stanzas", shown, as_json=as_json)

@@ -88,10 +88,10 @@ def put(
                 db, table, key, data, expected, session_timeout or SESSION_TIMEOUT_S, as_json=common.as_json
             )
             return
-        _say_version(key, table.put(key, data, expected_version=expected), as_json=common.as_json)
+        _print_version(key, table.put(key, data, expected_version=expected), as_json=common.as_json)
 
 
-def _say_version(key: str, version: "antiphon.Version", *, as_json: bool) -> None:
+def _print_version(key: str, version: "antiphon.Version", *, as_json: bool) -> None:
     if as_json:
         print_json({"key": key, "version": version.id, "modifications": version.modifications})
     else:
@@ -119,7 +119,7 @@ def _hold(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     with db.session(timeout_s=timeout_s, on_lost=lose) as session:
-        _say_version(key, table.put(key, data, expected_version=expected, session=session), as_json=as_json)
+        _print_version(key, table.put(key, data, expected_version=expected, session=session), as_json=as_json)
         ended.wait()
     if lost:
         raise lost[0]

@@ -49,7 +49,7 @@ def attend(directory: Path, cluster: LocalClusterFile, asked: list[int], *, whol
     """
     gone_at: float | None = None
     while not asked:
-        _tell_ended(directory)
+        _report_ended(directory)
         if _runs_any(cluster) or (whole and _runs_any(cluster := _as_it_is_now(directory, cluster))):
             gone_at = None
         elif is_stopped(directory):
@@ -92,7 +92,7 @@ def _as_it_is_now(directory: Path, cluster: LocalClusterFile) -> LocalClusterFil
         return cluster
 
 
-def _tell_ended(directory: Path) -> None:
+def _report_ended(directory: Path) -> None:
     for pid, wait_status, folder in supervisor.reap():
         if folder is None or is_stopped(directory):
             continue

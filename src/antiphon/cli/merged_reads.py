@@ -21,7 +21,7 @@ class MergedReads:
     """One reader per shard, asked in turn. Made and used on a client's loop."""
 
     def __init__(self, reads: Mapping[int, Pieces]) -> None:
-        sources = [_told(shard, pieces) for shard, pieces in reads.items()]
+        sources = [_with_shard(shard, pieces) for shard, pieces in reads.items()]
         self._pieces = Merged(sources, len(sources)).pieces()
         self._asked: asyncio.Future[_Piece | None] | None = None
 
@@ -44,7 +44,7 @@ class MergedReads:
         await self._pieces.aclose()
 
 
-async def _told(shard: int, pieces: Pieces) -> AsyncGenerator[_Piece, None]:
+async def _with_shard(shard: int, pieces: Pieces) -> AsyncGenerator[_Piece, None]:
     async with aclosing(pieces):
         async for records in pieces:
             yield shard, records

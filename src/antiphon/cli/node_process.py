@@ -25,7 +25,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         for member in cluster.nodes
         if not member.added
     ]
-    told = "" if cluster.host_told == cluster.host else cluster.host_told
+    told = "" if cluster.host_advertised == cluster.host else cluster.host_advertised
     ports = Ports(native=_port(node.native), kafka=_port(node.kafka), oxia=-1, http=_port(node.http))
     if node.oxia:
         ports.oxia = _port(node.oxia)

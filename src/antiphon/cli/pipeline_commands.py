@@ -87,7 +87,7 @@ def run(
     names = ", ".join(job.name for job in jobs)
     typer.echo(f"{names}: starting Spark" + ("" if once else "; ctrl-C ends it"), err=True)
     with spark_job("antiphon - pipeline", master) as spark, _ended_by_sigterm():
-        found = run_pipeline(spark, jobs, once=once, told=_tell)
+        found = run_pipeline(spark, jobs, once=once, told=_print_outcome)
     if json:
         print_json([dataclasses.asdict(one) for one in found])
         return
@@ -137,7 +137,7 @@ def _where(job: "PipelineJob") -> str:
     return f"{job.target['kind']}:{place}"
 
 
-def _tell(outcome: "Outcome") -> None:
+def _print_outcome(outcome: "Outcome") -> None:
     if outcome.kind == "mirror":
         dead = f", {outcome.dead_letters:,} dead letters" if outcome.dead_letters else ""
         typer.echo(f"{outcome.job}: {outcome.rows:,} rows in {outcome.epochs:,} epochs{dead}", err=True)

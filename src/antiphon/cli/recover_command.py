@@ -50,13 +50,13 @@ def node_recover(
     if joins:
         if others or confirmed:
             usage("--join goes with --dir alone")
-        _joined(join(disk, path), as_json=as_json)
+        _print_joined(join(disk, path), as_json=as_json)
         return
     rest = [str(other.absolute()) for other in others or ()]
     found = {name: look(disk, name) for name in (path, *rest)}
     best = longest({name: one.head for name, one in found.items()})
     if not as_json:
-        _tell(found, path, best)
+        _print_found(found, path, best)
     if not confirmed:
         told = {"recovered": False, "longest": best, "directories": [_plain(one) for one in found.values()]}
         if as_json:
@@ -76,7 +76,7 @@ def node_recover(
     )
 
 
-def _tell(found: dict[str, Looked], path: str, best: str) -> None:
+def _print_found(found: dict[str, Looked], path: str, best: str) -> None:
     """What is known, and what is not."""
     for name, one in found.items():
         state = one.state
@@ -115,7 +115,7 @@ def _plain(one: Looked) -> dict[str, Any]:
     }
 
 
-def _joined(found: Looked, *, as_json: bool) -> None:
+def _print_joined(found: Looked, *, as_json: bool) -> None:
     if as_json:
         print_json({"node": found.node_id, "joins": True, "log_end": found.head.offset})
         return

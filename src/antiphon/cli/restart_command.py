@@ -26,7 +26,7 @@ SecondsOption = Annotated[
 ]
 
 
-def _tell(words: str) -> None:
+def _print_progress(words: str) -> None:
     typer.echo(words, err=True)
 
 
@@ -74,7 +74,7 @@ def node_restart(
 
 def _restarter(servers: str | None, directory: Path) -> rolling.Restarter:
     _, cluster = local_servers(servers or "", directory)
-    return ByHand(_tell) if cluster is None else LocalProcesses(cluster, _tell)
+    return ByHand(_print_progress) if cluster is None else LocalProcesses(cluster, _print_progress)
 
 
 def _show(planned: list[rolling.Planned]) -> None:
@@ -94,7 +94,9 @@ def _show(planned: list[rolling.Planned]) -> None:
     print_table(HEADINGS, rows, as_json=False)
     stalls = sum(one.stalls for one in planned)
     if stalls:
-        _tell(f"{stalls} times a shard takes no writes while its node is away: too few other replicas")
+        _print_progress(
+            f"{stalls} times a shard takes no writes while its node is away: too few other replicas"
+        )
 
 
 def _restart_all(
@@ -111,9 +113,9 @@ def _restart_all(
     failed: dict[str, Any] | None = None
     evened = 0
     for order, one in enumerate(planned, 1):
-        _tell(f"node {one.node} ({order} of {len(planned)})")
+        _print_progress(f"node {one.node} ({order} of {len(planned)})")
         try:
-            done.append(rolling.restart_node(db, one.node, restarter, timeout_s, _tell))
+            done.append(rolling.restart_node(db, one.node, restarter, timeout_s, _print_progress))
         except AntiphonError as error:
             failed = {"node": one.node, "why": " ".join(error.message.split())}
             break
@@ -138,7 +140,7 @@ def _restart_all(
     else:
         typer.echo(_result(done, evened, time.monotonic() - started))
     if failed is not None:
-        _tell(
+        _print_progress(
             f"antiphon: {failed['why']}. `antiphon status` shows how the cluster is; when that is mended: "
             f"`antiphon node restart {' '.join(map(str, left))}`"
         )
@@ -182,6 +184,6 @@ def node_await(
     began = time.monotonic()
     with common.connect() as db:
         rolling.plan(db.metadata(), [node])
-        rolling.wait_until_back(db, node, "", timeout_s, _tell)
+        rolling.wait_until_back(db, node, "", timeout_s, _print_progress)
     took_s = round(time.monotonic() - began, 3)
     say(f"Node {node} is in step", {"node": node, "in_step": True, "seconds": took_s}, as_json=common.as_json)

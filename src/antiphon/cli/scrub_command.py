@@ -55,7 +55,7 @@ def scrub(
             with progress("the nodes read what is on their disks"):
                 _wait(db, wanted, time.monotonic() + timeout_s)
         found = {node_id: _status(db, node_id) for node_id in wanted}
-    _tell(found, as_json=common.as_json)
+    _print_found(found, as_json=common.as_json)
     if any(not one.mended_ms for answer in found.values() if answer is not None for one in answer.findings):
         raise typer.Exit(1)
 
@@ -86,7 +86,7 @@ def _wait(db: "antiphon.Client", nodes: Sequence[int], deadline_s: float) -> Non
         time.sleep(POLL_S)
 
 
-def _tell(found: dict[int, StatusReply | None], *, as_json: bool) -> None:
+def _print_found(found: dict[int, StatusReply | None], *, as_json: bool) -> None:
     if as_json:
         print_json([_plain(node_id, answer) for node_id, answer in found.items()])
         return

@@ -70,10 +70,10 @@ def shard_recover(
         found, meta = _find(db.metadata(), topic, shard)
         replicas = _look(db, meta)
         if not common.as_json:
-            _tell(found, meta, replicas)
+            _print_replicas(found, meta, replicas)
         chosen = _choose(meta, replicas, from_node, f"{topic}/{shard}")
         if not confirmed:
-            _told(found, meta, replicas, chosen, as_json=common.as_json)
+            _print_plan(found, meta, replicas, chosen, as_json=common.as_json)
             return
         seen = max((one.status.term for one in replicas if one.status is not None), default=0)
         end = 0 if chosen.status is None else chosen.status.log_end
@@ -88,7 +88,7 @@ def shard_recover(
         if wait:
             wait_for_moves(db, lambda name, one: (name, one.index) == (topic, shard), timeout_s)
         found, meta = _find(db.metadata(), topic, shard)
-    _done(found, meta, as_json=common.as_json)
+    _print_recovered(found, meta, as_json=common.as_json)
 
 
 def _find(cluster: ClusterMeta, name: str, shard: int) -> tuple[TopicMeta, ShardMeta]:
@@ -157,7 +157,7 @@ def _has(replica: Replica) -> str:
     return f"up to offset {replica.head[1]}, last term {replica.head[0]}"
 
 
-def _tell(topic: TopicMeta, meta: ShardMeta, replicas: list[Replica]) -> None:
+def _print_replicas(topic: TopicMeta, meta: ShardMeta, replicas: list[Replica]) -> None:
     """What is known, and what is not."""
     typer.echo(
         f"{topic.name}/{meta.index} is {meta.status.value}, in term {meta.term}; members: {listed(meta.everybody)}"
@@ -178,7 +178,7 @@ def _row(one: Replica) -> list[object]:
     return [one.node, one.state, status.term, last, status.log_start, status.log_end, status.high_watermark]
 
 
-def _told(
+def _print_plan(
     topic: TopicMeta, meta: ShardMeta, replicas: list[Replica], chosen: Replica, *, as_json: bool
 ) -> None:
     if as_json:
@@ -193,7 +193,7 @@ def _told(
     )
 
 
-def _done(topic: TopicMeta, meta: ShardMeta, *, as_json: bool) -> None:
+def _print_recovered(topic: TopicMeta, meta: ShardMeta, *, as_json: bool) -> None:
     known = meta.recovery
     if as_json:
         shown: dict[str, Any] = {"recovered": known is not None and known.done}

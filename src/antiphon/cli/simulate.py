@@ -12,7 +12,7 @@ import typer
 from antiphon.cli import simulate_runs as runs
 from antiphon.cli.declare import command
 from antiphon.cli.output import usage
-from antiphon.cli.simulate_failures import catch_all, tell_small
+from antiphon.cli.simulate_failures import catch_all, report_shrunk
 from antiphon.cli.simulate_steps import Steps, StoppedError
 from antiphon.errors import InvalidRequestError
 
@@ -129,7 +129,7 @@ def simulate(
     failed = _run(chosen, jobs, as_json=as_json)
     if failed is not None:
         if shrink:
-            tell_small(failed, mutant, save, quiet=as_json)
+            report_shrunk(failed, mutant, save, quiet=as_json)
         raise typer.Exit(1)
 
 

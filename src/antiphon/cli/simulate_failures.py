@@ -13,7 +13,7 @@ import typer
 from antiphon.cli import simulate_runs as runs
 
 
-def tell_small(failed: Any, mutant: str | None, save: Path | None, *, quiet: bool) -> None:
+def report_shrunk(failed: Any, mutant: str | None, save: Path | None, *, quiet: bool) -> None:
     """Shrink a failing run, print its story, and write it down if wanted. Progress goes to stderr."""
     if quiet and save is None:
         return

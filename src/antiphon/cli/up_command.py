@@ -242,10 +242,10 @@ def _announce(
     print_table(("NODE", "PID", "KAFKA", "OXIA", "NATIVE", "HTTP"), rows, as_json=False)
     if cluster.secure:
         typer.echo(as_text(directory, cluster))
-        if cluster.host_told in EVERYWHERE:
+        if cluster.host_advertised in EVERYWHERE:
             typer.echo(
-                f"antiphon: other machines cannot connect to {cluster.host_told}, which clients are told: give the name or "
-                "address of this machine with --name",
+                f"antiphon: other machines cannot connect to {cluster.host_advertised}, which clients are told: give the "
+                "name or address of this machine with --name",
                 err=True,
             )
     else:

@@ -6,7 +6,7 @@ import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.membership_commands import TimeoutOption, WaitOption
-from antiphon.cli.moves import WAIT_S, listed, tell_until_done
+from antiphon.cli.moves import WAIT_S, listed, wait_until_done
 from antiphon.cli.output import print_json, print_table, usage
 from antiphon.client.moves import is_on_its_way
 from antiphon.errors import AntiphonError, UnavailableError
@@ -72,7 +72,7 @@ def _wait(db: "antiphon.Client", timeout_s: float) -> None:
         voters = _voters(cluster)
         return _waits_for(cluster, voters) if is_on_its_way(voters) else ""
 
-    tell_until_done(
+    wait_until_done(
         look,
         timeout_s,
         "It goes on by itself: `antiphon node voters` shows how far it is, `--cancel` takes it back",

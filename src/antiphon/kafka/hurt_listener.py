@@ -86,7 +86,7 @@ class HurtListener(KafkaListener):
         self._apis = self._faults.apis
         # What is hit by partition or topic has to name all of them, so nobody fetches what changed only.
         self._handlers.fetch.sessions.served = not (self._faults.delays_s or "Fetch" in self._faults.failures)
-        self._handlers.metadata.tell_versions(self._apis.values())
+        self._handlers.metadata.set_apis(self._apis.values())
 
     def _made(self) -> Connection:
         return HurtConnection(self, self._pool.open(), self._inbox)

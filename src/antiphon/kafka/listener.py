@@ -31,9 +31,9 @@ from antiphon.kafka.composition import handlers_of
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.hosted import HostedGroups
 from antiphon.kafka.groups.offset_expiry import OffsetExpiry
 from antiphon.kafka.groups.share_partitions import SharePartitions
-from antiphon.kafka.groups.told import HostedGroups
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.logins import HANGS_UP, bare_login
 from antiphon.kafka.handlers.metadata import served_versions

@@ -93,7 +93,7 @@ def wanted() -> bool:
     return os.environ.get(FAULTS_VARIABLE) == "1"
 
 
-def tell(
+def inject(
     directory: Path, *, cut: Sequence[int] = (), disk: str = "ok", listener: Mapping[str, Any] | None = None
 ) -> str:
     """Write what a node is to suffer from; it looks when it gets SIGUSR1. Returns the mark that `taken` then knows."""

@@ -316,7 +316,7 @@ class Node:
         self.network.lost.discard(node_id)
         for host in list(self.hosts.values()):
             host.driver.call(host.replica.peer_connected, node_id)
-        own_voter.tell_of_recovery(self, node_id)
+        own_voter.send_recovery(self, node_id)
         if self.coordinator is not None:
             self.coordinator.peer_up(node_id)
         if not self.agent.registered.is_set():
@@ -454,7 +454,7 @@ class Node:
         if shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.heartbeat)
         elif host is not None and host.mode.live:
-            self.turn.for_shard(partial(self._tell_record, host))
+            self.turn.for_shard(partial(self._pass_record_on, host))
         elif host is not None and host.mode.elects_itself and (leader := host.replica.leader) is not None:
             self.view.led_by(shard_id, host.state.term, leader)
             if leader == self.node_id and host.state.is_serving:
@@ -462,7 +462,7 @@ class Node:
         elif self.view.joining:
             self.turn.for_shard(self.splits.look)
 
-    def _tell_record(self, host: Partition) -> None:
+    def _pass_record_on(self, host: Partition) -> None:
         """A live replica set may have been recorded while its leader was still to be told to lead."""
         found = self.view.recorded(host.shard_id)
         if found is not None:

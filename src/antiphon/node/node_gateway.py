@@ -476,7 +476,7 @@ class NodeGateway:
 
 def _sessions(replicas: LocalReplicas, request: ListSessions) -> SessionsReply:
     """See Gateway."""
-    return replicas.host(request.shard_id).sessions.told(request)
+    return replicas.host(request.shard_id).sessions.open_sessions(request)
 
 
 def _unknown(view: LocalView, text: str, **details: Any) -> AntiphonError:

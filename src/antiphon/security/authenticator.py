@@ -142,19 +142,19 @@ class Authenticator:
             return NotReadyError("this node was just started and knows no users yet; ask another, or again")
         return UnauthenticatedError(FAILED)
 
-    def tell_failed(self, listener: str, address: str, mechanism: str, claimed: str) -> None:
+    def log_failed(self, listener: str, address: str, mechanism: str, claimed: str) -> None:
         """Count a failed login, and tell the log of it: at a bounded rate for each address, so that none hides another.
 
         `claimed` is the name that the client gave, empty where it gave none. What proves a name is never told.
         """
         self._counters.logins_failed += 1
         facts = {"listener": listener, "user": shown(claimed), "mechanism": shown(mechanism, MECHANISM_MAX)}
-        self._failures.tell(address, self._counters.logins_failed, **facts)
+        self._failures.log(address, self._counters.logins_failed, **facts)
 
-    def tell_left_out(self) -> None:
+    def log_left_out(self) -> None:
         """Tell the log how many failed logins and denied requests had no line."""
-        self._failures.tell_left_out()
-        self.authorizer.tell_left_out()
+        self._failures.log_left_out()
+        self.authorizer.log_left_out()
 
     # -- what logins ask ------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ def log_in(session: Session, authorization: bytes) -> None:
         try:
             user, _, password = base64.b64decode(rest, validate=True).partition(b":")
         except binascii.Error:
-            session.tell_failed(PLAIN)
+            session.log_failed(PLAIN)
             raise UnauthenticatedError(FAILED) from None
         session.begin(PLAIN)
         session.step(b"\0" + user + b"\0" + password)
@@ -26,5 +26,5 @@ def log_in(session: Session, authorization: bytes) -> None:
         session.begin(OAUTHBEARER)
         session.step(b"n,,\x01auth=Bearer " + rest + b"\x01\x01")
     else:
-        session.tell_failed("")  # not the scheme: it may be a password that somebody has put there
+        session.log_failed("")  # not the scheme: it may be a password that somebody has put there
         raise UnauthenticatedError("Basic and Bearer are taken")

@@ -91,13 +91,13 @@ class Session:
             self._login = self._authenticator.begin(mechanism, private=self._private)
         except UnauthenticatedError:
             self._has_failed = True
-            self.tell_failed(mechanism)
+            self.log_failed(mechanism)
             raise
 
-    def tell_failed(self, mechanism: str, claimed: str = "") -> None:
+    def log_failed(self, mechanism: str, claimed: str = "") -> None:
         """A login has failed: count it, and tell the log."""
         if self._authenticator is not None:
-            self._authenticator.tell_failed(self._listener, self._host, mechanism, claimed)
+            self._authenticator.log_failed(self._listener, self._host, mechanism, claimed)
 
     @property
     def has_begun(self) -> bool:
@@ -118,7 +118,7 @@ class Session:
             if self._has_failed:
                 raise  # it is told already
             self._has_failed = True
-            self.tell_failed(self._mechanism, "" if login is None else login.claimed)
+            self.log_failed(self._mechanism, "" if login is None else login.claimed)
             raise
 
     def _stepped(self, login: Login, data: bytes) -> bytes:

@@ -149,7 +149,7 @@ class ServerTls(_Watched):
     def failed(self, peer: str, error: BaseException) -> None:
         """Count a handshake that failed; one line in the log for all of an address in five seconds."""
         self._counters.tls_handshakes_failed += 1
-        self._failures.tell(
+        self._failures.log(
             peer.rpartition(":")[0],
             self._counters.tls_handshakes_failed,
             peer=peer,

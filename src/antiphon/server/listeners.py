@@ -40,8 +40,8 @@ def clients_tls(config: "NodeConfig", metrics: "NodeMetrics", protocol: str = ""
     return ServerTls(config.security.tls, config.dir, "tls", metrics, protocol)
 
 
-def _told(config: "NodeConfig", port: int) -> str:
-    host = config.host_told
+def _advertised(config: "NodeConfig", port: int) -> str:
+    host = config.host_advertised
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -72,7 +72,7 @@ async def start_http(
     made.addresses.most = config.limits.of_address(min(CONNECTIONS_MAX, most.connections))
     made.authenticator, made.quotas = guards
     port = await made.start(config.listen_host, config.ports.http, sock, tls)
-    return made, _told(config, port)
+    return made, _advertised(config, port)
 
 
 async def start_oxia(
@@ -100,7 +100,7 @@ async def start_oxia(
     )
     made.authenticator, made.quotas = guards
     port = await made.start(config.listen_host, config.ports.oxia, sock, tls)
-    return made, _told(config, port)
+    return made, _advertised(config, port)
 
 
 def _hurt_listener(faults: "InjectedFaults", *place: Any) -> "KafkaListener":
@@ -149,4 +149,4 @@ async def start_kafka(
     place = (gateway, config.listen_host, config.ports.kafka, transactions, told, pool)
     listener = KafkaListener(*place) if faults is None else _hurt_listener(faults, *place)
     await listener.start(sock, tls)
-    return listener, _told(config, listener.port)
+    return listener, _advertised(config, listener.port)

@@ -128,12 +128,16 @@ class Server:
         node.metrics.gauges["antiphon_connections"] = ("Native connections", lambda: len(native.sessions))
         addresses = {
             "native": await native.start(
-                config.listen_host, ports.native, self._sockets.get("native"), config.host_told, tls
+                config.listen_host, ports.native, self._sockets.get("native"), config.host_advertised, tls
             )
         }
         if self.peers is not None:
             addresses["peer"] = await self.peers.start(
-                config.listen_host, ports.peer, self._sockets.get("peer"), config.host_told, nodes_tls(node)
+                config.listen_host,
+                ports.peer,
+                self._sockets.get("peer"),
+                config.host_advertised,
+                nodes_tls(node),
             )
         if ports.kafka >= 0:
             self.kafka, addresses["kafka"] = await start_kafka(

@@ -16,7 +16,7 @@ class Hurt(Protocol):
 
     listener: Told
 
-    def tell(self, *, listener: Told | None = None) -> None:
+    def inject(self, *, listener: Told | None = None) -> None:
         """Replace what it was told; returns when it does so. Raises InvalidRequestError for what it refuses."""
         ...
 
@@ -105,15 +105,15 @@ def with_entry(kind: str, name: str, value: Any) -> Callable[[Told], Told]:
     return change
 
 
-def tell(nodes: Sequence[Hurt], change: Callable[[Told], Told]) -> None:
+def inject(nodes: Sequence[Hurt], change: Callable[[Told], Told]) -> None:
     """Change what the listeners of nodes do wrong; where one refuses, all are as before."""
     done: list[tuple[Hurt, Told]] = []
     try:
         for node in nodes:
             before = node.listener
-            node.tell(listener=change(before))
+            node.inject(listener=change(before))
             done.append((node, before))
     except BaseException:
         for node, before in done:
-            node.tell(listener=before)
+            node.inject(listener=before)
         raise

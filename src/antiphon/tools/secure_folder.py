@@ -108,7 +108,7 @@ def secure_node(directory: Path, cluster: LocalClusterFile, node: LocalNode, con
 
 def _hosts(cluster: LocalClusterFile, config: NodeConfig) -> tuple[str, ...]:
     """Names and addresses by which clients reach a node."""
-    named = (cluster.host, config.host_told, *cluster.names, *LOOPBACK_NAMES, socket.gethostname())
+    named = (cluster.host, config.host_advertised, *cluster.names, *LOOPBACK_NAMES, socket.gethostname())
     return tuple(dict.fromkeys(name for name in named if name))
 
 
@@ -152,7 +152,7 @@ def _password(directory: Path) -> str:
 def client_settings(directory: Path, cluster: LocalClusterFile) -> dict[str, str]:
     """The environment of a client of a secure cluster: where it is, whom to trust, who to log in as."""
     return {
-        "ANTIPHON_SERVERS": ",".join(cluster.told(node.native) for node in cluster.nodes),
+        "ANTIPHON_SERVERS": ",".join(cluster.advertised(node.native) for node in cluster.nodes),
         "ANTIPHON_TLS": str(directory / AUTHORITY_FILE),
         "ANTIPHON_USER": FIRST_USER,
         "ANTIPHON_PASSWORD_FILE": str(directory / PASSWORD_FILE),

@@ -82,7 +82,7 @@ class ClusterJson(Target):
         servers_of(cluster)
         for node in cluster.nodes:
             check(Path(node.dir).parent == self._path, "a node's folder is elsewhere")
-            cluster.told(node.native)
+            cluster.advertised(node.native)
         save_cluster(self._path, cluster)
         check(load_cluster(self._path) == cluster, "a description is another one after it was written")
 

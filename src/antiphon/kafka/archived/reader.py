@@ -97,7 +97,9 @@ class ArchiveReader:
             return False
         lacks_places = self._guarded and not places.are_named()
         if lacks_places:
-            self._tell(f"clients log in, and {places.LOCATIONS_VARIABLE} names no directories of archives")
+            self._log_error(
+                f"clients log in, and {places.LOCATIONS_VARIABLE} names no directories of archives"
+            )
         return not lacks_places
 
     async def read(
@@ -139,7 +141,9 @@ class ArchiveReader:
         key = topic.topic_id, shard
         start, end = self._runs.get(key, (log_start, log_start))
         if not start < log_start <= end:
-            start, _ = self._runs[key] = await self._told(self._rows.run(topic, shard, log_start))
+            start, _ = self._runs[key] = await self._with_errors_logged(
+                self._rows.run(topic, shard, log_start)
+            )
             while len(self._runs) > KNOWN_MAX:
                 del self._runs[next(iter(self._runs))]
         return max(start, min(deleted_before, log_start))
@@ -150,7 +154,7 @@ class ArchiveReader:
 
     async def last_offset(self, topic: TopicMeta, shard: int) -> int:
         """The highest archived offset of a shard; -1 without any."""
-        file = await self._told(self._rows.last(topic, shard))
+        file = await self._with_errors_logged(self._rows.last(topic, shard))
         return -1 if file is None else file.end - 1
 
     async def offset_at(
@@ -159,7 +163,9 @@ class ArchiveReader:
         """(offset, time in ms) of the first record with start <= offset < log_start that is that late; None without one."""
         try:
             async with asyncio.timeout(LISTED_S):
-                return await self._told(self._first_since(topic, shard, timestamp_ms, start, log_start))
+                return await self._with_errors_logged(
+                    self._first_since(topic, shard, timestamp_ms, start, log_start)
+                )
         except AntiphonError:  # some are TimeoutErrors, too
             raise
         except TimeoutError:
@@ -191,7 +197,7 @@ class ArchiveReader:
             loop = asyncio.get_running_loop()
             if len(self._looking) >= LOOKING_MAX or not self._groups.has_room(loop.time()):
                 return None
-            looking = self._told(self._find(topic, shard, offset))
+            looking = self._with_errors_logged(self._find(topic, shard, offset))
             task = self._looking[place] = loop.create_task(looking, name="archived records")
             task.add_done_callback(partial(self._looked, place))
         return task
@@ -229,16 +235,16 @@ class ArchiveReader:
                     return found if found[0] < log_start else None
         return None
 
-    async def _told(self, work: Awaitable[_Result]) -> _Result:
+    async def _with_errors_logged(self, work: Awaitable[_Result]) -> _Result:
         """What the work returns; what goes wrong is told to the operator, too."""
         try:
             return await work
         except AntiphonError as error:
             self.failures += 1
-            self._tell(error.message)
+            self._log_error(error.message)
             raise
 
-    def _tell(self, reason: str) -> None:
+    def _log_error(self, reason: str) -> None:
         now_s = system.monotonic_s()
         if now_s >= self._tell_s:
             self._tell_s = now_s + TELL_EVERY_S

@@ -304,7 +304,7 @@ class ConsumerGroups:
         if not self._holds(hosted):
             failed = NotLeaderError(f"another node coordinates group {hosted.group_id!r}", leader=None)
         if failed is None:
-            _tell(answers)
+            _answer(answers)
             self._go_on(hosted)
             return
         self._give_up(hosted, answers, failed)
@@ -421,7 +421,7 @@ class ConsumerGroups:
             self._let_go(hosted, led)
 
 
-def _tell(answers: list[tuple["asyncio.Future[Any]", Any]]) -> None:
+def _answer(answers: list[tuple["asyncio.Future[Any]", Any]]) -> None:
     for answer, result in answers:
         if not answer.done():
             answer.set_result(result)

@@ -49,7 +49,7 @@ class LoginHandler:
         session = context.session
         mechanisms = list(session.mechanisms)
         if request.mechanism not in mechanisms:
-            session.tell_failed(request.mechanism)
+            session.log_failed(request.mechanism)
             return m.SaslHandshakeResponse(error_code=code.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
         try:
             session.begin(request.mechanism)

@@ -292,7 +292,7 @@ class MetadataHandler:
         if len(self._creating) >= CREATING_MAX:
             return None
         if len(self._gateway.metadata.topics) + len(self._creating) >= self._defaults.topics_max:
-            self._tell_refusal(name)
+            self._log_refusal(name)
             return None
         if self._quotas.refuses(Use.MUTATION, context.payer, context.charged):
             return None
@@ -302,7 +302,7 @@ class MetadataHandler:
         task.add_done_callback(lambda _: self._creating.pop(name, None))
         return task
 
-    def _tell_refusal(self, name: str) -> None:
+    def _log_refusal(self, name: str) -> None:
         """A request may name thousands of them: one line in a while, with how many there were."""
         self._refused += 1
         now_s = asyncio.get_running_loop().time()
@@ -333,7 +333,7 @@ class MetadataHandler:
 
     # -- the others -----------------------------------------------------------------------------------------------
 
-    def tell_versions(self, apis: Collection[Api]) -> None:
+    def set_apis(self, apis: Collection[Api]) -> None:
         """Let ApiVersions tell of these from now on."""
         self._apis = apis
 
@@ -344,9 +344,9 @@ class MetadataHandler:
         software, told = context.software, (request.client_software_name, request.client_software_version)
         if software is not None and all(SOFTWARE.fullmatch(text) for text in told):
             software.name, software.version = told
-        return served_versions(self._told(), context.version, meta=self._gateway.metadata)
+        return served_versions(self._advertised(), context.version, meta=self._gateway.metadata)
 
-    def _told(self) -> Collection[Api]:
+    def _advertised(self) -> Collection[Api]:
         """As Kafka does without a receiver, it tells of metrics only where a subscription wants some: librdkafka has a line
         in its log for each client that it takes through them.
 

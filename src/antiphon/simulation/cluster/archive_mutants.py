@@ -17,7 +17,7 @@ ARCHIVE_MUTANTS: Final = (
     ClusterMutant(
         "archive-unreadable-is-out-of-range",
         "a position whose file cannot be read now is said to be out of range",
-        Edit(ArchiveReader, "_told", "        raise", "        return None"),
+        Edit(ArchiveReader, "_with_errors_logged", "        raise", "        return None"),
         options=_WORK,
         quick=True,
     ),
