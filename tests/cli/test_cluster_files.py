@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon.cli import node_process, up_command
+from antiphon.cli import up_command
 from antiphon.client import local_folder
 from antiphon.errors import (
     AntiphonError,
@@ -16,7 +16,7 @@ from antiphon.errors import (
     PortInUseError,
 )
 from antiphon.node.config import NodeConfig, Timings, load_config
-from antiphon.tools import cluster_files, free_ports, supervisor
+from antiphon.tools import cluster_files, free_ports, node_process, supervisor
 from antiphon.tools.local_cluster import LocalCluster
 
 

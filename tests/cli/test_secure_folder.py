@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from antiphon.cli import client_examples, node_process, up_command
+from antiphon.cli import up_command
 from antiphon.cli.declare import server_addresses
 from antiphon.cli.output import reports_errors
 from antiphon.client.local_folder import LocalClusterFile
@@ -19,7 +19,7 @@ from antiphon.security import authority
 from antiphon.security.exposure import is_loopback, refuse_believing, refuse_exposure
 from antiphon.security.settings import Security, Tls
 from antiphon.security.tls import server_context
-from antiphon.tools import doctor, secure_folder
+from antiphon.tools import client_examples, doctor, node_process, secure_folder
 from antiphon.tools.cluster_files import make_key, save_cluster
 
 CERTIFICATES = ("node.pem", "node.key", "peer.pem", "peer-tls.key")
@@ -158,14 +158,14 @@ def test_where_nodes_listen_everywhere_clients_are_told_a_name(tmp_path: Path) -
     directory = tmp_path / "cluster"
     cluster = made(directory, 1, "logs.example", "other.example", host="0.0.0.0")
     config = load_config(directory / "node-0")
-    assert (config.listen_host, config.host_advertised) == ("0.0.0.0", "logs.example")
+    assert (config.listen_host, config.public_host) == ("0.0.0.0", "logs.example")
     assert secure_folder.client_settings(directory, cluster)["ANTIPHON_SERVERS"] == "logs.example:7400"
     assert "https://logs.example:7402/status" in client_examples.curl(directory, cluster)
     named = (directory / "node-0" / "node.pem").read_bytes()
     assert authority.is_good_for(named, ["logs.example", "other.example", "localhost"])
     config.advertised_host = "by.hand"
     node_process.write_config(config, directory / "node-0")
-    assert node_process.node_config(cluster, cluster.nodes[0]).host_advertised == "by.hand"
+    assert node_process.node_config(cluster, cluster.nodes[0]).public_host == "by.hand"
 
 
 def test_a_cluster_without_is_not_made_secure(tmp_path: Path) -> None:

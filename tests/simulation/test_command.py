@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from antiphon.cli import simulate_runs
 from antiphon.cli.simulate import simulate
 from antiphon.simulation.cluster import shrink
 from antiphon.simulation.cluster.mutants import ALL_MUTANTS, CLUSTER_MUTANTS
+from antiphon.tools import simulation_runs
 
 app = typer.Typer()
 app.command()(simulate)
@@ -125,15 +125,15 @@ def test_a_mutant_that_no_world_shows_runs_its_script() -> None:
 
 
 def test_the_script_of_a_mutant_holds_without_it() -> None:
-    written = simulate_runs.script_of("hasty-transfer")
+    written = simulation_runs.script_of("hasty-transfer")
     assert written is not None
-    assert simulate_runs.carry_out(written, None, lambda _: None).line == 0
+    assert simulation_runs.carry_out(written, None, lambda _: None).line == 0
 
 
 def test_mutants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: CLUSTER_MUTANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
     few["hasty-transfer"] = ALL_MUTANTS["hasty-transfer"]
-    monkeypatch.setattr(simulate_runs, "mutants", lambda: few)
+    monkeypatch.setattr(simulation_runs, "ALL_MUTANTS", few)
     result = call("--catch", "--seeds", "5", "--jobs", "1", "--json")
     found = json.loads(result.stdout)
     assert [one["mutant"] for one in found["mutants"]] == list(few)

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 import antiphon
-from antiphon.cli import acl_file
 from antiphon.cli.declare import COMMON, CommonOptions, command, group, server_addresses
 from antiphon.cli.output import print_json, print_lines, say, usage
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AccessReply, AlterAcls, AlterUser
+from antiphon.tools import acl_file
 
 group("user", "Users, who log in with a password (SCRAM, PLAIN).", "Example: antiphon user list")
 group("acl", "Access control lists: who may do what.", "Example: antiphon acl list")

@@ -16,11 +16,9 @@ from antiphon.cli.times import duration_ms
 from antiphon.records.unreadable import FAIL
 
 if TYPE_CHECKING:
-    from antiphon.archive.format import ArchivedFile
     from antiphon.archive.job.run import ArchiveReport, ArchiveRun
 
 TIMEOUT_MS: Final = 60_000
-EARLIEST: Final = -2
 RUN: Final = "run"
 
 StorageOption = Annotated[
@@ -154,6 +152,8 @@ def list_files(
     common: CommonOptions = COMMON,
 ) -> None:
     """What is archived, a file a line."""
+    from antiphon.archive.job.archived import archived_files
+
     rows = [
         (
             file.topic,
@@ -165,7 +165,7 @@ def list_files(
             _time(file.latest_ms),
             file.uri,
         )
-        for file in _files(common.addresses(), topic)
+        for file in archived_files(common.addresses(), topic)
     ]
     print_table(
         ("TOPIC", "SHARD", "START", "END", "RECORDS", "BYTES", "LATEST", "FILE"), rows, as_json=common.as_json
@@ -183,11 +183,12 @@ def verify(
     Exit code 1 where a file is missing or damaged. Also told: offsets that are neither in the archive nor in the log.
     """
     from antiphon.archive import files as archive_files
+    from antiphon.archive.job.archived import archived_files, gaps
     from antiphon.errors import ArchiveError
 
     options = storage_options(storage)
     addresses = common.addresses()
-    files = _files(addresses, topic)
+    files = archived_files(addresses, topic)
     problems: dict[str, str] = {}
     began_s = time.monotonic()
     for number, file in enumerate(files, 1):
@@ -198,12 +199,12 @@ def verify(
                 problems[file.uri] = error.message
     size = sum(file.size_bytes for file in files)
     seconds = round(time.monotonic() - began_s, 3)
-    gaps = _gaps(addresses, files)
+    lost = gaps(addresses, files)
     if common.as_json:
-        told = {"files": len(files), "bytes": size, "seconds": seconds, "problems": problems, "gaps": gaps}
+        told = {"files": len(files), "bytes": size, "seconds": seconds, "problems": problems, "gaps": lost}
         print_json(told)
     else:
-        for gap in gaps:
+        for gap in lost:
             typer.echo(
                 f"{gap['topic']} shard {gap['shard']}: offsets {gap['start']} to {gap['end']} were removed before they were "
                 "archived"
@@ -215,50 +216,6 @@ def verify(
         )
     if problems:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _files(servers: str, topic: str | None) -> "list[ArchivedFile]":
-    """The catalog, or its part for one topic."""
-    from antiphon.archive.catalog import Catalog, topic_named
-    from antiphon.archive.format import topic_prefix
-    from antiphon.archive.job.run import addresses
-    from antiphon.client.blocking import Cluster
-
-    with Cluster(addresses(servers), TIMEOUT_MS) as cluster:
-        cluster.metadata()
-        prefix = b"" if topic is None else topic_prefix(topic_named(cluster, topic).topic_id)
-        found = Catalog(cluster).files(prefix)
-    return sorted(found, key=lambda file: (file.topic, file.topic_id, file.shard, file.start))
-
-
-def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
-    """Offsets between archived files, or between the last and the log's start, of the topics that are there."""
-    from antiphon.archive.format import archived_until
-    from antiphon.archive.job.run import addresses
-    from antiphon.client.blocking import Cluster, ShardCall
-    from antiphon.model.requests import ListOffset
-
-    found: list[dict[str, Any]] = []
-    with Cluster(addresses(servers), TIMEOUT_MS) as cluster:
-        for topic in cluster.metadata().topics:
-            for shard in topic.shards:
-                own = [
-                    file
-                    for file in files
-                    if file.topic_id == topic.topic_id.hex() and file.shard == shard.index
-                ]
-                if not own:
-                    continue
-                request = ListOffset(shard.shard_id, EARLIEST)
-                reply = cluster.call(ShardCall(shard.shard_id, request)).body
-                log_start = reply.log_start
-                at = own[0].start
-                for start in [*(file.start for file in own), log_start]:
-                    at = max(archived_until(own, at), reply.deleted_before)  # what was deleted is no gap
-                    if at < start <= log_start:
-                        found.append({"topic": topic.name, "shard": shard.index, "start": at, "end": start})
-                        at = start
-    return found
 
 
 # -- words ----------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def node_start(
     as_json: JsonOption = False,
 ) -> None:
     """Start one node: a member of a local cluster again (in the background), or a production node by its configuration."""
-    from antiphon.cli import node_process
+    from antiphon.tools import node_process
 
     if (directory is None) == (config is None):
         usage("give either --dir DIR/node-N or --config node.toml")
@@ -101,7 +101,7 @@ def _id_of(text: str) -> int:
 
 
 def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
-    from antiphon.cli import node_process
+    from antiphon.tools import node_process
 
     cluster = find_cluster(directory.parent)
     node = next((node for node in cluster.nodes if Path(node.dir) == directory), None)
@@ -116,7 +116,7 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     sockets = supervisor.bind_again(node)
     forget_stopped(directory.parent)
     node_conf = node_process.prepare(cluster, node)
-    pid, alone = node_process.start(node, node_conf, sockets)
+    pid, alone = node_process.start(node, node_conf, sockets, progress(f"starting node {node.id}"))
     if alone:
         typer.echo(
             f"antiphon: node {node.id} runs but reaches no coordinator yet: start the other nodes too",

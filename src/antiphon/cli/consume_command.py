@@ -10,13 +10,13 @@ import typer
 
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.merged_reads import NothingCameError, Pieces, merged
 from antiphon.cli.output import fail, usage
 from antiphon.cli.record_lines import RecordLines
 from antiphon.cli.times import SinceOption, since_ms
 from antiphon.client.log_reader import EARLIEST, ISOLATIONS, LATEST
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL, letter_shard
+from antiphon.tools.merged_reads import NothingCameError, Pieces, merged
 
 if TYPE_CHECKING:
     import antiphon

@@ -201,7 +201,7 @@ def _remove_when_gone(db: "antiphon.Client", node: int) -> None:
 @command("node add", "antiphon node add --dir /tmp/flights")
 def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> None:
     """Start one more node of a local cluster, as a process of its own. It holds nothing until something is put on it."""
-    from antiphon.cli import node_process
+    from antiphon.tools import node_process
 
     directory = directory.absolute()
     cluster = find_cluster(directory)
@@ -215,7 +215,7 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
     # Written down before it runs: whatever happens to this process, the cluster's other commands know of the node.
     cluster.nodes.append(node)
     save_cluster(directory, cluster)
-    pid, alone = node_process.start(node, config, sockets)
+    pid, alone = node_process.start(node, config, sockets, progress(f"starting node {node.id}"))
     if alone:
         raise AntiphonError(
             f"node {node.id} runs (pid {pid}) but reaches no coordinator; see {Path(node.dir)}/node.log"

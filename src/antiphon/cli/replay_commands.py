@@ -1,9 +1,6 @@
 """`antiphon replay`: a table, or any fold of a log, as of an offset or a time. `antiphon load`: files into a table."""
 
-import importlib
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,25 +11,15 @@ from antiphon.cli.lake_options import FLAGS, takes_lake_targets
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.topic_commands import parse_config
-from antiphon.errors import InvalidRequestError
-from antiphon.lake.targets.kinds import KINDS
 from antiphon.records.unreadable import FAIL
+from antiphon.tools.replay_inputs import FORMATS, LAST_PER_KEY, guess_format, load_fold, read_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
-
     from antiphon.spark.jobs.bulk_load_job import BulkLoaded
     from antiphon.spark.jobs.replay_compare import Compared
     from antiphon.spark.jobs.replay_output import Replayed
 
 TIMEOUT_MS: Final = 120_000
-LAST_PER_KEY: Final = "last-per-key"
-LAKE_MARKERS: Final = {kind.name: kind.marker for kind in KINDS.values() if kind.marker is not None}
-FORMATS: Final = ("parquet", "json", "csv", *LAKE_MARKERS)
-SUFFIXES: Final = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
-FILES_LOOKED_AT: Final = 1_000
 
 AsOfOffset = Annotated[
     str | None,
@@ -149,30 +136,6 @@ def _check_there(
         topic = any_topic(cluster, name)
         find_cut(cluster, topic, as_of_offset, time_ms)
         return time_ms, topic.kind is Kind.TABLE
-
-
-def load_fold(text: str) -> "Callable[..., Any]":
-    """The function that MODULE:FUNCTION names, from the working directory or what is installed; it travels to workers."""
-    from pyspark import cloudpickle
-
-    module_name, _, function_name = text.partition(":")
-    if not module_name or not function_name:
-        raise InvalidRequestError(f"--fold is {LAST_PER_KEY} or MODULE:FUNCTION, not {text!r}")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidRequestError(
-            f"--fold {text}: module {module_name!r} cannot be imported from {here} ({error})"
-        ) from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise InvalidRequestError(f"--fold {text}: {module_name} has no function {function_name!r}")
-    cloudpickle.register_pickle_by_value(module)
-    found: Callable[..., Any] = function
-    return found
 
 
 def _print_replayed(done: "Replayed", *, as_json: bool) -> None:
@@ -307,51 +270,6 @@ def _check_table(servers: str, table: str) -> None:
 
     with Cluster(parse_servers(servers), TIMEOUT_MS) as cluster:
         cluster.topic(table, table=True)
-
-
-def guess_format(source: str) -> str:
-    """By the names of files; raises InvalidRequestError where they do not tell."""
-    path = Path(source)
-    if path.is_dir():
-        for kind, marker in LAKE_MARKERS.items():
-            if (path / marker).is_dir():
-                return kind
-        for number, file in enumerate(path.rglob("*")):
-            if number >= FILES_LOOKED_AT:
-                break
-            if file.is_file() and not file.name.startswith((".", "_")) and _suffix(file) in SUFFIXES:
-                return SUFFIXES[_suffix(file)]
-    elif "://" not in source and not path.exists():
-        raise InvalidRequestError(f"there is no file or folder {source}")
-    elif _suffix(path) in SUFFIXES:
-        return SUFFIXES[_suffix(path)]
-    raise InvalidRequestError(
-        f"the names in {source} do not tell a format: give --format {', '.join(FORMATS)}"
-    )
-
-
-def _suffix(path: Path) -> str:
-    """Without a compression's."""
-    return Path(path.stem).suffix if path.suffix in {".gz", ".zst", ".bz2"} else path.suffix
-
-
-def read_files(spark: "SparkSession", source: str, kind: str) -> "DataFrame":
-    """The rows; raises InvalidRequestError where they cannot be read."""
-    from pyspark.errors import AnalysisException
-
-    where = source if "://" in source else str(Path(source).absolute())
-    if kind in LAKE_MARKERS:
-        from antiphon.lake.targets.target import open_target
-
-        found: DataFrame = open_target(f"{kind}:{where}").read(spark)
-        return found
-    try:
-        reader = spark.read.option("header", "true") if kind == "csv" else spark.read
-        return reader.format(kind).load(where)
-    except AnalysisException as error:
-        raise InvalidRequestError(
-            f"{source} cannot be read as {kind}: {str(error).splitlines()[0]}"
-        ) from error
 
 
 def _print_loaded(done: "BulkLoaded", *, as_json: bool) -> None:

@@ -148,8 +148,8 @@ def _start_all(
     directory: Path, cluster: LocalClusterFile, bases: dict[str, int | None], asked: list[int]
 ) -> dict[int, int]:
     """Start every node; returns their pids. Once a signal is in `asked`, stops those that run: KeyboardInterrupt."""
-    from antiphon.cli.node_process import prepare, run
     from antiphon.server.process import warm_up
+    from antiphon.tools.node_process import prepare, run
 
     bound = supervisor.bind_ports(cluster, bases)
     pids: dict[int, int] = {}
@@ -212,7 +212,7 @@ def _judge_failed(directory: Path, cluster: LocalClusterFile, failed: dict[int, 
 def _announce(
     directory: Path, cluster: LocalClusterFile, pids: dict[int, int], took_s: float, *, as_json: bool
 ) -> None:
-    from antiphon.cli.client_examples import as_plain, as_text
+    from antiphon.tools.client_examples import as_plain, as_text
 
     first, servers = cluster.nodes[0], servers_of(cluster)
     if as_json:
@@ -242,9 +242,9 @@ def _announce(
     print_table(("NODE", "PID", "KAFKA", "OXIA", "NATIVE", "HTTP"), rows, as_json=False)
     if cluster.secure:
         typer.echo(as_text(directory, cluster))
-        if cluster.host_advertised in EVERYWHERE:
+        if cluster.public_host in EVERYWHERE:
             typer.echo(
-                f"antiphon: other machines cannot connect to {cluster.host_advertised}, which clients are told: give the "
+                f"antiphon: other machines cannot connect to {cluster.public_host}, which clients are told: give the "
                 "name or address of this machine with --name",
                 err=True,
             )

@@ -69,7 +69,7 @@ class LocalClusterFile(msgspec.Struct):
     insecure: bool = False
 
     @property
-    def host_advertised(self) -> str:
+    def public_host(self) -> str:
         """What clients are told to connect to: the first of `names` where the nodes listen on every address."""
         return self.names[0] if self.host in EVERYWHERE and self.names else self.host
 
@@ -77,7 +77,7 @@ class LocalClusterFile(msgspec.Struct):
         """A listener's address as clients are told it."""
         if self.host not in EVERYWHERE:
             return address
-        host, port = self.host_advertised, address.rpartition(":")[2]
+        host, port = self.public_host, address.rpartition(":")[2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property

@@ -99,13 +99,13 @@ class NativeListener:
         host: str,
         port: int,
         sock: socket.socket | None,
-        host_advertised: str,
+        public_host: str,
         tls: "ServerTls | None" = None,
     ) -> str:
         """Listen on `sock`, or on `host:port`; returns the address as others reach it. Raises PortInUseError."""
         self._server = await listen(self._accept, host, port, sock, "native", tls, self.limits.handshakes)
         self._look = self._loop.call_later(LOOK_S, self._look_around)
-        return bound_address(self._server, host_advertised)
+        return bound_address(self._server, public_host)
 
     def close(self) -> None:
         """Accept no more connections; those that there are stay."""

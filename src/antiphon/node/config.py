@@ -256,7 +256,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     security: Security = msgspec.field(default_factory=Security)
 
     @property
-    def host_advertised(self) -> str:
+    def public_host(self) -> str:
         """Host in the addresses that clients and other nodes are given."""
         return self.advertised_host or self.listen_host
 

@@ -41,7 +41,7 @@ def clients_tls(config: "NodeConfig", metrics: "NodeMetrics", protocol: str = ""
 
 
 def _advertised(config: "NodeConfig", port: int) -> str:
-    host = config.host_advertised
+    host = config.public_host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

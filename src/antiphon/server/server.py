@@ -128,16 +128,12 @@ class Server:
         node.metrics.gauges["antiphon_connections"] = ("Native connections", lambda: len(native.sessions))
         addresses = {
             "native": await native.start(
-                config.listen_host, ports.native, self._sockets.get("native"), config.host_advertised, tls
+                config.listen_host, ports.native, self._sockets.get("native"), config.public_host, tls
             )
         }
         if self.peers is not None:
             addresses["peer"] = await self.peers.start(
-                config.listen_host,
-                ports.peer,
-                self._sockets.get("peer"),
-                config.host_advertised,
-                nodes_tls(node),
+                config.listen_host, ports.peer, self._sockets.get("peer"), config.public_host, nodes_tls(node)
             )
         if ports.kafka >= 0:
             self.kafka, addresses["kafka"] = await start_kafka(

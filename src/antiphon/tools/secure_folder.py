@@ -108,7 +108,7 @@ def secure_node(directory: Path, cluster: LocalClusterFile, node: LocalNode, con
 
 def _hosts(cluster: LocalClusterFile, config: NodeConfig) -> tuple[str, ...]:
     """Names and addresses by which clients reach a node."""
-    named = (cluster.host, config.host_advertised, *cluster.names, *LOOPBACK_NAMES, socket.gethostname())
+    named = (cluster.host, config.public_host, *cluster.names, *LOOPBACK_NAMES, socket.gethostname())
     return tuple(dict.fromkeys(name for name in named if name))
 
 
