@@ -133,7 +133,7 @@ def test_the_script_of_a_mutant_holds_without_it() -> None:
 def test_mutants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: CLUSTER_MUTANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
     few["hasty-transfer"] = ALL_MUTANTS["hasty-transfer"]
-    monkeypatch.setattr(simulation_runs, "ALL_MUTANTS", few)
+    monkeypatch.setattr(simulation_runs, "MUTANTS", few)
     result = call("--catch", "--seeds", "5", "--jobs", "1", "--json")
     found = json.loads(result.stdout)
     assert [one["mutant"] for one in found["mutants"]] == list(few)

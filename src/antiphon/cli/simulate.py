@@ -116,7 +116,7 @@ def simulate(
     from antiphon.tools import simulation_runs as runs
 
     if mutants:
-        typer.echo("\n".join(runs.ALL_MUTANTS))
+        typer.echo("\n".join(runs.MUTANTS))
         return
     if script is not None or replay is not None:
         if (seeds, seed, profile, seconds) != (None,) * 4 or rocksdb or None not in (script, replay):

@@ -44,11 +44,11 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
     began = time.monotonic()
     if not as_json:
         typer.echo("| mutant | profile | seeds | caught by |\n|---|---|---|---|")
-    names = [name for name, mutant in runs.ALL_MUTANTS.items() if profile in {None, mutant.profile}]
+    names = [name for name, mutant in runs.MUTANTS.items() if profile in {None, mutant.profile}]
     for one in runs.caught(names, count, workers):
         found.append(one)
         if not as_json:
-            typer.echo(_row(one, runs.ALL_MUTANTS[one["mutant"]], count))
+            typer.echo(_row(one, runs.MUTANTS[one["mutant"]], count))
     missed = [one["mutant"] for one in found if one["seeds"] is None]
     if as_json:
         typer.echo(

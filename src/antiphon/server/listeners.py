@@ -103,10 +103,10 @@ async def start_oxia(
     return made, _advertised(config, port)
 
 
-def _hurt_listener(faults: "InjectedFaults", *place: Any) -> "KafkaListener":
-    from antiphon.kafka.hurt_listener import HurtListener
+def _faulty_listener(faults: "InjectedFaults", *place: Any) -> "KafkaListener":
+    from antiphon.kafka.faulty_listener import FaultyListener
 
-    listener = HurtListener(*place)
+    listener = FaultyListener(*place)
 
     def follow() -> None:
         listener.take(faults.listener)
@@ -147,6 +147,6 @@ async def start_kafka(
         address_connections_max=config.limits.of_address(connections),
     )
     place = (gateway, config.listen_host, config.ports.kafka, transactions, told, pool)
-    listener = KafkaListener(*place) if faults is None else _hurt_listener(faults, *place)
+    listener = KafkaListener(*place) if faults is None else _faulty_listener(faults, *place)
     await listener.start(sock, tls)
     return listener, _advertised(config, listener.port)

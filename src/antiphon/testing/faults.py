@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Told = dict[str, Any]
-"""What a node's listener does wrong, as `antiphon.kafka.hurt_faults` reads it."""
+"""What a node's listener does wrong, as `antiphon.kafka.listener_faults` reads it."""
 
 
-class Hurt(Protocol):
+class FaultyNode(Protocol):
     """A node whose listener can be told what to do wrong."""
 
     listener: Told
@@ -105,9 +105,9 @@ def with_entry(kind: str, name: str, value: Any) -> Callable[[Told], Told]:
     return change
 
 
-def inject(nodes: Sequence[Hurt], change: Callable[[Told], Told]) -> None:
+def inject(nodes: Sequence[FaultyNode], change: Callable[[Told], Told]) -> None:
     """Change what the listeners of nodes do wrong; where one refuses, all are as before."""
-    done: list[tuple[Hurt, Told]] = []
+    done: list[tuple[FaultyNode, Told]] = []
     try:
         for node in nodes:
             before = node.listener

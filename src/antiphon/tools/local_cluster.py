@@ -136,7 +136,7 @@ class LocalCluster:
         disk: str = "ok",
         listener: Mapping[str, Any] | None = None,
     ) -> str:
-        """Cut a node off from others, take its disk away, or let its Kafka listener do wrong (`kafka/hurt_faults.py`).
+        """Cut a node off from others, take its disk away, or let its Kafka listener do wrong (`kafka/listener_faults.py`).
 
         Without arguments all is well again. Returns a mark for `until_taken`.
         """

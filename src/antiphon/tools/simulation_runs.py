@@ -20,6 +20,7 @@ from antiphon.simulation.script_language import Step
 from antiphon.simulation.written_script import Script
 
 LAST_DIGESTS: Final = 10
+MUTANTS: Final = ALL_MUTANTS
 OUTCOMES: Final = ("ok", "refused", "unknown")
 PROFILE_ALIASES: Final = {"table": "oxia", "table-raft": "raft"}  # words of before: each run has a table
 Progress = Callable[[Any], None] | None
@@ -48,7 +49,7 @@ class Seeds:
 
 def script_of(mutant: str | None) -> Script | None:
     """The scenario that shows a mutant, where no world does."""
-    text = "" if mutant is None else ALL_MUTANTS[mutant].script
+    text = "" if mutant is None else MUTANTS[mutant].script
     return Script(f"the scenario of {mutant}", text) if text else None
 
 
@@ -74,11 +75,11 @@ def checked_profile(profile: str | None, mutant: str | None) -> str | None:
         raise InvalidRequestError(f"--profile {profile}: choose one of {', '.join(PROFILES)}")
     if mutant is None:
         return profile
-    if mutant not in ALL_MUTANTS:
+    if mutant not in MUTANTS:
         raise InvalidRequestError(
             f"--mutant {mutant}: there is no such mutant; --mutants or --plants lists those that there are"
         )
-    shows_in = ALL_MUTANTS[mutant].profile
+    shows_in = MUTANTS[mutant].profile
     if profile not in {None, shows_in}:
         raise InvalidRequestError(f"--profile {profile}: {mutant} shows in profile {shows_in} only")
     return profile
@@ -102,7 +103,7 @@ def shrunk(
     failed: ClusterResult, mutant: str | None, progress: Callable[[str], None]
 ) -> Shrunk[ClusterResult]:
     """Make a failed run small."""
-    bug = None if mutant is None else ALL_MUTANTS[mutant]
+    bug = None if mutant is None else MUTANTS[mutant]
     return shrink(failed, lambda: mutated(bug), progress=progress)
 
 
@@ -169,7 +170,7 @@ def caught(names: Iterable[str], count: int, workers: int) -> Iterator[dict[str,
 
 
 def _catch(name: str, count: int) -> dict[str, Any]:
-    mutant, script = ALL_MUTANTS[name], script_of(name)
+    mutant, script = MUTANTS[name], script_of(name)
     if script is not None:
         found = carry_out(script, name, lambda _: None).failure
         took, invariant = (1, found.removeprefix("broke ").split(":")[0]) if found else (None, "")
