@@ -1,16 +1,16 @@
 """`antiphon node recover`: a cluster that lost most of its voters goes on from what one of them has. Offline, and loud."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon import system
 from antiphon.cli.cluster_commands import JsonOption, node_app
 from antiphon.cli.output import print_json, reports_errors, usage
-from antiphon.coordination.recovery import longest
-from antiphon.log.disk import RealDisk
-from antiphon.node.recovering import Looked, join, look, recover
+
+if TYPE_CHECKING:
+    from antiphon.node.recovering import Looked
 
 CONFIRMED = "--lose-what-only-lost-voters-had"
 
@@ -50,6 +50,10 @@ def node_recover(
     Changes of the metadata that only the lost voters had are gone: topics made, members moved, settings changed, leaders
     elected by live sets. Records of topics are not touched. Stop all nodes first.
     """
+    from antiphon.coordination.recovery import longest
+    from antiphon.log.disk import RealDisk
+    from antiphon.node.recovering import join, look, recover
+
     disk = RealDisk()
     path = str(directory.absolute())
     if joins:
@@ -81,7 +85,7 @@ def node_recover(
     )
 
 
-def _tell(found: dict[str, Looked], path: str, best: str) -> None:
+def _tell(found: dict[str, "Looked"], path: str, best: str) -> None:
     """What is known, and what is not."""
     for name, one in found.items():
         state = one.state
@@ -99,11 +103,11 @@ def _tell(found: dict[str, Looked], path: str, best: str) -> None:
     )
 
 
-def _voters(one: Looked) -> str:
+def _voters(one: "Looked") -> str:
     return ", ".join(map(str, one.voters)) or "the founders of node.toml"
 
 
-def _plain(one: Looked) -> dict[str, Any]:
+def _plain(one: "Looked") -> dict[str, Any]:
     checkpoint = one.state.checkpoint
     return {
         "dir": one.path,
@@ -120,7 +124,7 @@ def _plain(one: Looked) -> dict[str, Any]:
     }
 
 
-def _joined(found: Looked, *, as_json: bool) -> None:
+def _joined(found: "Looked", *, as_json: bool) -> None:
     if as_json:
         print_json({"node": found.node_id, "joins": True, "log_end": found.head.offset})
         return
