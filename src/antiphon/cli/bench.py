@@ -11,7 +11,7 @@ import typer
 
 from antiphon.cli.declare import command
 from antiphon.cli.output import print_json, print_table, progress, usage
-from antiphon.tools.bench.suites import SUITES
+from antiphon.tools.bench.suites import SUITES, measure
 from antiphon.tools.secure_folder import forget_settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def bench(
     found: dict[str, Rows] = {}
     for name in suites or list(SUITES):
         with progress(f"measuring {name}"):
-            found[name] = SUITES[name](seconds)
+            found[name] = measure(name, seconds)
         if not as_json:
             typer.echo(f"\n{name}")
             headings = list(found[name][0])

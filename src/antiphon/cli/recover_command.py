@@ -1,16 +1,16 @@
 """`antiphon node recover`: a cluster that lost most of its voters goes on from what one of them has. Offline, and loud."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon import system
 from antiphon.cli.declare import JsonOption, command
 from antiphon.cli.output import print_json, usage
-from antiphon.coordination.recovery import longest
-from antiphon.log.disk import RealDisk
-from antiphon.node.recovering import Looked, join, look, recover
+
+if TYPE_CHECKING:
+    from antiphon.node.recovering import Looked
 
 CONFIRMED = "--lose-what-only-lost-voters-had"
 
@@ -45,6 +45,10 @@ def node_recover(
     Changes of the metadata that only the lost voters had are gone: topics made, members moved, settings changed, leaders
     elected by live sets. Records of topics are not touched. Stop all nodes first.
     """
+    from antiphon.coordination.recovery import longest
+    from antiphon.log.disk import RealDisk
+    from antiphon.node.recovering import join, look, recover
+
     disk = RealDisk()
     path = str(directory.absolute())
     if joins:
@@ -76,7 +80,7 @@ def node_recover(
     )
 
 
-def _print_found(found: dict[str, Looked], path: str, best: str) -> None:
+def _print_found(found: dict[str, "Looked"], path: str, best: str) -> None:
     """What is known, and what is not."""
     for name, one in found.items():
         state = one.state
@@ -94,11 +98,11 @@ def _print_found(found: dict[str, Looked], path: str, best: str) -> None:
     )
 
 
-def _voters(one: Looked) -> str:
+def _voters(one: "Looked") -> str:
     return ", ".join(map(str, one.voters)) or "the founders of node.toml"
 
 
-def _plain(one: Looked) -> dict[str, Any]:
+def _plain(one: "Looked") -> dict[str, Any]:
     checkpoint = one.state.checkpoint
     return {
         "dir": one.path,
@@ -115,7 +119,7 @@ def _plain(one: Looked) -> dict[str, Any]:
     }
 
 
-def _print_joined(found: Looked, *, as_json: bool) -> None:
+def _print_joined(found: "Looked", *, as_json: bool) -> None:
     if as_json:
         print_json({"node": found.node_id, "joins": True, "log_end": found.head.offset})
         return

@@ -141,7 +141,7 @@ def _list(kind: Kind) -> Function:
     return list_
 
 
-def _values_of_node(db: antiphon.Client, topic: TopicMeta) -> dict[str, tuple[str, str]]:
+def _values_of_node(db: "antiphon.Client", topic: TopicMeta) -> dict[str, tuple[str, str]]:
     """What a node that is alive has for topics that set nothing; nothing where none tells."""
     alive = [node.node_id for node in db.metadata().nodes if node.alive]
     if not alive:

@@ -4,7 +4,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -14,11 +14,12 @@ from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import print_json, print_table, progress, unwritable, usage
 from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, load_cluster, servers_of
 from antiphon.errors import InvalidRequestError, UnavailableError
-from antiphon.node.config import CONFIG_FILE, NodeConfig, load_config
-from antiphon.security.exposure import refuse_exposure
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import forget_stopped, make_key, new_cluster, running_pid, save_cluster
 from antiphon.tools.secure_folder import new_security, secure_cluster, wait_for_first_user
+
+if TYPE_CHECKING:
+    from antiphon.node.config import NodeConfig
 
 PEER_PORTS_FROM_NATIVE = 100
 PEER_PORTS_MAX = 65_000
@@ -130,6 +131,9 @@ def _cluster_to_start(
 
 def _note_security(cluster: LocalClusterFile, names: list[str], *, insecure: bool) -> None:
     """Note what was asked for; refuse what is not safe before anything is written. Raises InvalidRequestError."""
+    from antiphon.node.config import CONFIG_FILE, load_config
+    from antiphon.security.exposure import refuse_exposure
+
     if names and not cluster.secure:
         raise InvalidRequestError("--name is for the certificates of a cluster that is made with --secure")
     if insecure and cluster.secure:
@@ -188,7 +192,7 @@ def _start_all(
     return pids
 
 
-def _patient(config: NodeConfig) -> NodeConfig:
+def _patient(config: "NodeConfig") -> "NodeConfig":
     """What a node is told that starts together with the others: their coordinator may come late."""
     wait_ms = max(config.timings.ready_wait, TOGETHER_WAIT_MS)
     return msgspec.structs.replace(

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import antiphon
 from antiphon.client.merging import Merged
 from antiphon.records.decode import Record
+
+if TYPE_CHECKING:
+    import antiphon
 
 Pieces: TypeAlias = AsyncGenerator[Sequence[Record], None]
 _Piece: TypeAlias = tuple[int, Sequence[Record]]
@@ -51,7 +53,7 @@ async def _with_shard(shard: int, pieces: Pieces) -> AsyncGenerator[_Piece, None
 
 
 def merged(
-    db: antiphon.Client, open_all: Callable[[], Mapping[int, Pieces]], timeout_s: float | None
+    db: "antiphon.Client", open_all: Callable[[], Mapping[int, Pieces]], timeout_s: float | None
 ) -> Generator[tuple[int, Record], None, None]:
     """(shard, record) of all readers. Raises NothingCameError when nothing comes for so long."""
 
