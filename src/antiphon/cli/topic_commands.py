@@ -1,11 +1,10 @@
 """`antiphon topic ...`, `antiphon table ...`, `antiphon shard ...`: what there is and who leads it."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-import antiphon
 from antiphon.cli.declare import COMMON, CommonOptions, Function, command, group
 from antiphon.cli.moves import WAIT_S, wait_for_moves
 from antiphon.cli.output import print_json, print_table, progress, say, usage
@@ -26,6 +25,9 @@ from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus
+
+if TYPE_CHECKING:
+    import antiphon
 
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", help="k=v, by Kafka's names; may be repeated.")
