@@ -96,7 +96,7 @@ def wanted() -> bool:
 def inject(
     directory: Path, *, cut: Sequence[int] = (), disk: str = "ok", listener: Mapping[str, Any] | None = None
 ) -> str:
-    """Write what a node is to suffer from; it looks when it gets SIGUSR1. Returns the mark that `taken` then knows."""
+    """Write which faults a node has; it looks when it gets SIGUSR1. Returns the mark that `taken` then knows."""
     serial = secrets.token_hex(8)
     told = {"serial": serial, "cut": list(cut), "disk": disk, "listener": dict(listener or {})}
     _replace(directory / FAULTS_FILE, told)

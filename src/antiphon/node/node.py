@@ -45,7 +45,7 @@ from antiphon.node.local_backups import LocalBackups
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
 from antiphon.node.local_view import LocalView
-from antiphon.node.memory import Holes, LongLived
+from antiphon.node.memory import HeapTrimmer, LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.node_gateway import NodeGateway
 from antiphon.node.peer_network import PeerNetwork
@@ -291,7 +291,7 @@ class Node:
             Chore(shards.mend_damaged, checkpoint_s),
             Chore(memory.collect, memory.COLLECT_EVERY_S, later=True),
             Chore(memory.give_back, memory.GIVE_BACK_EVERY_S, later=True),
-            Chore(Holes().look, memory.LOOK_EVERY_S),
+            Chore(HeapTrimmer().look, memory.LOOK_EVERY_S),
             Chore(shards.apply_retention, timings.retention_check / 1000, later=True),
         )
         return Timers(self.loop, timings, heartbeat, chores, self._broken)
@@ -428,7 +428,7 @@ class Node:
         own_voter.follow_voters(self, self.shards, is_registered=self.agent.registered.is_set())
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
-        self._long_lived.are(self.view.shard_count)
+        self._long_lived.note_count(self.view.shard_count)
 
     def registered(self) -> None:
         """The coordinator counts on this node: replicas that waited for that are opened."""

@@ -213,7 +213,7 @@ class Replicator:
         out.append(ReadEntries(progress.node, start, max(1, min(room, wanted))))
 
     def entries_read(self, to: NodeId, entries: Sequence[Entry], size_bytes: int, out: list[Action]) -> None:
-        """Entries that were read for a Feed. Those that are no longer wanted, or no longer in the log, are dropped."""
+        """Entries that were read for an Append. Those that are no longer wanted, or no longer in the log, are dropped."""
         progress = self.progress.get(to)
         if progress is None or progress.reading_from is None:
             return

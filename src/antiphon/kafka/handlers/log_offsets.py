@@ -43,9 +43,9 @@ class LogOffsetsHandler:
         self, request: m.ListOffsetsRequest, context: RequestContext
     ) -> m.ListOffsetsResponse:
         """Offsets by timestamp or by name."""
-        topics, pace = [], context.pace
+        topics, budget = [], context.budget
         isolation = ISOLATIONS[1 if request.isolation_level else 0]
-        async for topic in pace.each(request.topics):
+        async for topic in budget.each(request.topics):
             allowed = may(self._gateway, context.rights, Operation.DESCRIBE, topic.name)
             found = [
                 await self._list_one(topic.name, wanted, context.version, isolation)
@@ -53,7 +53,7 @@ class LogOffsetsHandler:
                 else m.ListedOffset(
                     partition_index=wanted.partition_index, error_code=code.TOPIC_AUTHORIZATION_FAILED
                 )
-                async for wanted in pace.each(topic.partitions)
+                async for wanted in budget.each(topic.partitions)
             ]
             topics.append(m.ListedOffsetsTopic(name=topic.name, partitions=found))
         return m.ListOffsetsResponse(topics=topics)
@@ -121,17 +121,17 @@ class LogOffsetsHandler:
         self, request: m.OffsetForLeaderEpochRequest, context: RequestContext
     ) -> m.OffsetForLeaderEpochResponse:
         """Where leader epochs end: how a consumer finds out that the log it read was cut (KIP-320)."""
-        pace = context.pace
+        budget = context.budget
         return m.OffsetForLeaderEpochResponse(
             topics=[
                 m.EpochEndTopic(
                     topic=topic.topic,
                     partitions=[
                         self._end_of_epoch(topic.topic, wanted, context.rights)
-                        async for wanted in pace.each(topic.partitions)
+                        async for wanted in budget.each(topic.partitions)
                     ],
                 )
-                async for topic in pace.each(request.topics)
+                async for topic in budget.each(request.topics)
             ]
         )
 
