@@ -75,7 +75,7 @@ class RequestContext(NamedTuple):
     software: Software | None = None
 
     @property
-    def budget(self) -> TurnBudget:
+    def turn_budget(self) -> TurnBudget:
         """How a request goes on that names much."""
         return TurnBudget(self.turn)
 

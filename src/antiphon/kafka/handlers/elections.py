@@ -42,7 +42,7 @@ class ElectionHandler:
                 m.ElectionTopic(topic=topic.name, partitions=[shard.index for shard in topic.shards])
                 for topic in self._gateway.metadata.topics
             ]
-        results, budget = [], context.budget
+        results, budget = [], context.turn_budget
         async for topic in budget.each(wanted):
             done = [
                 await self._elect(topic.topic, index, request.election_type, deadline_s)

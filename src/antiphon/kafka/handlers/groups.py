@@ -43,7 +43,7 @@ class GroupHandler:
         if context.version >= 4:
             found = [
                 await self._locate(key, request.key_type, context.rights)
-                async for key in context.budget.each(request.coordinator_keys)
+                async for key in context.turn_budget.each(request.coordinator_keys)
             ]
             return cm.FindCoordinatorResponse(coordinators=found)
         one = await self._locate(request.key, request.key_type, context.rights)

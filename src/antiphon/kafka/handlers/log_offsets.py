@@ -43,7 +43,7 @@ class LogOffsetsHandler:
         self, request: m.ListOffsetsRequest, context: RequestContext
     ) -> m.ListOffsetsResponse:
         """Offsets by timestamp or by name."""
-        topics, budget = [], context.budget
+        topics, budget = [], context.turn_budget
         isolation = ISOLATIONS[1 if request.isolation_level else 0]
         async for topic in budget.each(request.topics):
             allowed = may(self._gateway, context.rights, Operation.DESCRIBE, topic.name)
@@ -121,7 +121,7 @@ class LogOffsetsHandler:
         self, request: m.OffsetForLeaderEpochRequest, context: RequestContext
     ) -> m.OffsetForLeaderEpochResponse:
         """Where leader epochs end: how a consumer finds out that the log it read was cut (KIP-320)."""
-        budget = context.budget
+        budget = context.turn_budget
         return m.OffsetForLeaderEpochResponse(
             topics=[
                 m.EpochEndTopic(

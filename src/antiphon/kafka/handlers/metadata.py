@@ -125,7 +125,7 @@ class MetadataHandler:
         if wanted is not None and self._defaults.auto_create and request.allow_auto_topic_creation:
             asked = [
                 name
-                async for name, _ in context.budget.each(wanted)
+                async for name, _ in context.turn_budget.each(wanted)
                 if name is not None and self._may_be_created(context.rights, name)
             ]
             await self._create_missing(asked, context)
@@ -145,7 +145,7 @@ class MetadataHandler:
                 body = await self._made(meta, key, context, TurnBudget(at_once))
             else:
                 async with self._large:  # one at a time
-                    body = await self._made(meta, key, context, context.budget)
+                    body = await self._made(meta, key, context, context.turn_budget)
         return body
 
     def _elements(self, meta: ClusterMeta, wanted: _Wanted) -> int:
@@ -276,7 +276,7 @@ class MetadataHandler:
     async def _create_missing(self, names: list[str], context: RequestContext) -> None:
         """Start creating what is missing and wait a little; a client that asks too early is told to ask again."""
         tasks = []
-        async for name in context.budget.each(names):
+        async for name in context.turn_budget.each(names):
             try:
                 self._gateway.topic(name)
             except UnknownTopicError:
