@@ -211,7 +211,9 @@ def test_tables_that_cannot_be_mirrored(spark: "SparkSession", server: NativeSer
     assert not lake.write_epoch(spark.range(3).selectExpr("id as n"), "load", 0)
     assert lake.write_epoch(spark.range(2).selectExpr("id as n", "'x' as more"), "load", 1, overwrite=True)
     assert sorted((row["n"], row["more"]) for row in lake.read(spark).collect()) == [(0, "x"), (1, "x")]
-    with pytest.raises(InvalidRequestError, match="has rows that no mirror of table state"):
+    with pytest.raises(
+        InvalidRequestError, match="has rows that do not come from a mirror of the present table state"
+    ):
         jobs.mirror_table(spark, server.address, "state", lake)
 
 

@@ -255,7 +255,7 @@ class NodeGateway:
             left_s = deadline_s - asyncio.get_running_loop().time()
             if left_s <= 0:
                 raise TimedOutError(
-                    f"{request.name!r} was created, but node {self.node_id} has not heard of it yet"
+                    f"{request.name!r} was created, but node {self.node_id} does not know it yet"
                 )
             await self.cluster.wait_version(self.cluster.view.version, left_s)
         return self.topic(request.name)

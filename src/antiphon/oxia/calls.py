@@ -437,7 +437,7 @@ class OxiaCalls:
         request = await call.request(m.HealthCheckRequest)
         status = self._health(request.service)
         if status == SERVICE_UNKNOWN:
-            raise CallFailedError(NOT_FOUND, f"nobody knows the service {request.service[:100]!r}")
+            raise CallFailedError(NOT_FOUND, f"there is no service {request.service[:100]!r}")
         call.post(m.HealthCheckResponse(status=status))
         call.dealt_with()
 

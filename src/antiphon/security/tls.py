@@ -243,8 +243,8 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path, where: st
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise InvalidRequestError(
-            f"{where}: {certificate} and {key} are not a certificate and its key in PEM: {reason}; restore both, or have "
-            "them made anew"
+            f"{where}: {certificate} and {key} are not a certificate and its key in PEM: {reason}; restore both, or make "
+            "new ones"
         ) from None
 
 

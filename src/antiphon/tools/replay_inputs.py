@@ -60,7 +60,7 @@ def guess_format(source: str) -> str:
     elif _suffix(path) in SUFFIXES:
         return SUFFIXES[_suffix(path)]
     raise InvalidRequestError(
-        f"the names in {source} do not tell a format: give --format {', '.join(FORMATS)}"
+        f"the names in {source} do not show a format: give --format {', '.join(FORMATS)}"
     )
 
 

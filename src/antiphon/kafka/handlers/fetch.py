@@ -370,7 +370,7 @@ class _Sweep:
         """Raise NotLeaderError for a replica that hears of no commits, so that its reader asks the cluster anew."""
         if self._gateway.term_led(shard.shard_id) is None and self._cache.may_change(shard):
             raise NotLeaderError(
-                f"node {self._gateway.node_id} hears nothing of the leader of shard {shard.shard_id}",
+                f"node {self._gateway.node_id} has no contact with the leader of shard {shard.shard_id}",
                 leader=None,
                 shard_id=shard.shard_id,
             )
