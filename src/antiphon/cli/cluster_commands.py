@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, DirOption, InsecureOption, JsonOption, command, group
-from antiphon.cli.local_nodes import attend, node_json, note_signals
 from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, say, usage
 from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, find_cluster, load_cluster
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import forget_stopped, note_stopped, running_pid
+from antiphon.tools.local_nodes import attend, node_json, note_signals
 
 group("node", "Start, add, drain, remove and restart single nodes; list them.", "Example: antiphon node list")
 
