@@ -10,7 +10,7 @@ from antiphon.cli.declare import COMMON, CommonOptions, command, group
 from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, usage
 from antiphon.errors import AntiphonError
 from antiphon.model.groups import Assigned, GroupKind, GroupPosition, GroupsReply, GroupState, merged
-from antiphon.tools.cluster_health import NODE_TIMEOUT_S
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S, from_each_node
 
 if TYPE_CHECKING:
     import antiphon
@@ -77,15 +77,7 @@ def describe(
 
 
 def _all(db: "antiphon.Client") -> tuple[list[tuple[int, GroupState]], Silent]:
-    found: list[tuple[int, GroupState]] = []
-    silent: Silent = []
-    for node in db.metadata().nodes:
-        try:
-            rows = db.groups(node.node_id, timeout_s=NODE_TIMEOUT_S)
-        except AntiphonError as error:
-            silent.append((node.node_id, error.message))
-        else:
-            found.extend((node.node_id, one) for one in rows)
+    found, silent = from_each_node(db, lambda node: db.groups(node, timeout_s=NODE_TIMEOUT_S))
     return sorted(found, key=lambda one: (one[1].group, one[0])), silent
 
 

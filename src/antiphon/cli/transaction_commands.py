@@ -7,10 +7,9 @@ import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command, group
 from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, say, usage
-from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.transactions import TransactionState
-from antiphon.tools.cluster_health import NODE_TIMEOUT_S
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S, from_each_node
 
 if TYPE_CHECKING:
     import antiphon
@@ -87,19 +86,9 @@ def abort(
     say(text, {"transactional_id": name, "aborted": True}, as_json=common.as_json)
 
 
-def _all(
-    db: "antiphon.Client",
-) -> tuple[list[tuple[int, TransactionState]], list[tuple[int, str]]]:
+def _all(db: "antiphon.Client") -> tuple[list[tuple[int, TransactionState]], list[tuple[int, str]]]:
     """All ids with the nodes that coordinate them; and nodes that do not answer, with the reason."""
-    found: list[tuple[int, TransactionState]] = []
-    silent: list[tuple[int, str]] = []
-    for node in db.metadata().nodes:
-        try:
-            rows = db.transactions(node.node_id, timeout_s=NODE_TIMEOUT_S)
-        except AntiphonError as error:
-            silent.append((node.node_id, error.message))
-        else:
-            found.extend((node.node_id, one) for one in rows)
+    found, silent = from_each_node(db, lambda node: db.transactions(node, timeout_s=NODE_TIMEOUT_S))
     return sorted(found, key=lambda one: one[1].transactional_id), silent
 
 
