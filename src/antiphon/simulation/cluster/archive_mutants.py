@@ -14,7 +14,12 @@ from antiphon.simulation.cluster.mutant_worlds import CALM, only
 
 _WORK: Final[dict[str, Any]] = {**CALM, **only(archive_readers=3)}
 
-_CROWDED: Final[dict[str, Any]] = {**CALM, **only(1_000, archive_readers=8), "fault_ms": 6_000}
+_CROWDED: Final[dict[str, Any]] = {
+    **CALM,
+    **only(1_000, archive_readers=8),
+    "fault_ms": 6_000,
+    "settle_ms": 6_000,
+}
 """Many readers, of whom several look for the same offsets."""
 
 ARCHIVE_MUTANTS: Final = (
