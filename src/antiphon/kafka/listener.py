@@ -14,6 +14,7 @@ from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Payer, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
+from antiphon.gateway.shares import asking
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes, Key
 from antiphon.kafka.api import (
@@ -310,6 +311,7 @@ class KafkaListener:
 
         A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
         """
+        asking.set(answer.connection.client)
         reader.limit_elements(ELEMENTS_OF.get(header.api.key, ELEMENTS_MAX))
         api, key = header.api, (header.api.key, header.version, reader.next_bytes(BODY_BYTES_MAX + 1))
         reads = api.name in BULKY or api.name.startswith(("Describe", "List"))

@@ -8,6 +8,7 @@ import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.gateway import changes
+from antiphon.gateway.shares import asking
 from antiphon.gateway.settings_reply import settings_reply
 from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions, SubscriptionsReply
 from antiphon.model.events import TOLD_MAX
@@ -141,7 +142,12 @@ def of_transactions(
 ) -> None:
     """Have the coordinator of transactions, or of groups, on this node answer."""
     gateway = exchange.gateway
-    exchange.later(request_id, gateway.questions.ask(gateway.node_id, body, TRANSACTIONS_S))
+
+    async def run() -> Any:
+        asking.set(exchange.session.client(exchange.host))
+        return await gateway.questions.ask(gateway.node_id, body, TRANSACTIONS_S)
+
+    exchange.later(request_id, run())
 
 
 def get_access(exchange: Exchange, request_id: int, _body: GetAccess, _payload: memoryview) -> None:
