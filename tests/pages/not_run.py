@@ -64,6 +64,9 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/jobs.md", "antiphon load aircraft --from aircraft.parquet --key tailnum --txn-id aircraft-2026"): (
         f"{_DRIVER}the block below does the same; tests/spark/test_bulk_load.py"
     ),
+    ("docs/lake.md", 'storage = {"key": "...", "secret": "...", "endpoint_url": "https://store.example:9000"}'): (
+        "needs an object store; tests/lake/test_object_store.py runs the same jobs on a stand-in"
+    ),
     ("docs/membership.md", "antiphon node voters"): (
         "wants a cluster of five, in which a voter is gone for good; tests/cli/test_voters_command.py"
     ),

@@ -20,7 +20,8 @@ from pyiceberg.table.update import AssertRefSnapshotId
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.changes import newer_than
-from antiphon.lake.targets.folder import LOCAL, Folder, file_options
+from antiphon.lake.targets.folder import LOCAL, Folder, file_options, usable
+from antiphon.lake.targets.s3_options import ICEBERG, s3_options
 from antiphon.lake.targets.staged import DataFile, fitted, lake_schema
 from antiphon.lake.targets.target import (
     COMMIT_TRIES,
@@ -44,10 +45,11 @@ def open_iceberg(options: Mapping[str, Any]) -> "IcebergTarget":
     if not namespace or not name:
         raise InvalidRequestError(f"a target of kind iceberg needs table = NAMESPACE.NAME, not {table!r}")
     properties = {str(key): str(value) for key, value in dict(options.get("catalog") or {}).items()}
-    if path:
-        properties.setdefault("warehouse", Folder.at(path, storage).url)
+    place = path or properties.get("warehouse", "")
+    warehouse = _warehouse(place, storage) if path or "://" in place else None
+    if warehouse is not None:
+        properties = {**s3_options(warehouse, ICEBERG), "warehouse": warehouse.url, **properties}
     if "type" not in properties and "uri" not in properties and "py-catalog-impl" not in properties:
-        warehouse = Folder.at(path, storage) if path else None
         local = warehouse.local_path if warehouse is not None else None
         if local is None:
             raise InvalidRequestError(
@@ -57,6 +59,15 @@ def open_iceberg(options: Mapping[str, Any]) -> "IcebergTarget":
         local.mkdir(parents=True, exist_ok=True)
         properties |= {"type": "sql", "uri": f"sqlite:///{local}/catalog.db"}
     return IcebergTarget(properties, table, storage)
+
+
+def _warehouse(place: str, storage: dict[str, Any]) -> Folder:
+    folder = Folder.at(place, storage)
+    if folder.local_path is None and (cut := {"?", "#"} & set(place)):
+        raise InvalidRequestError(
+            f"{place} cannot be a warehouse of Iceberg: pyiceberg reads a URL up to {min(cut)!r} only"
+        )
+    return folder
 
 
 class IcebergTarget(Target):
@@ -90,7 +101,8 @@ class IcebergTarget(Target):
         """Make the table, and its namespace."""
         self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         try:
-            table = self._catalog.create_table(self._name, schema=schema)
+            with usable(self.folder.url):
+                table = self._catalog.create_table(self._name, schema=schema)
         except TableAlreadyExistsError:
             table = self._required()
         self.folder = self._at(table)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.kinds import options_of
-from antiphon.lake.targets.staged import DataFile, lake_schema, stage_frame
+from antiphon.lake.targets.staged import DataFile, lake_schema, read_frame, stage_frame
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,16 +168,10 @@ class Target(ABC):
 
     def read(self, spark: Any) -> Any:
         """The table's rows as a DataFrame, as of now; needs no jar."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         schema = self.schema()
         if schema is None:
             raise InvalidRequestError(f"there is no {self.kind} table at {self.folder.url}")
-        columns = from_arrow_schema(schema)
-        files = self.files()
-        if not files:
-            return spark.createDataFrame([], columns)
-        return spark.read.schema(columns).parquet(*files)
+        return read_frame(spark, self.files(), schema, self.folder.options)
 
 
 def is_due(marks: Marks, stored: Mapping[str, int | None], where: str) -> bool:
