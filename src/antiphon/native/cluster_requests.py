@@ -8,8 +8,8 @@ import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.gateway import changes
-from antiphon.gateway.shares import asking
 from antiphon.gateway.settings_reply import settings_reply
+from antiphon.gateway.shares import asking
 from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions, SubscriptionsReply
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
