@@ -112,10 +112,18 @@ def test_json_of_a_failure_is_one_object() -> None:
 
 
 @pytest.mark.parametrize(("word", "profile"), [("table", "oxia"), ("table-raft", "raft")])
-def test_words_for_profiles_of_before_are_taken(word: str, profile: str) -> None:
-    result = call("--profile", word, "--seed", "3", "--seconds", "0.5")
-    assert result.exit_code == 0, result.output
-    assert f"profile {profile}, trace" in result.stdout
+def test_words_for_profiles_of_before_are_taken(
+    word: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[simulate_runs.Seeds] = []
+
+    def run(seeds: simulate_runs.Seeds, *_: object) -> None:
+        asked.append(seeds)
+        raise typer.Exit
+
+    monkeypatch.setattr(simulate_runs, "run", run)
+    assert call("--profile", word, "--seed", "3", "--seconds", "0.5").exit_code == 0
+    assert [seeds.profile for seeds in asked] == [profile]
 
 
 def test_a_mutant_that_no_world_shows_runs_its_script() -> None:
