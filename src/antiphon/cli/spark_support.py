@@ -104,6 +104,24 @@ def spark_env(as_json: JsonOption = False) -> None:
         typer.echo(f"export {name}={shlex.quote(value)}")
 
 
+@reports_errors
+def spark_warm(as_json: JsonOption = False) -> None:
+    """Make Spark start in half the time on this machine: keep its classes as Java has them in memory, in a file.
+
+    Takes half a minute and 200 MB, once for each user, Java and version of Spark. Sessions of antiphon.spark.session(), and
+    commands that are Spark jobs, use the file from then on; another Java or Spark passes it over.
+    """
+    from antiphon.spark.classes import keep_classes
+
+    with progress("running Spark once"):
+        file = keep_classes()
+    if as_json:
+        print_json({"file": str(file), "bytes": file.stat().st_size})
+        return
+    typer.echo(f"Spark's classes are kept in {file} ({file.stat().st_size // 1_000_000} MB)")
+
+
 def mount(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    app.command("spark-warm", epilog="Example: antiphon spark-warm")(spark_warm)
     app.command("spark-env", epilog='Example: eval "$(antiphon spark-env)"; spark-pipelines run')(spark_env)
