@@ -54,6 +54,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/dashboard.md", "antiphon top --dir /tmp/antiphon"): (
         "wants a terminal and somebody who types q; tests/cli/test_top.py has both"
     ),
+    ("docs/spark.md", "antiphon spark-warm"): f"{_DRIVER}tests/spark/test_classes.py runs it",
     ("docs/jobs.md", "antiphon audit"): f"{_DRIVER}the block below does the same; tests/spark/test_audit.py",
     ("docs/jobs.md", "antiphon archive flights --to s3://bucket/archive --older-than 7d"): (
         f"{_DRIVER}the block below does the same; tests/cli/test_archive_commands.py"

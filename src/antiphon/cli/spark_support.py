@@ -102,3 +102,20 @@ def spark_env(as_json: JsonOption = False) -> None:
         return
     for name, value in found.items():
         typer.echo(f"export {name}={shlex.quote(value)}")
+
+
+@command("spark-warm", "antiphon spark-warm")
+def spark_warm(as_json: JsonOption = False) -> None:
+    """Make Spark start in half the time on this machine: keep its classes as Java has them in memory, in a file.
+
+    Takes half a minute and 200 MB, once for each user, Java and version of Spark. Sessions of antiphon.spark.session(), and
+    commands that are Spark jobs, use the file from then on; another Java or Spark passes it over.
+    """
+    from antiphon.spark.classes import keep_classes
+
+    with progress("running Spark once"):
+        file = keep_classes()
+    if as_json:
+        print_json({"file": str(file), "bytes": file.stat().st_size})
+        return
+    typer.echo(f"Spark's classes are kept in {file} ({file.stat().st_size // 1_000_000} MB)")
