@@ -115,13 +115,13 @@ def test_json_of_a_failure_is_one_object() -> None:
 def test_words_for_profiles_of_before_are_taken(
     word: str, profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[simulate_runs.Seeds] = []
+    asked: list[simulation_runs.Seeds] = []
 
-    def run(seeds: simulate_runs.Seeds, *_: object) -> None:
+    def run(seeds: simulation_runs.Seeds, *_: object) -> None:
         asked.append(seeds)
         raise typer.Exit
 
-    monkeypatch.setattr(simulate_runs, "run", run)
+    monkeypatch.setattr(simulation_runs, "run", run)
     assert call("--profile", word, "--seed", "3", "--seconds", "0.5").exit_code == 0
     assert [seeds.profile for seeds in asked] == [profile]
 
