@@ -178,9 +178,7 @@ class FaultyListener(KafkaListener):
         if isinstance(request, MetadataRequest):
             if not self._asks_for_topics(request, header.version) or not rule.tally.take():
                 return False
-            work = self._guard(
-                self._fail_metadata(header, request, rule.code, answer), header, answer.connection
-            )
+            work = self._guard(self._fail_metadata(header, request, rule.code, answer), header, answer)
             answer.connection.start_task(work, "kafka Metadata that fails")
             return True
         response = failed(header.api, request, header.version, rule.code)

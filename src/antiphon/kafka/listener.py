@@ -242,6 +242,7 @@ class KafkaListener:
         self.requests += 1
         session = answer.connection.session
         if session.takes_bare_messages and session.has_begun:
+            answer.connection.hold(answer)
             answer.connection.start_task(bare_login(frame, answer), "kafka login")
             return
         header, reader = read_header(frame, self._apis)
@@ -257,9 +258,11 @@ class KafkaListener:
         if isinstance(handler, HotHandler):
             work = self._begin(handler, header, reader, answer)
         else:
+            if header.api.key == SASL_AUTHENTICATE:
+                answer.connection.hold(answer)  # a password is checked in a thread
             work = self._serve_in_turn(handler(self._handlers), header, reader, answer)
         if work is not None:
-            guarded = self._guard(work, header, answer.connection)
+            guarded = self._guard(work, header, answer)
             answer.connection.start_task(guarded, f"kafka {header.api.name}")
 
     def _begin(
@@ -371,10 +374,13 @@ class KafkaListener:
             await answer.connection.wait_for_room(LOOK_S)
             await answer.next_turn()
 
-    async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
+    async def _guard(self, work: Awaitable[None], header: RequestHeader, answer: Answer) -> None:
         """A failure of ours in one request closes its connection, not the node."""
+        connection = answer.connection
         try:
             await work
+            if header.api.key == SASL_AUTHENTICATE:
+                connection.go_on(answer)
         except (ProtocolViolationError, NotReadyError) as error:
             # Not ready is a node that knows no rights yet, for which Kafka has no code.
             connection.fail(error.message)

@@ -8,6 +8,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
+from antiphon.gateway.password_thread import PasswordThread
 from antiphon.gateway.quotas import Quotas
 from antiphon.log.wal_thread import WalThread
 from antiphon.node.node import Node
@@ -91,6 +92,7 @@ class Server:
             shared_secret(config, node.disk),
             token_keys,
         )
+        self.authenticator.aside = PasswordThread()
         self.memory = memory_for_clients(config.limits, node.turn.pieces)
         add_memory_gauges(node.metrics.gauges, self.memory)
         add_capacity_gauges(node.metrics.gauges, config.limits, node.view)

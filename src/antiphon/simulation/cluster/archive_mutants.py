@@ -28,6 +28,7 @@ ARCHIVE_MUTANTS: Final = (
         "what a client has looked for in the archive counts against his share for good",
         Edit(ArchiveReader, "_looked", "self._looks[client] -= 1", "pass"),
         options=_CROWDED,
+        rare=True,
     ),
     ClusterMutant(
         "archive-turn-is-kept",
