@@ -151,13 +151,14 @@ ALLOWED["cli"] = {
 ROOT: dict[str, set[str]] = {
     "errors": set(),
     "invariants": set(),
+    "shares": {"errors", "system"},
     "system": set(),
     "tracing": set(),
     "aio": {"client"},
     "__init__": {"aio", "client", "model", "records", "tools"},
     "__main__": {"cli"},
 }
-EVERYBODYS = {"errors", "invariants", "system", "tracing"}
+EVERYBODYS = {"errors", "invariants", "shares", "system", "tracing"}
 
 # What the pure parts must never see: sockets, files, clocks, random sources, threads.
 IMPURE = {

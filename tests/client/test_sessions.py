@@ -1,6 +1,7 @@
 """Sessions of the asynchronous client against whole nodes: rows go when a client falls silent, and not before."""
 
 import asyncio
+import contextlib
 from unittest.mock import patch
 
 import pytest
@@ -18,6 +19,7 @@ from antiphon.errors import (
 )
 from antiphon.model.sessions import CloseSession, KeepSession, OpenSession
 from antiphon.records.changes import ChangeKind
+from antiphon.security.session import Session
 from tests.client.conftest import in_a_cluster
 from tests.client.failing_nodes import DROP_AFTER, DROP_BEFORE, FailingNodes
 from tests.node.in_process import eventually
@@ -234,14 +236,41 @@ async def test_bounds_are_told(cluster: FailingNodes, db: AsyncClient) -> None:
     with pytest.raises(InvalidRequestError, match="above 0 s"):
         db.session(timeout_s=0)
     for node in cluster.nodes.nodes.values():
-        node.session_bounds.per_shard = 2
+        node.session_bounds.per_shard = 3
     sessions = [db.session() for _ in range(3)]
     for i, session in enumerate(sessions[:2]):
         await table.put(f"k{i}", b"v", session=session)
-    with pytest.raises(LimitReachedError, match="2 open sessions"):
+    with pytest.raises(LimitReachedError, match=r"has 2 open sessions of 2 of shard .*\[sessions\]"):
         await table.put("k2", b"v", session=sessions[2])
     await sessions[0].close()
     await table.put("k2", b"v", session=sessions[2])
+
+
+@in_a_cluster
+async def test_one_client_leaves_sessions_for_others(cluster: FailingNodes, db: AsyncClient) -> None:
+    table = await db.create_table("t", shards=1)
+    for node in cluster.nodes.nodes.values():
+        node.session_bounds.per_shard = 6
+    sessions = [db.session() for _ in range(8)]
+
+    async def opened(first: int = 0) -> list[int]:
+        found = []
+        for i, session in enumerate(sessions[first:], first):
+            with contextlib.suppress(LimitReachedError):
+                await table.put(f"k{i}", b"v", session=session)
+                found.append(i)
+        return found
+
+    with patch.object(Session, "client", lambda *_: "greedy"):
+        assert await opened() == [0, 1, 2]
+        with pytest.raises(LimitReachedError, match="this client has 3 open sessions of 3 of shard"):
+            await table.put("k3", b"v", session=sessions[3])
+    with patch.object(Session, "client", lambda *_: "other"):
+        assert await opened() == [0, 1, 2, 3, 4], "who is there stays"
+    with patch.object(Session, "client", lambda *_: "greedy"):
+        for session in sessions[:3]:
+            await session.close()
+        assert await opened(3) == [3, 4, 5, 6], "the sessions that were closed are nobody's"
 
 
 @in_a_cluster

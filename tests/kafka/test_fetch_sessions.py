@@ -262,7 +262,7 @@ async def test_places_are_bounded_and_unused_ones_are_given_away() -> None:
 
 
 async def _places_are_bounded(evict_s: float) -> None:
-    async with listening(fetch_sessions_max=2) as (served, connect):
+    async with listening(fetch_sessions_max=3) as (served, connect):
         await served.create("t")
         sessions = sessions_of(served)
         first, second, third = [await connect() for _ in range(3)]
@@ -331,7 +331,7 @@ class Following:
 @in_virtual_time
 async def test_who_reads_to_another_end_is_told_of_all_anew() -> None:
     following: Any = Following()
-    connection: Any = SimpleNamespace(account=SimpleNamespace(add=lambda _: None))
+    connection: Any = SimpleNamespace(account=SimpleNamespace(add=lambda _: None), client="c")
     session = fetch_sessions.FetchSession(following, 1, connection, by_id=False)
     topic = TopicWanted("t", None, [])
     session.want(topic, PartitionWanted(0, -1, 5, 100))

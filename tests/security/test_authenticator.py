@@ -128,6 +128,31 @@ def test_an_unknown_user_looks_like_any_other() -> None:
         assert answers[0]["r"] != answers[1]["r"], "the nonce is not"
 
 
+def test_an_unknown_user_takes_no_longer_where_there_are_many() -> None:
+    """Else the time to the first answer says which names there are."""
+
+    class Looked(dict[str, User]):
+        times = 0
+
+        def values(self) -> Any:
+            self.times += 1
+            return super().values()
+
+    book = AccessBook()
+    kept = passwords.SHA_256, passwords.SHA_512
+    for n in range(5):
+        of_user = tuple(Credential(name, b"s", 5_000 + n, b"k", b"v") for name in kept)
+        book.put("user", f"u{n}", User(f"u{n}", of_user))
+    book.users = looked = Looked(book.users)
+    seen = {passwords.of_nobody(book, kept[0], f"n{n}", b"secret").iterations for n in range(100)}
+    assert seen == {5_000 + n for n in range(5)}
+    assert looked.times == 1, "once for all of them"
+    for n in range(1, 5):
+        book.put("user", f"u{n}", None)
+    assert passwords.of_nobody(book, kept[0], "n", b"secret").iterations == 5_000
+    assert looked.times == 2
+
+
 def test_the_same_time_for_wrong_and_unknown() -> None:
     owner = authenticator()
     rounds: dict[str, int] = {}

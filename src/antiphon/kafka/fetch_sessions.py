@@ -1,8 +1,9 @@
 """Fetch sessions (KIP-227): what a consumer follows is kept here, and it is sent what changed.
 
 A session belongs to the connection that opened it and ends with it: Kafka's clients open a new one after a disconnect
-anyway. What it keeps is counted in the connection's account (`gateway.budget`); where there is no room, and while all
-places of the node are taken by sessions that are in use, a client gets no session, and fetches in full as before.
+anyway. What it keeps is counted in the connection's account (`gateway.budget`); where there is no room, while all places of
+the node are taken by sessions that are in use, or the client has its share of them (`antiphon.shares`), it gets no session,
+and fetches in full as before.
 
 A partition that is read to its end is followed (`Gateway.follow`) and not looked at again before something arrives, so that
 a fetch costs what changed and not what is followed. What no follower hears of (a trimmed log, rights) is seen by a look at
@@ -13,7 +14,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, OverloadedError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.fetch_codec import (
@@ -25,6 +26,7 @@ from antiphon.kafka.fetch_codec import (
     TopicWanted,
 )
 from antiphon.model.results import COMMITTED, FOLLOWER_COMMITTED
+from antiphon.shares import Shares
 
 if TYPE_CHECKING:
     from antiphon.kafka.connection import Answer, Connection
@@ -79,6 +81,7 @@ class FetchSession:
         self.connection = connection
         self.by_id = by_id
         self.epoch = 1
+        self.client = connection.client
         self.busy = False
         self.used_s = self._looked_s = asyncio.get_running_loop().time()
         self.costs_bytes = 0
@@ -228,6 +231,7 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}  # the longest unused first
         self._of: dict[Connection, dict[int, FetchSession]] = {}
         self._last_id = 0
+        self._shares = Shares(sessions_max, "fetch sessions")
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -296,6 +300,7 @@ class FetchSessions:
         session.busy = True
         self._sessions[session.session_id] = session
         self._of.setdefault(connection, {})[session.session_id] = session
+        self._shares.add(session, client=session.client)
         await self._change(session, request, answer)
         for topic in fetched:
             for place, partition in enumerate(topic.partitions, 1):
@@ -315,18 +320,27 @@ class FetchSessions:
         own = self._of.get(connection, {})
         if len(own) >= OF_CONNECTION_MAX:
             self._close(next(iter(own.values())))
-        if len(self._sessions) < self._max:
-            return True
-        now_s = asyncio.get_running_loop().time()
-        oldest = next(iter(self._sessions.values()))
-        if oldest.busy or now_s - oldest.used_s < EVICT_S:
-            return False
-        self._close(oldest)
+        try:
+            self._shares.check(len(self._sessions), client=connection.client)
+        except OverloadedError:
+            return self._made_free(None if len(self._sessions) >= self._max else connection.client)
         return True
+
+    def _made_free(self, client: object) -> bool:
+        """End a session that nobody has used for long: one of the client's, where it has its share; None: any."""
+        unused_s = asyncio.get_running_loop().time() - EVICT_S
+        for session in self._sessions.values():
+            if session.used_s > unused_s:
+                return False
+            if not session.busy and (client is None or session.client == client):
+                self._close(session)
+                return True
+        return False
 
     def _close(self, session: FetchSession) -> None:
         if self._sessions.pop(session.session_id, None) is None:
             return
+        self._shares.drop(session)
         session.close()
         own = self._of[session.connection]
         del own[session.session_id]

@@ -14,7 +14,6 @@ from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Payer, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
-from antiphon.gateway.shares import asking
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes, Key
 from antiphon.kafka.api import (
@@ -47,6 +46,7 @@ from antiphon.kafka.schema import Message
 from antiphon.kafka.topic_config import TopicDefaults
 from antiphon.security.listening import Listening, serve
 from antiphon.security.tls import ServerTls
+from antiphon.shares import asking
 from antiphon.transactions.service import TransactionService
 
 LARGE_REQUEST_BYTES: Final = 16 * 1024

@@ -8,9 +8,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import OverloadedError
-from antiphon.gateway.shares import Shares
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.shares import Shares
 
 if TYPE_CHECKING:
     from antiphon.kafka.connection import Connection

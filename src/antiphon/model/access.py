@@ -126,6 +126,16 @@ class AccessBook:
         self.users: dict[str, User] = {}
         self.acls: dict[str, Acl] = {}
         self.quotas: dict[str, Quota] = {}
+        self._iterations: dict[str, tuple[int, list[int]]] = {}  # by mechanism: as of which version
+
+    def iterations(self, mechanism: str) -> list[int]:
+        """With how many iterations users' passwords are kept, in order; looked for once in each version."""
+        version, found = self._iterations.get(mechanism, (-1, []))
+        if version != self.version:
+            kept = (one for user in self.users.values() for one in user.credentials)
+            found = sorted({one.iterations for one in kept if one.mechanism == mechanism})
+            self._iterations[mechanism] = self.version, found
+        return found
 
     def apply(self, delta: AccessDelta, *, whole: bool) -> None:
         """Take over a delta; a `whole` one replaces everything."""

@@ -9,7 +9,6 @@ import structlog
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.gateway import changes
 from antiphon.gateway.settings_reply import settings_reply
-from antiphon.gateway.shares import asking
 from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions, SubscriptionsReply
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
@@ -56,6 +55,7 @@ from antiphon.model.transactions import (
     TransactionRequest,
 )
 from antiphon.native.exchange import Exchange
+from antiphon.shares import asking
 
 SIGN_OF_LIFE: Final = 1 << 62  # no such version will be: the client wants to know that somebody is there
 WAIT_MS_MAX: Final = 60_000

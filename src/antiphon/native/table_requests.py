@@ -13,6 +13,7 @@ from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
 from antiphon.native.exchange import Exchange, expected_bytes
 from antiphon.native.sized_reads import SizedRead
 from antiphon.native.transaction_parts import once_joined
+from antiphon.shares import asking
 
 KEY_BYTES: Final = 128  # as long as reading so many bytes takes, about, looking for a key does
 SESSION_BYTES: Final = 64  # of one in a list, about
@@ -57,11 +58,14 @@ def session(exchange: Exchange, request_id: int, body: SessionRequest, _payload:
     """Open, keep or close a session."""
     exchange.gateway.check_may_write(body.shard_id, internal=False)
     done = exchange.begin(request_id)
+    asks = asking.set(exchange.session.client(exchange.host))
     try:
         exchange.gateway.submit_session(body, done)
     except BaseException:
         exchange.end()
         raise
+    finally:
+        asking.reset(asks)
 
 
 def list_sessions(exchange: Exchange, request_id: int, body: ListSessions, _payload: memoryview) -> None:

@@ -37,6 +37,7 @@ from antiphon.oxia.writes import TOGETHER_OPS, Planned, Writes, answered, found_
 from antiphon.security.authenticator import FAILED_DELAY_S
 from antiphon.security.authorization import hard_part, log_in
 from antiphon.security.authorizer import Rights
+from antiphon.shares import asking
 
 if TYPE_CHECKING:
     from antiphon.gateway.interface import Gateway
@@ -113,6 +114,7 @@ class OxiaCalls:
                 UNAUTHENTICATED, "say who you are: authorization: Bearer TOKEN, or Basic USER:PASSWORD"
             )
         call.session = session
+        asking.set(session.client(connection.host))  # a call has a task of its own
         crowd = connection.place.take(session.rights, connection.host)
         if crowd is not None:
             raise OverloadedError(crowd.message)

@@ -19,6 +19,7 @@ from antiphon.errors import (
     InvalidRequestError,
     LimitReachedError,
     NotReadyError,
+    OverloadedError,
     SessionNotFoundError,
     StorageFailedError,
 )
@@ -39,6 +40,7 @@ from antiphon.partition.table_reads import joins
 from antiphon.partition.table_writes import judge_appended
 from antiphon.records.builder import build_batch
 from antiphon.records.session_entries import SessionEnded, SessionEntry, SessionOpened, build_session_entry
+from antiphon.shares import Shares, asking
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.ranges import OwnedRange, covers, wrong_shard
 from antiphon.table.session_clock import SessionClock
@@ -61,6 +63,7 @@ class PartitionSessions:
         self._state = driver.state
         self._clients = clients
         self._clock = SessionClock(0.0)
+        self._shares = Shares(0, "")
         self._judge: TableEvaluator | None = None  # whose sessions the clock knows
         self._log = driver.state.lines
         self.shard_id = driver.shard_id
@@ -116,6 +119,7 @@ class PartitionSessions:
     def _clock_of(self, evaluator: TableEvaluator) -> SessionClock:
         if self._judge is not evaluator:
             self._judge, self._clock = evaluator, SessionClock(self._state.services.now_s())
+            self._shares = Shares(0, "open sessions", f"shard {self.shard_id}")
         return self._clock
 
     def _expire(self, evaluator: TableEvaluator, session_id: int) -> None:
@@ -167,7 +171,7 @@ class PartitionSessions:
                 return
             self._state.check_writable()
             run = (
-                partial(self._open, request)
+                partial(self._open, request, asking.get())
                 if isinstance(request, OpenSession)
                 else partial(self._close, request)
             )
@@ -190,7 +194,7 @@ class PartitionSessions:
             raise NotReadyError(f"shard {state.shard_id} has just been elected; retry")
         return table, table.evaluator
 
-    def _open(self, request: OpenSession, timeout_s: float, done: append_queue.Done) -> None:
+    def _open(self, request: OpenSession, client: object, timeout_s: float, done: append_queue.Done) -> None:
         _, evaluator = self._leading()
         bounds, sessions = self._state.services.session_bounds, evaluator.sessions.by_id
         if not bounds.timeout_min_ms <= request.timeout_ms <= bounds.timeout_max_ms:
@@ -205,17 +209,27 @@ class PartitionSessions:
         known = sessions.get(request.session_id)
         if known is not None:
             self._open_already(evaluator, request, timeout_s, done)
+            self._shares.add(request.session_id, client=client)
             return
-        if len(sessions) >= bounds.per_shard:
-            raise LimitReachedError(
-                f"shard {self.shard_id} has {len(sessions)} open sessions, as many as there may be: close some, or set "
-                "per_shard of [sessions] in node.toml higher",
-                limit="sessions.per_shard",
-            )
+        self._check_count(evaluator, client)
         self._append(
             evaluator, SessionOpened(request.session_id, request.timeout_ms), timeout_s, Done(), done
         )
+        self._shares.add(request.session_id, client=client)
         self.look()
+
+    def _check_count(self, evaluator: TableEvaluator, client: object) -> None:
+        """Raise LimitReachedError where the shard has as many sessions as it may have, or the client its share of them."""
+        count = len(evaluator.sessions.by_id)
+        self._clock_of(evaluator)
+        self._shares.most = self._state.services.session_bounds.per_shard
+        try:
+            self._shares.check(count, client=client)
+        except OverloadedError as error:
+            raise LimitReachedError(
+                f"{error.message}: close some, or set per_shard of [sessions] in node.toml higher",
+                limit="sessions.per_shard",
+            ) from None
 
     def _open_already(
         self, evaluator: TableEvaluator, request: OpenSession, timeout_s: float, done: append_queue.Done
@@ -234,6 +248,7 @@ class PartitionSessions:
         session = evaluator.sessions.by_id.get(request.session_id)
         if session is not None:
             self._clock_of(evaluator).kept(request.session_id, session, self._state.services.now_s())
+            self._shares.add(request.session_id)
         confirmed = partial(self._confirmed, request, timeout_s, done)
         self._clients.when_confirmed(0, timeout_s, confirmed, done)
 
@@ -284,6 +299,7 @@ class PartitionSessions:
     ) -> None:
         """Append the end of an open session: one entry, which takes its rows away."""
         evaluation = evaluator.ending(session_id, system.wall_ms())
+        self._shares.drop(session_id)
         if not evaluation.records:
             self._append(evaluator, SessionEnded(session_id), timeout_s, result, done)
             return

@@ -17,10 +17,10 @@ from antiphon.coordination import transactions as t
 from antiphon.coordination.transactions import Bounds, Producer, Refused, Row, State, Step
 from antiphon.errors import AntiphonError, NotReadyError, OverloadedError
 from antiphon.gateway.interface import Gateway
-from antiphon.gateway.shares import Shares
 from antiphon.model.cluster import AskTransaction
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.metadata import ShardMeta
+from antiphon.shares import Shares
 from antiphon.transactions.endings import Endings
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import LOOK_S, Holder, LedShard, LedShards

@@ -249,11 +249,10 @@ class ClassicGroup:
             self.writes.is_due = True
 
     @property
-    def kept_bytes(self) -> int:
-        """Bytes of the members, and of the ids of those who have yet to join."""
-        pending = sum(MEMBER_BYTES + ids_bytes(member_id) for member_id in self._members.pending)
-        members = sum(member.kept_bytes for member in self.members.values())
-        return members + pending + ids_bytes(self.protocol_type)
+    def kept_of(self) -> dict[str, int]:
+        """Bytes of each member, and of the id of each one who has yet to join."""
+        pending = {member_id: MEMBER_BYTES + ids_bytes(member_id) for member_id in self._members.pending}
+        return pending | {member_id: member.kept_bytes for member_id, member in self.members.items()}
 
     def unload(self, error_code: int) -> None:
         """Answer everybody who waits with an error: this node coordinates the group no longer."""

@@ -14,15 +14,15 @@ A group without members is not held: its row is read when somebody joins.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from antiphon import system
-from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError
+from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError
 from antiphon.gateway.interface import Gateway
-from antiphon.gateway.shares import Shares
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.classic_row import ClassicRow
@@ -39,6 +39,7 @@ from antiphon.kafka.groups.types import (
     ids_bytes,
     protocols_bytes,
 )
+from antiphon.shares import Shares, asking
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import Holder, LedShard, LedShards
 
@@ -55,7 +56,8 @@ class _Hosted:
         self.group = group
         self.shard_id = shard_id
         self.version: int | None = version
-        self.kept_bytes = group.kept_bytes
+        self.kept_bytes = 0
+        self.clients: dict[str, object] = {}  # by the ids of members, who has let them join
         self.work: asyncio.Task[None] | None = None
         self.waits_ms = 0  # with the next try
         self.wakes_ms = 0
@@ -86,6 +88,7 @@ class ClassicGroups:
         holder = Holder("classic groups", _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
         self._shares = Shares(GROUPS_MAX, "groups")
+        self._memory = Shares(config.kept_bytes_max, "bytes of members of groups")
 
     def start(self) -> None:
         """Begin to follow who leads."""
@@ -165,13 +168,15 @@ class ClassicGroups:
 
     async def join(self, group_id: str, request: Join, is_other: Callable[[], bool]) -> Joined:
         """JoinGroup. `is_other`: is there such a group of another kind by now?"""
-        self._check_room(request)
-        hosted = self._led_of(group_id).hosted.get(group_id) or await self._read(group_id, request)
+        hosted = self._led_of(group_id).hosted.get(group_id)
+        self._check_join(request, hosted)
+        hosted = hosted or await self._read(group_id, request)
         if hosted.group.is_unused and (request.member_id or is_other()):
             self._settle(hosted)
             error = code.UNKNOWN_MEMBER_ID if request.member_id else code.INCONSISTENT_GROUP_PROTOCOL
             return Joined(error, request.member_id)
         token: _Answer = asyncio.get_running_loop().create_future()
+        hosted.clients.setdefault(request.member_id or request.new_member_id, asking.get())
         hosted.group.join(_now_ms(), request, token)
         self._settle(hosted)
         joined = await self._answer(hosted, token)
@@ -182,6 +187,9 @@ class ClassicGroups:
         hosted = self._led_of(group_id).hosted.get(group_id)
         if hosted is None:
             return Synced(code.UNKNOWN_MEMBER_ID)
+        if request.member_id == hosted.group.leader:
+            had = sum(len(member.assignment) for member in hosted.group.members.values())
+            self._check_room(sum(len(data) for _, data in request.assignments) - had)
         token: _Answer = asyncio.get_running_loop().create_future()
         hosted.group.sync(_now_ms(), request, token)
         self._settle(hosted)
@@ -204,7 +212,7 @@ class ClassicGroups:
         kept = await self._rows.load_one(led.shard_id, group_id)
         if self._led_of(group_id) is not led:
             raise NotReadyError(f"group {group_id!r} was being read; ask again")
-        self._check_room(request)  # others may have come meanwhile
+        self._check_join(request, led.hosted.get(group_id))  # others may have come meanwhile
         hosted = led.hosted.get(group_id) or self._host(led, group_id, kept)
         self._shares.add(hosted)
         return hosted
@@ -215,12 +223,17 @@ class ClassicGroups:
         hosted = led.hosted[group_id] = _Hosted(group, led.shard_id, kept.version)
         return hosted
 
-    def _check_room(self, request: Join) -> None:
-        """Raise OverloadedError, which a client takes for "try again", where too much is kept already."""
-        kept = self.kept_bytes
-        ids = ids_bytes(request.new_member_id, request.instance_id, request.client_id, request.protocol_type)
-        if kept + MEMBER_BYTES + protocols_bytes(request.protocols) + ids > self.config.kept_bytes_max:
-            raise OverloadedError(f"this node keeps {kept} bytes about the members of groups already")
+    def _check_join(self, request: Join, hosted: _Hosted | None) -> None:
+        """Whoever is in the group may stay with what he has: what is more is checked."""
+        ids = ids_bytes(request.new_member_id, request.instance_id, request.client_id)
+        member = None if hosted is None else hosted.group.members.get(request.member_id)
+        had = 0 if member is None else member.kept_bytes - len(member.assignment)
+        self._check_room(MEMBER_BYTES + protocols_bytes(request.protocols) + ids - had)
+
+    def _check_room(self, more_bytes: int) -> None:
+        """Raise OverloadedError, which a client takes for "try again", where that is too much beside what is kept."""
+        if more_bytes > 0:
+            self._memory.check(self.kept_bytes, more_bytes)
 
     async def _answer(self, hosted: _Hosted, token: _Answer) -> Joined | Synced:
         """Wait for an answer; a member whose connection ends meanwhile is forgotten soon."""
@@ -278,7 +291,7 @@ class ClassicGroups:
         if group.is_unused and hosted.work is None and not group.writes.is_due:
             self._let_go(hosted)
             return
-        hosted.kept_bytes = group.kept_bytes
+        self._count(hosted)
         deadline_ms = hosted.waits_ms if group.is_unused else group.deadline_ms()
         if deadline_ms is None or (group.is_unused and hosted.work is not None):
             return
@@ -289,6 +302,16 @@ class ClassicGroups:
         hosted.wakes_ms = deadline_ms
         delay_s = max(0, deadline_ms - _now_ms()) / 1000
         hosted.timer = asyncio.get_running_loop().call_later(delay_s, self._tick, hosted)
+
+    def _count(self, hosted: _Hosted) -> None:
+        """Note what the group's members take, and whose it is."""
+        kept = hosted.group.kept_of
+        hosted.kept_bytes = sum(kept.values())
+        hosted.clients = {one: hosted.clients[one] for one in kept if one in hosted.clients}
+        parts: Counter[object] = Counter()
+        for member_id, size in kept.items():
+            parts[hosted.clients.get(member_id)] += size
+        self._memory.divide(hosted, parts)
 
     def _tick(self, hosted: _Hosted) -> None:
         hosted.timer = None
@@ -301,6 +324,7 @@ class ClassicGroups:
         if led is not None and led.hosted.get(hosted.group.group_id) is hosted:
             del led.hosted[hosted.group.group_id]
             self._shares.drop(hosted)
+            self._memory.drop(hosted)
             self.emptied.note(hosted.group.group_id, _now_ms())
         if hosted.timer is not None:
             hosted.timer.cancel()
@@ -323,6 +347,7 @@ class ClassicGroups:
     def _drop(self, led: _Led) -> None:
         for hosted in list(led.hosted.values()):
             self._shares.drop(hosted)
+            self._memory.drop(hosted)
             hosted.group.unload(code.NOT_COORDINATOR)
             _deliver(hosted.group)
             if hosted.timer is not None:

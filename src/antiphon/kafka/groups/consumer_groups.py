@@ -11,7 +11,7 @@ is refused, and the group is read again.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -25,13 +25,13 @@ from antiphon.coordination.consumer_terms import (
     Beaten,
     Catalog,
     GroupBounds,
+    Kind,
     Refused,
     RowName,
 )
 from antiphon.coordination.share_group import ShareGroup
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError, UnavailableError
 from antiphon.gateway.interface import Gateway
-from antiphon.gateway.shares import Shares
 from antiphon.kafka.groups.consumer_rows import (
     ABSENT,
     CONSUMER,
@@ -40,12 +40,14 @@ from antiphon.kafka.groups.consumer_rows import (
     GroupChangedError,
     StoredGroup,
 )
+from antiphon.shares import Shares, asking
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import LOOK_S, Holder, LedShard, LedShards
 
 GROUPS_MAX: Final = 20_000
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # rows of all groups of a node
 WAITING_MAX: Final = 4_000  # requests of one group
+MEMBER_BYTES: Final = 256  # about, that a member's row takes beside what it wants
 STEPS_MAX: Final = 64  # requests that one write answers
 
 Step = Callable[[ConsumerGroup, int], Any]
@@ -74,6 +76,11 @@ class _Hosted:
         self.group = group
         self.version = ABSENT
         self.sizes: dict[RowName, int] = {}
+        self.clients: dict[
+            str, object
+        ] = {}  # by ids of members, and their expressions: who has asked for them
+        self.payers: dict[RowName, object] = {}  # of rows: whose they were when they were written
+        self.parts: Counter[object] = Counter()  # bytes of rows by payer
         self.settings: dict[str, str] = {}
         self.queue: deque[tuple[Step, asyncio.Future[Any]]] = deque()
         self.work: asyncio.Task[None] | None = None  # a write, or a read of it all
@@ -109,6 +116,7 @@ class ConsumerGroups:
         self._led = LedShards(gateway, table, holder)
         self._kept_bytes = 0
         self._shares = Shares(GROUPS_MAX, "groups")
+        self._memory = Shares(KEPT_BYTES_MAX, "bytes of groups")
 
     def take(self, bounds: GroupBounds) -> None:
         """The bounds are these from now on, also of groups that are here and have none of their own."""
@@ -173,8 +181,7 @@ class ConsumerGroups:
             led = self._led_of(group_id)
             hosted = led.hosted.get(group_id) or self._host(led, group_id)
             self._bind(hosted, settings)
-        if asked.epoch == JOIN_EPOCH and self._kept_bytes > KEPT_BYTES_MAX:
-            raise OverloadedError(f"this node keeps {self._kept_bytes} bytes about groups already")
+        self._check_room(hosted, asked)
 
         def step(group: ConsumerGroup, now_ms: int) -> Beaten | Refused:
             if not group.members and is_other():
@@ -185,6 +192,30 @@ class ConsumerGroups:
         if isinstance(answer, Refused):
             return answer
         return answer._replace(interval_ms=hosted.group.bounds.heartbeat_interval_ms)
+
+    def _check_room(self, hosted: _Hosted, asked: Beat) -> None:
+        """Raise OverloadedError where a member comes, or wants more than it did, and too much is kept already."""
+        member = hosted.group.members.get(asked.member_id)
+        more_bytes = sum(map(len, asked.topics or ())) + len(asked.regex or "")
+        if member is not None:
+            more_bytes -= sum(map(len, member.topics)) + len(member.regex or "")
+        elif asked.epoch == JOIN_EPOCH:
+            more_bytes += MEMBER_BYTES
+        else:
+            more_bytes = 0  # it is told that it is none
+        try:
+            if more_bytes > 0:
+                self._memory.check(self._kept_bytes, more_bytes)
+        except OverloadedError:
+            if not hosted.is_known and not hosted.queue and hosted.work is None:
+                self._let_go(hosted)
+            raise
+        if len(hosted.clients) > WAITING_MAX + len(hosted.sizes):  # most of them were refused
+            named = {name for _, name in hosted.sizes}
+            hosted.clients = {name: who for name, who in hosted.clients.items() if name in named}
+        for name in (asked.member_id, asked.regex):
+            if name:
+                hosted.clients.setdefault(name, asking.get())
 
     async def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Refused | None:
         """LeaveGroup of one member, as operators have it."""
@@ -313,9 +344,16 @@ class ConsumerGroups:
 
     def _note_sizes(self, hosted: _Hosted, sizes: dict[RowName, int]) -> None:
         for name, size in sizes.items():
-            self._kept_bytes += size - hosted.sizes.pop(name, 0)
+            had = hosted.sizes.pop(name, 0)
+            self._kept_bytes += size - had
+            hosted.parts[hosted.payers.pop(name, None)] -= had
             if size:
-                hosted.sizes[name] = size
+                payer = hosted.clients.get(name[1])
+                hosted.sizes[name], hosted.payers[name] = size, payer
+                hosted.parts[payer] += size
+            elif name[0] in {Kind.MEMBER, Kind.REGEX}:
+                hosted.clients.pop(name[1], None)
+        self._memory.divide(hosted, +hosted.parts)
 
     def _refuse(self, hosted: _Hosted, error: AntiphonError) -> None:
         while hosted.queue:
@@ -351,6 +389,9 @@ class ConsumerGroups:
         hosted.version = stored.version
         self._kept_bytes += sum(stored.sizes.values()) - sum(hosted.sizes.values())
         hosted.sizes = dict(stored.sizes)
+        hosted.payers.clear()
+        hosted.parts = Counter({None: sum(hosted.sizes.values())})
+        self._memory.drop(hosted)
         hosted.is_read = True
 
     def _bind(self, hosted: _Hosted, settings: dict[str, str]) -> None:
@@ -399,6 +440,7 @@ class ConsumerGroups:
         if led is not None and led.hosted.get(hosted.group_id) is hosted:
             del led.hosted[hosted.group_id]
             self._shares.drop(hosted)
+            self._memory.drop(hosted)
             self._kept_bytes -= sum(hosted.sizes.values())
         if hosted.timer is not None:
             hosted.timer.cancel()

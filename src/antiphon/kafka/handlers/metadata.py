@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from antiphon.errors import AntiphonError, TopicExistsError, UnknownTopicError
+from antiphon.errors import AntiphonError, OverloadedError, TopicExistsError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use
 from antiphon.kafka import error_codes as code
@@ -37,6 +37,7 @@ from antiphon.model.access import Operation
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import CreateTopic
 from antiphon.security.authorizer import Rights
+from antiphon.shares import Shares
 
 if TYPE_CHECKING:
     from antiphon.security.principal import Principal
@@ -110,6 +111,11 @@ class MetadataHandler:
         self._cached_for: ClusterMeta | None = None
         self._cached: dict[_Key, bytes] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
+        self._being_made = Shares(CREATING_MAX, "topics that are being made on demand")
+        self._made_here = Shares(
+            defaults.topics_max, "topics", "this cluster"
+        )  # by whom, of those made on demand here
+        self._looked_at: tuple[TopicMeta, ...] | None = None  # for those of them that are gone
         self._refused = 0  # topics that were not created, as there are too many
         self._tell_s = 0.0
 
@@ -289,18 +295,39 @@ class MetadataHandler:
 
     def _start_creating(self, name: str, context: RequestContext) -> asyncio.Task[None] | None:
         """None where too many are made already: the client is told that there is no such topic, and asks again."""
-        if len(self._creating) >= CREATING_MAX:
-            return None
-        if len(self._gateway.metadata.topics) + len(self._creating) >= self._defaults.topics_max:
-            self._log_refusal(name)
+        if not self._has_place(name):
             return None
         if self._quotas.refuses(Use.MUTATION, context.payer, context.charged):
             return None
         self._quotas.charge(Use.MUTATION, context.payer, self._defaults.shards, None)
         task = asyncio.get_running_loop().create_task(self._create(name), name=f"create topic {name}")
         self._creating[name] = task
-        task.add_done_callback(lambda _: self._creating.pop(name, None))
+        self._being_made.add(name)
+        self._made_here.add(name)
+        task.add_done_callback(lambda _: self._created(name))
         return task
+
+    def _has_place(self, name: str) -> bool:
+        """May the client who asks have one more topic made?"""
+        topics, made = self._gateway.metadata.topics, self._made_here
+        if self._looked_at is not topics:
+            self._looked_at = topics
+            made.keep_only({topic.name for topic in topics} | set(self._creating))
+        made.most = self._defaults.topics_max
+        try:
+            self._being_made.check(len(self._creating))
+        except OverloadedError:
+            return False  # there is room soon
+        try:
+            made.check(len(topics) + len(self._creating))
+        except OverloadedError:
+            self._log_refusal(name)
+            return False
+        return True
+
+    def _created(self, name: str) -> None:
+        self._creating.pop(name, None)
+        self._being_made.drop(name)
 
     def _log_refusal(self, name: str) -> None:
         """A request may name thousands of them: one line in a while, with how many there were."""

@@ -12,7 +12,6 @@ from antiphon.coordination.share_terms import Ack, AckType
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Payer, Quotas, Use, payer_of
-from antiphon.gateway.shares import asking
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.connection import Answer, Connection
@@ -30,6 +29,7 @@ from antiphon.kafka.share_fetch_codec import NO_LEADER, ShareFetched, encode_sha
 from antiphon.kafka.share_sessions import FINAL, INITIAL, ShareSession, ShareSessions
 from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
+from antiphon.shares import asking
 
 ID_BYTES_MAX: Final = 1024
 RECORDS_MAX: Final = 100_000  # of one answer

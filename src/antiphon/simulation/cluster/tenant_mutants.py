@@ -199,18 +199,24 @@ TENANT_MUTANTS: Final = (
     ClusterMutant(
         "demand-knows-no-bound",
         "topics are made on demand however many there are",
-        Edit(
-            MetadataHandler,
-            "_start_creating",
-            "len(self._gateway.metadata.topics) + len(self._creating) >= self._defaults.topics_max",
-            "False",
-        ),
+        Edit(MetadataHandler, "_has_place", "made.check(len(topics) + len(self._creating))", "pass"),
         options=_CROWDS,
     ),
     ClusterMutant(
         "demand-is-never-over",
         "a topic that was made on demand counts as being made for good",
-        Edit(MetadataHandler, "_start_creating", "self._creating.pop(name, None)", "None"),
+        Edit(MetadataHandler, "_created", "self._creating.pop(name, None)", "pass"),
+        options=_CROWDS,
+    ),
+    ClusterMutant(
+        "demand-outlives-its-topics",
+        "topics that are gone count for whoever had them made on demand",
+        Edit(
+            MetadataHandler,
+            "_has_place",
+            "made.keep_only({topic.name for topic in topics} | set(self._creating))",
+            "pass",
+        ),
         options=_CROWDS,
     ),
 )

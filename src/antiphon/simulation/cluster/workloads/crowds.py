@@ -66,7 +66,7 @@ class CrowdsWorkload(Workload):
     its share, others get in; the node's log says why who is refused is; and an address whose connections are closed gets in
     again. No topic is made on demand that was first asked for when the node that was asked knew of too many; one that exists
     is told of, and others are made by request, all the same; in the end, with some of them deleted, there is room again at
-    each node.
+    each node, also for who has had his share.
     """
 
     may_pause = False
@@ -264,11 +264,12 @@ class CrowdsWorkload(Workload):
         return found
 
     async def _demand_again(self, kafka: KafkaClient) -> None:
-        """All is mended, and somebody deletes topics: each node makes one on demand again."""
+        """All is mended, and somebody deletes topics, those of the first client too: each node makes one for him again."""
         db = await self.connected()
+        own, room = f"{DEMANDED}-0-", len(self.cluster.machines)
         mine = [name for name in self.history.names if name.startswith(DEMANDED)]
-        room = len(self.cluster.machines)
-        while mine and self.history.count > ROOM - room:
+        mine.sort(key=lambda name: name.startswith(own))
+        while mine and (self.history.count > ROOM - room or mine[-1].startswith(own)):
             name = mine.pop()
             with contextlib.suppress(UnknownTopicError):  # gone by a try before this one
                 await insist(lambda name=name: db.delete_topic(name))  # type: ignore[misc]

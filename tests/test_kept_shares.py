@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from antiphon.errors import OverloadedError
-from antiphon.gateway.shares import Shares, asking
+from antiphon.shares import Shares, asking
 
 MOST = 24
 
@@ -68,6 +68,24 @@ def test_the_node_itself_has_all_there_are_and_a_refusal_says_why() -> None:
     with capture_logs() as lines:
         for client in (None, "a"):
             asking.set(client)
-            with pytest.raises(OverloadedError, match="this node has 24 things already"):
+            with pytest.raises(OverloadedError, match="this node has 24 of 24 things already"):
                 shares.check(len(kept))
     assert [line["event"] for line in lines] == ["client_has_its_share"], "one in a while"
+
+
+def test_one_large_thing_leaves_as_much_for_others() -> None:
+    shares = Shares(MOST, "bytes")
+    asking.set("a")
+    shares.check(0, 12)
+    with pytest.raises(OverloadedError, match="this client has 0 bytes of 0 of this node"):
+        shares.check(0, 13)
+    shares.divide("thing", {"a": 10, None: 4})
+    with pytest.raises(OverloadedError, match="the rest is for others"):
+        shares.check(14, 1)
+    shares.check(14, 5, client="b")
+    with pytest.raises(OverloadedError, match="this node has 14 of 24 bytes already"):
+        shares.check(14, 11, client=None)
+    shares.divide("thing", {"a": 2, "b": 3})
+    shares.check(5, 9)
+    shares.keep_only({"other"})
+    shares.check(0, 12)
