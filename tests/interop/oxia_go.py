@@ -27,17 +27,23 @@ RESULTS: Final = {"pass": "passed", "fail": "failed", "skip": "skipped"}
 
 
 def outcomes_of(said: str) -> list[Outcome]:
-    """What `go test -json` says of each test; not of the parts of a test, and of a package only where it has failed."""
+    """What `go test -json` says of each test; not of the parts of a test, and of a package only where it has failed without
+    a test of it that has.
+    """
     words: dict[str, str] = {}
     found = []
+    to_blame: set[str] = set()  # packages with a test that has failed: they fail for it
     for line in said.splitlines():
         event: dict[str, Any] = json.loads(line) if line.startswith("{") else {}
-        name = str(event.get("Test") or event.get("Package", "")).rpartition("/")[2]
+        package, test = str(event.get("Package", "")), str(event.get("Test", ""))
+        name = (test or package).rpartition("/")[2]
         if event.get("Action") == "output" and "Error" in event.get("Output", ""):
             words[name] = (words.get(name, "") + event["Output"].strip())[-300:]
         result = RESULTS.get(str(event.get("Action")))
-        is_test = "/" not in str(event.get("Test", "/"))
-        if result is not None and (is_test or ("Test" not in event and result == "failed")):
+        if result == "failed" and test:
+            to_blame.add(package)
+        counts = "/" not in test if test else result == "failed" and package not in to_blame
+        if result is not None and counts:
             found.append(Outcome(name, result, words.get(name, "") if result == "failed" else ""))
     return found
 
@@ -51,7 +57,6 @@ class OxiaGo:
         "TestSyncClientImpl_PartitionRouting": "it finds a key of Oxia's own next to the last one; there are none here",
         "TestGetValueWithSessionId": "it counts on a session taking an id of versions",
         "TestWithStandalone": "it counts on the shard's number being 0",
-        "internal": "the package of that test, which panics",
     }
     settings: dict[str, str] = {}  # it starts nodes of its own
 

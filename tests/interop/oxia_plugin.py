@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import types
+from importlib import import_module
 from typing import Any, Self
 
 PYTHON, PATH, NODES = "ANTIPHON_PYTHON", "ANTIPHON_PATH", "ANTIPHON_NODES"
@@ -71,3 +73,19 @@ class OxiaContainer:
 module: Any = types.ModuleType("oxia.internal.oxia_container")
 module.OxiaContainer = OxiaContainer
 sys.modules[module.__name__] = module
+
+
+def pytest_configure() -> None:
+    """Let the client's thread wait for the barrier that the client makes after it starts the thread.
+
+    An answer that comes sooner ends the thread (AttributeError, once in some 400 clients), and the client times out.
+    """
+    discovery: Any = import_module("oxia.internal.service_discovery").ServiceDiscovery
+    ask = discovery.get_assignments
+
+    def get_assignments(self: Any) -> None:
+        while not hasattr(self, "_init_barrier"):
+            time.sleep(0.001)
+        ask(self)
+
+    discovery.get_assignments = get_assignments

@@ -2,8 +2,9 @@
 
     python -m tests.interop.run [SUITE...] [--out DIR]
 
-What cannot be had here (no Java, no network) is skipped by name. OUT gets `interop.json` with every test. The exit code
-is 1 where a test fails that is not a known difference, or a known difference is none any more.
+What cannot be had here (no Java, no network) is skipped by name. A suite that breaks off counts as one test that fails,
+and the next one is run. After each suite OUT gets `interop.json` with every test; a table of all ends the run. The exit
+code is 1 where a test fails that is not a known difference, or a known difference is none any more.
 """
 
 import argparse
@@ -11,10 +12,11 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests.interop.aiokafka_suite import AioKafka
 from tests.interop.java_tools import JavaTools
@@ -38,6 +40,39 @@ SUITES: Final[tuple[Suite, ...]] = (
     OxiaPython(),
     OxiaGo(),
 )
+HEADINGS: Final = ("suite", "passed", "known", "failed", "skipped", "seconds", "")
+
+
+class Report(NamedTuple):
+    """What became of a suite."""
+
+    title: str
+    outcomes: Sequence[Outcome]
+    differences: dict[str, str]
+    wrong: Sequence[str]
+    seconds: int
+    missing: str = ""  # why it was not run
+
+    def line(self) -> tuple[str, ...]:
+        """Its cells under HEADINGS: `known` are the differences among what failed."""
+        count = Counter(one.result for one in self.outcomes)
+        known = sum(one.result == "failed" and one.test in self.differences for one in self.outcomes)
+        numbers = (count["passed"], known, count["failed"] - known, count["skipped"], self.seconds)
+        if self.missing:
+            return (self.title, *("-" for _ in numbers), f"not run: {self.missing}")
+        return (self.title, *map(str, numbers), f"{len(self.wrong)} unexplained" if self.wrong else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """What `interop.json` says of it."""
+        if self.missing:
+            return {"title": self.title, "skipped": self.missing}
+        return {
+            "title": self.title,
+            "seconds": self.seconds,
+            "tests": [one._asdict() for one in self.outcomes],
+            "differences": self.differences,
+            "wrong": list(self.wrong),
+        }
 
 
 def judged(suite: Suite, outcomes: Sequence[Outcome]) -> list[str]:
@@ -56,6 +91,50 @@ def run_suite(suite: Suite, where: Path) -> list[Outcome]:
         return suite.run(running.kafka, where)
 
 
+def report_of(suite: Suite, run: Callable[[Suite, Path], list[Outcome]]) -> Report:
+    """Get a suite and run it. Whatever breaks it off is its failure, and not that of the suites after it."""
+    began_s = time.monotonic()
+    try:
+        print(f"{suite.title}: getting it", flush=True)
+        try:
+            suite.get(folder())
+        except UnavailableError as error:
+            return Report(suite.title, (), {}, (), 0, str(error))
+        print(f"{suite.title}: running", flush=True)
+        with tempfile.TemporaryDirectory(prefix="antiphon-interop-", ignore_cleanup_errors=True) as where:
+            outcomes = run(suite, Path(where))
+    except Exception as error:  # noqa: BLE001 what suites do is not ours
+        traceback.print_exc()
+        outcomes = [Outcome("all", "failed", f"it broke off: {error!r}"[:300])]
+    took_s = round(time.monotonic() - began_s)
+    return Report(suite.title, outcomes, suite.differences, judged(suite, outcomes), took_s)
+
+
+def table_of(reports: Sequence[Report]) -> str:
+    """All suites, one a line, and what is wrong with them."""
+    lines = [HEADINGS, *(report.line() for report in reports)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(HEADINGS))]
+    cells = (
+        [line[0].ljust(widths[0]), *map(str.rjust, line[1:-1], widths[1:-1]), line[-1]] for line in lines
+    )
+    told = ["  ".join(row).rstrip() for row in cells]
+    return "\n".join(told + [f"{one.title}: {said}" for one in reports for said in one.wrong])
+
+
+def run_all(
+    suites: Sequence[Suite], out: Path, run: Callable[[Suite, Path], list[Outcome]] = run_suite
+) -> list[Report]:
+    """One suite after the other, whatever becomes of them."""
+    out.mkdir(parents=True, exist_ok=True)
+    reports: dict[str, Report] = {}
+    for suite in suites:
+        reports[suite.name] = report = report_of(suite, run)
+        print(table_of([report]), flush=True)
+        told = {name: one.as_json() for name, one in reports.items()}
+        (out / "interop.json").write_text(json.dumps(told, indent=1) + "\n")
+    return list(reports.values())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's text; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.interop.run", description=__doc__.split("\n")[0])
@@ -65,41 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = set(asked.suites) - {suite.name for suite in SUITES}
     if unknown:
         parser.error(f"no suite is called {', '.join(sorted(unknown))}")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Any] = {}
-    wrong: list[str] = []
-    for suite in SUITES:
-        if asked.suites and suite.name not in asked.suites:
-            continue
-        print(f"{suite.title}: getting it", flush=True)
-        try:
-            suite.get(folder())
-        except UnavailableError as error:
-            print(f"{suite.title}: skipped: {error}", flush=True)
-            told[suite.name] = {"title": suite.title, "skipped": str(error)}
-            continue
-        print(f"{suite.title}: running", flush=True)
-        began_s = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="antiphon-interop-") as where:
-            outcomes = run_suite(suite, Path(where))
-        found = judged(suite, outcomes)
-        count = Counter(one.result for one in outcomes)
-        took_s = time.monotonic() - began_s
-        print(
-            f"{suite.title}: {count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped "
-            f"in {took_s:.0f} s"
-        )
-        for line in found:
-            print(f"  {line}")
-        wrong += found
-        told[suite.name] = {
-            "title": suite.title,
-            "seconds": round(took_s),
-            "tests": [one._asdict() for one in outcomes],
-            "differences": suite.differences,
-        }
-        (asked.out / "interop.json").write_text(json.dumps(told, indent=1) + "\n")
-    return 1 if wrong else 0
+    reports = run_all([one for one in SUITES if not asked.suites or one.name in asked.suites], asked.out)
+    print(f"\n{table_of(reports)}")
+    return 1 if any(report.wrong for report in reports) else 0
 
 
 if __name__ == "__main__":

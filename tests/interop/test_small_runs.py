@@ -45,7 +45,8 @@ GO: Final = """go: downloading something
 {"Action":"output","Package":"github.com/x/oxia","Test":"TestRange","Output":"  Error: not equal\\n"}
 {"Action":"fail","Package":"github.com/x/oxia","Test":"TestRange","Elapsed":0.1}
 {"Action":"skip","Package":"github.com/x/oxia","Test":"TestLater","Elapsed":0}
-{"Action":"pass","Package":"github.com/x/oxia","Elapsed":1}
+{"Action":"fail","Package":"github.com/x/oxia","Elapsed":1}
+{"Action":"pass","Package":"github.com/x/oxia/tests","Elapsed":1}
 {"Action":"fail","Package":"github.com/x/oxia/internal","Elapsed":1}
 """
 
