@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -156,6 +156,7 @@ class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
         7 * 86_400_000
     )  # -1: for ever
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 600_000
+    migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = "disabled"
 
 
 class ShareGroups(msgspec.Struct, forbid_unknown_fields=True):

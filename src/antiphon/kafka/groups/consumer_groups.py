@@ -24,10 +24,12 @@ from antiphon.coordination.consumer_terms import (
     Beat,
     Beaten,
     Catalog,
+    Changes,
     GroupBounds,
     Refused,
     RowName,
 )
+from antiphon.coordination.mixed_group import MixedGroup
 from antiphon.coordination.share_group import ShareGroup
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError, UnavailableError
 from antiphon.gateway.interface import Gateway
@@ -39,6 +41,8 @@ from antiphon.kafka.groups.consumer_rows import (
     GroupChangedError,
     StoredGroup,
 )
+from antiphon.kafka.groups.conversions import Adoption, Converter, fail, tell
+from antiphon.model.requests import Put, TableOp
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import LOOK_S, Holder, LedShard, LedShards
 
@@ -46,6 +50,8 @@ GROUPS_MAX: Final = 20_000
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # rows of all groups of a node
 WAITING_MAX: Final = 4_000  # requests of one group
 STEPS_MAX: Final = 64  # requests that one write answers
+
+CONVERT_AGAIN_MS: Final = 1_000  # between two tries to make a group one of another kind
 
 Step = Callable[[ConsumerGroup, int], Any]
 
@@ -59,7 +65,7 @@ class GroupKind(NamedTuple):
     settings: str
 
 
-CONSUMERS: Final = GroupKind("consumer groups", ConsumerGroup, CONSUMER, share_settings.CONSUMER)
+CONSUMERS: Final = GroupKind("consumer groups", MixedGroup, CONSUMER, share_settings.CONSUMER)
 SHARES: Final = GroupKind("share groups", ShareGroup, SHARE, share_settings.SHARE)
 
 
@@ -77,6 +83,9 @@ class _Hosted:
         self.queue: deque[tuple[Step, asyncio.Future[Any]]] = deque()
         self.work: asyncio.Task[None] | None = None  # a write, or a read of it all
         self.is_read = True
+        self.also: tuple[TableOp, ...] = ()  # to be written with the next rows
+        self.converts_ms = 0  # at the earliest
+        self.was_converting = False  # a write that made it another kind of group may have taken effect
         self.timer: asyncio.TimerHandle | None = None
 
     @property
@@ -107,6 +116,7 @@ class ConsumerGroups:
         holder = Holder(kind.what, _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
         self._kept_bytes = 0
+        self.converter: Converter | None = None
 
     def take(self, bounds: GroupBounds) -> None:
         """The bounds are these from now on, also of groups that are here and have none of their own."""
@@ -159,9 +169,16 @@ class ConsumerGroups:
         }
 
     async def heartbeat(
-        self, group_id: str, asked: Beat, catalog: Catalog, is_other: Callable[[], bool]
+        self,
+        group_id: str,
+        asked: Beat,
+        catalog: Catalog,
+        is_other: Callable[[], bool],
+        adoption: Adoption | None = None,
     ) -> Beaten | Refused:
-        """A heartbeat. `is_other`: is there such a group of another kind, which would have to be gone first?"""
+        """A heartbeat. `is_other`: is there such a group of another kind, which would have to be gone first? `adoption`:
+        there is one, and it becomes this one, in which its members go on.
+        """
         led = self._led_of(group_id)
         hosted = led.hosted.get(group_id)
         if hosted is None:
@@ -171,11 +188,14 @@ class ConsumerGroups:
             led = self._led_of(group_id)
             hosted = led.hosted.get(group_id) or self._host(led, group_id)
             self._bind(hosted, settings)
-        if asked.epoch == JOIN_EPOCH and self._kept_bytes > KEPT_BYTES_MAX:
-            raise OverloadedError(f"this node keeps {self._kept_bytes} bytes about groups already")
+        if asked.epoch == JOIN_EPOCH:
+            self.check_room()
 
         def step(group: ConsumerGroup, now_ms: int) -> Beaten | Refused:
-            if not group.members and is_other():
+            if not group.members and adoption is not None and isinstance(group, MixedGroup):
+                group.adopt(now_ms, adoption.generation, adoption.members)
+                hosted.also = adoption.ops
+            elif not group.members and is_other():
                 return Refused.UNKNOWN_GROUP
             return group.heartbeat(now_ms, asked, catalog)
 
@@ -184,15 +204,17 @@ class ConsumerGroups:
             return answer
         return answer._replace(interval_ms=hosted.group.bounds.heartbeat_interval_ms)
 
-    async def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Refused | None:
-        """LeaveGroup of one member, as operators have it."""
+    async def ask(self, group_id: str, step: Step) -> Any:
+        """What a step of the group answers, when what it changed is stored; Refused where there is no such group."""
         hosted = self._led_of(group_id).hosted.get(group_id)
         if hosted is None:
             return Refused.UNKNOWN_MEMBER
-        answer: Refused | None = await self._take(
-            hosted, lambda group, _: group.leave(member_id, instance_id)
-        )
-        return answer
+        return await self._take(hosted, step)
+
+    def check_room(self) -> None:
+        """Raise OverloadedError where too much is kept already for another member."""
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            raise OverloadedError(f"this node keeps {self._kept_bytes} bytes about groups already")
 
     async def changed_ms(self, group_id: str) -> int | None:
         """When the group's rows were last written, in ms since 1970: of one without members, since when it has none.
@@ -258,6 +280,7 @@ class ConsumerGroups:
 
     def _go_on(self, hosted: _Hosted) -> None:
         """Take what waits, as much as one write answers."""
+        self._convert(hosted)
         while hosted.queue and hosted.work is None:
             answers: list[tuple[asyncio.Future[Any], Any]] = []
             try:
@@ -268,7 +291,11 @@ class ConsumerGroups:
             except BaseException:  # a fault of ours: what is in memory is worth nothing
                 self._give_up(hosted, answers, UnavailableError("the group's coordinator failed; ask again"))
                 raise
-            work = self._store(hosted, hosted.group.take_changes(), answers)
+            every = (
+                hosted.group.take_changes().items()
+            )  # a row that came and went meanwhile was never written
+            changes = {name: body for name, body in every if body is not None or name in hosted.sizes}
+            work = self._store(hosted, changes, answers)
             hosted.work = asyncio.get_running_loop().create_task(work, name="write consumer group")
         if hosted.work is None and not hosted.is_known:
             self._let_go(hosted)
@@ -279,19 +306,20 @@ class ConsumerGroups:
         self, hosted: _Hosted, answers: list[tuple[asyncio.Future[Any], Any]], error: AntiphonError
     ) -> None:
         for answer, _ in answers:
-            _fail(answer, error)
+            fail(answer, error)
         self._refuse(hosted, error)
         self._read_again(hosted)
 
     async def _store(
-        self, hosted: _Hosted, changes: Any, answers: list[tuple[asyncio.Future[Any], Any]]
+        self, hosted: _Hosted, changes: Changes, answers: list[tuple[asyncio.Future[Any], Any]]
     ) -> None:
         failed: AntiphonError | None = None
         try:
             if changes:
                 hosted.version, sizes = await self._rows.write(
-                    hosted.shard_id, hosted.group_id, hosted.version, hosted.group.row, changes
+                    hosted.shard_id, hosted.group_id, hosted.version, hosted.group.row, changes, hosted.also
                 )
+                hosted.also = ()
                 self._note_sizes(hosted, sizes)
             else:  # a coordinator that was deposed and has not heard of it must not keep members to itself
                 settings = await self._rows.confirm(hosted.shard_id, hosted.group_id, hosted.version)
@@ -304,10 +332,46 @@ class ConsumerGroups:
         if not self._holds(hosted):
             failed = NotLeaderError(f"another node coordinates group {hosted.group_id!r}", leader=None)
         if failed is None:
-            _tell(answers)
+            tell(answers)
             self._go_on(hosted)
             return
         self._give_up(hosted, answers, failed)
+
+    def _convert(self, hosted: _Hosted) -> None:
+        """Make it a group of another kind, if it is to be one by now."""
+        is_busy = hosted.work is not None or not hosted.is_read or _now_ms() < hosted.converts_ms
+        row = (
+            None
+            if is_busy or self.converter is None
+            else self.converter.becomes(hosted.group_id, hosted.group)
+        )
+        if row is not None:
+            hosted.was_converting = True
+            work = self._become(hosted, row)
+            hosted.work = asyncio.get_running_loop().create_task(work, name="convert consumer group")
+
+    async def _become(self, hosted: _Hosted, row: Put) -> None:
+        failed: AntiphonError | None = None
+        version = ABSENT
+        try:
+            version = await self._rows.replace(
+                hosted.shard_id, hosted.group_id, hosted.version, list(hosted.sizes), row
+            )
+        except GroupChangedError:
+            failed = NotReadyError(f"group {hosted.group_id!r} changed; ask again")
+        except AntiphonError as error:
+            failed = error
+        hosted.work = None
+        if not self._holds(hosted):
+            return  # whoever waited was told so
+        if failed is not None:
+            hosted.converts_ms = _now_ms() + CONVERT_AGAIN_MS
+            self._give_up(hosted, [], failed)
+            return
+        self._refuse(hosted, NotReadyError(f"group {hosted.group_id!r} is a classic one by now; ask again"))
+        self._let_go(hosted)
+        if self.converter is not None:
+            self.converter.became(hosted.group_id, row, version)
 
     def _note_sizes(self, hosted: _Hosted, sizes: dict[RowName, int]) -> None:
         for name, size in sizes.items():
@@ -317,7 +381,7 @@ class ConsumerGroups:
 
     def _refuse(self, hosted: _Hosted, error: AntiphonError) -> None:
         while hosted.queue:
-            _fail(hosted.queue.popleft()[1], error)
+            fail(hosted.queue.popleft()[1], error)
 
     def _read_again(self, hosted: _Hosted) -> None:
         """What stands in the table is not known: read it before anything else."""
@@ -330,7 +394,10 @@ class ConsumerGroups:
     async def _read(self, hosted: _Hosted) -> None:
         while self._holds(hosted):
             try:
+                await self._rows.settle(hosted.shard_id, hosted.group_id, hosted.version)
                 stored = await self._rows.load_one(hosted.shard_id, hosted.group_id)
+                if hosted.was_converting and not stored.rows and self.converter is not None:
+                    await self.converter.look(hosted.group_id)
             except AntiphonError as error:
                 structlog.get_logger().warning(
                     "consumer_group_not_read", group=hosted.group_id, reason=error.message
@@ -338,7 +405,7 @@ class ConsumerGroups:
                 await asyncio.sleep(LOOK_S)
                 continue
             self._restore(hosted, stored)
-            hosted.work = None
+            hosted.work, hosted.also, hosted.was_converting = None, (), False
             self._go_on(hosted)
             return
 
@@ -419,18 +486,6 @@ class ConsumerGroups:
         for hosted in list(led.hosted.values()):
             self._refuse(hosted, self._led.gone(led.shard_id))
             self._let_go(hosted, led)
-
-
-def _tell(answers: list[tuple["asyncio.Future[Any]", Any]]) -> None:
-    for answer, result in answers:
-        if not answer.done():
-            answer.set_result(result)
-
-
-def _fail(answer: "asyncio.Future[Any]", error: AntiphonError) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-        answer.exception()  # it is no fault where nobody waits any more
 
 
 def _now_ms() -> int:
