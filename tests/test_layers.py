@@ -64,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "spark.source": {"spark", "spark.read", "spark.write"},
     "spark.jobs": {"spark", "spark.staging", "archive.catalog", "client", "records", "model"},
     "archive.job": {"archive", "archive.catalog", "spark", "spark.read", "client", "records", "model"},
-    "lake": {"spark", "client", "records", "model"},
+    "lake": {"archive", "spark", "client", "records", "model"},
     "backup": {
         "client",
         "archive",

@@ -13,7 +13,7 @@ from antiphon.coordination.transactions import Bounds
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, SLOWEST_BYTES_S
 from antiphon.gateway.turns import OPERATIONS, READ_BYTES, WORK_MAX
 from antiphon.kafka import fetch_sessions
-from antiphon.kafka.archived.reader import LOOKING_MAX
+from antiphon.kafka.archived.reader import CLIENT_LOOKING_MAX, LOOKING_MAX
 from antiphon.kafka.client_metrics import clients, otlp
 from antiphon.kafka.client_metrics.clients import (
     CLIENT_BYTES_MAX,
@@ -123,8 +123,8 @@ def test_the_figures_are_those_in_the_code() -> None:
     assert f"forgotten after {groups.abandoned_ms // 1000} s" in PAGE
     assert limits.archive_memory == KafkaListenerConfig().archive_bytes
     assert (
-        f"looked for at a time | {limits.archive_memory >> 20} MiB, and one more while it is read; {LOOKING_MAX} |"
-        in PAGE
+        f"looked for at a time, for one client | {limits.archive_memory >> 20} MiB, and one more while it is read, "
+        f"as much as is left for others; {LOOKING_MAX:,}, {CLIENT_LOOKING_MAX} |" in PAGE
     )
     sessions, each = fetch_sessions.SESSIONS_MAX, fetch_sessions.OF_CONNECTION_MAX
     assert f"{sessions:,}, {each}; {fetch_sessions.PARTITION_COSTS_BYTES >> 10} KiB" in PAGE

@@ -56,7 +56,7 @@ class Tracer:
     def call(self, name: str, **about: Any) -> Span | None:
         """A span of a client's call, a child of what the program does now; None: it is not recorded."""
         span = self._tracer.start_span(
-            f"{NAME} {name}", kind=self._api.SpanKind.CLIENT, attributes=_told(about)
+            f"{NAME} {name}", kind=self._api.SpanKind.CLIENT, attributes=_attributes(about)
         )
         return Span(span) if span.is_recording() else None
 
@@ -66,7 +66,7 @@ class Tracer:
         if context is None:
             return None
         kind = self._api.SpanKind.SERVER if serves else self._api.SpanKind.INTERNAL
-        span = self._tracer.start_span(f"{NAME} {name}", context, kind, _told(about))
+        span = self._tracer.start_span(f"{NAME} {name}", context, kind, _attributes(about))
         return Span(span) if span.is_recording() else None
 
     def _context(self, parent: str) -> Any:
@@ -95,12 +95,12 @@ class Tracer:
             return
         kind = self._api.SpanKind.CLIENT
         with self._tracer.start_as_current_span(
-            f"{NAME} {name}", context=context, kind=kind, attributes=_told(about)
+            f"{NAME} {name}", context=context, kind=kind, attributes=_attributes(about)
         ):
             yield
 
 
-def _told(about: dict[str, Any]) -> dict[str, Any]:
+def _attributes(about: dict[str, Any]) -> dict[str, Any]:
     return {f"{NAME}.{name}": value for name, value in about.items() if value is not None}
 
 

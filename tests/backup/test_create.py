@@ -31,11 +31,6 @@ async def running() -> AsyncIterator[tuple[Nodes, AsyncClient]]:
         yield nodes, db
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path / "place"))
-
-
 def shard_of(backup: Backup, name: str, index: int = 0) -> ShardBackup:
     return next(shard for shard in backup.topic(name).shards if shard.index == index)
 

@@ -50,11 +50,6 @@ def marker(base: int) -> bytes:
     )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path / "place"))
-
-
 def saved(place: Place, *logs: bytes, start: int = 0, state: State | None = None) -> ShardBackup:
     """A shard of these pieces."""
     pieces = []

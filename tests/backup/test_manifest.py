@@ -34,11 +34,6 @@ def state(offset: int, *names: str) -> State:
     return State(1, offset, tuple(StoredFile(name, f"states/1/{name}", 0, SUM, 0) for name in names))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path / "place"))
-
-
 def test_what_was_saved_is_found(place: Place) -> None:
     assert manifest.names_in(place) == []
     with pytest.raises(BackupError, match=r"there is no backup in .*antiphon backup create"):

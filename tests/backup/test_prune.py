@@ -40,11 +40,6 @@ async def three(place: Place) -> AsyncIterator[tuple[AsyncClient, list[Backup]]]
         yield db, made
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path / "place"))
-
-
 def files_of(backup: Backup) -> set[str]:
     states = [shard.state for shard in backup.shards if shard.state is not None]
     pieces = {piece.path for shard in backup.shards for piece in shard.pieces}

@@ -36,11 +36,6 @@ async def running() -> AsyncIterator[tuple[Node, AsyncClient]]:
         yield nodes.nodes[0], db
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path / "place"))
-
-
 async def there_and_back(db: AsyncClient, place: Place, name: str, to: str = "back") -> TopicRestored:
     return await restore_topic(db, place, await create_backup(db, place), name, to)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.cli.acl_file import read_acls, to_toml
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
+from antiphon.tools.acl_file import read_acls, to_toml
 
 WHOLE = """
 [[acl]]

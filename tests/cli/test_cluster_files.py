@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon.cli import node_process, up_command
 from antiphon.client import local_folder
 from antiphon.errors import (
     AntiphonError,
@@ -16,7 +15,7 @@ from antiphon.errors import (
     PortInUseError,
 )
 from antiphon.node.config import NodeConfig, Timings, load_config
-from antiphon.tools import cluster_files, free_ports, supervisor
+from antiphon.tools import cluster_files, free_ports, local_start, node_process, supervisor
 from antiphon.tools.local_cluster import LocalCluster
 
 
@@ -57,7 +56,7 @@ def test_nodes_that_start_together_wait_long_for_their_coordinator(
     monkeypatch.setattr(supervisor, "fork_node", fork)
     cluster = cluster_files.new_cluster(tmp_path, 3, "127.0.0.1", "oxia")
     with pytest.raises(InvalidRequestError, match="enough"):
-        up_command._start_all(tmp_path, cluster, dict.fromkeys(("kafka", "native", "http"), 0), [])
+        local_start.start_all(tmp_path, cluster, dict.fromkeys(("kafka", "native", "http"), 0), [])
     (first,) = told
     assert Timings().ready_wait < first.timings.ready_wait < supervisor.READY_TIMEOUT_S * 1000
     # Started alone later, it says after the usual time that it reaches nobody.

@@ -10,11 +10,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import antiphon
-from antiphon.cli.merged_reads import MergedReads, NothingCameError
 from antiphon.cli.record_lines import RecordLines, indented
 from antiphon.cli.times import since_ms
 from antiphon.records.decode import Record
 from antiphon.tools.local_cluster import LocalCluster
+from antiphon.tools.merged_reads import MergedReads, NothingCameError
 from tests.cli.shell import Terminal
 from tests.cli.test_commands import Shell
 from tests.coroutines import on_a_loop

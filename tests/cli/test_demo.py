@@ -12,9 +12,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from antiphon.lake.mirror import MirrorProgress
 from antiphon.records.builder import build_batch
 from antiphon.tools.demo.data import AircraftState, FlightEvent, load_flights
-from antiphon.tools.demo.lake import Epoch, delays_ms
+from antiphon.tools.demo.lake import Epoch, Lake, delays_ms
 from antiphon.tools.demo.replicas import digest, identical
 from antiphon.tools.demo.report import lake_curve, longest_gap_ms
 from tests.spark.quick_java import QUICK_START
@@ -62,6 +63,17 @@ def test_the_way_to_the_lake_is_timed_per_event() -> None:
     epochs = [Epoch(4_000, 1, {}, {0: 3, 1: 1}), Epoch(9_000, 2, {0: 3, 1: 1}, {0: 6, 1: 2})]
     assert list(delays_ms(arrivals, epochs)) == [3_000, 7_000, 6_000]
     assert lake_curve(epochs) == ([4_000, 9_000], [1, 3])
+
+
+def test_what_an_epoch_of_the_mirror_brought(tmp_path: Path) -> None:
+    lake = Lake(None, "", tmp_path)
+    progress = MirrorProgress(rows=3, positions={0: 3})
+    lake._arrived(progress)
+    lake._arrived(progress)  # an epoch of records that are none of events
+    progress.rows, progress.positions = 5, {0: 4, 1: 1}
+    lake._arrived(progress)
+    assert [epoch[1:] for epoch in lake.epochs] == [(3, {}, {0: 3}), (2, {0: 3}, {0: 4, 1: 1})]
+    assert 0 < lake.epochs[0].committed_ms <= lake.epochs[1].committed_ms
 
 
 def test_replicas_are_compared_by_their_batches(tmp_path: Path) -> None:

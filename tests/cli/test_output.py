@@ -14,8 +14,8 @@ import typer
 
 from antiphon.cli import output
 from antiphon.cli.output import progress, reports_errors
-from antiphon.node import config
-from antiphon.node.config import replace_text
+from antiphon.security import private_files
+from antiphon.security.private_files import replace_text
 
 
 @reports_errors
@@ -66,7 +66,7 @@ def test_a_file_that_says_the_same_is_not_written_again(
 
     file = tmp_path / "node.toml"
     replace_text(file, "a = 1\n")
-    monkeypatch.setattr(config, "_private", full)
+    monkeypatch.setattr(private_files, "_private", full)
     replace_text(file, "a = 1\n")
     with pytest.raises(OSError, match=r"node\.toml"):
         replace_text(file, "a = 2\n")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from antiphon.cli import client_examples, node_process, up_command
-from antiphon.cli.cluster_commands import server_addresses
+from antiphon.cli.declare import server_addresses
 from antiphon.cli.output import reports_errors
 from antiphon.client.local_folder import LocalClusterFile
 from antiphon.errors import InvalidRequestError
@@ -19,7 +18,7 @@ from antiphon.security import authority
 from antiphon.security.exposure import is_loopback, refuse_believing, refuse_exposure
 from antiphon.security.settings import Security, Tls
 from antiphon.security.tls import server_context
-from antiphon.tools import doctor, secure_folder
+from antiphon.tools import client_examples, doctor, local_start, node_process, secure_folder
 from antiphon.tools.cluster_files import make_key, save_cluster
 
 CERTIFICATES = ("node.pem", "node.key", "peer.pem", "peer-tls.key")
@@ -27,8 +26,8 @@ CERTIFICATES = ("node.pem", "node.key", "peer.pem", "peer-tls.key")
 
 def made(directory: Path, nodes: int = 2, *names: str, host: str = "127.0.0.1") -> LocalClusterFile:
     """A secure cluster as `antiphon up --secure` prepares it."""
-    cluster = up_command._cluster_to_start(directory, nodes, host, "oxia", secure=True)
-    up_command._note_security(cluster, list(names), insecure=False)
+    cluster = local_start.cluster_to_start(directory, nodes, host, "oxia", secure=True)
+    local_start.note_security(cluster, list(names), insecure=False)
     for node in cluster.nodes:
         node.native, node.kafka, node.http, node.peer = (f"{host}:{7400 + node.id + i}" for i in range(4))
     prepare(directory, cluster)
@@ -71,7 +70,7 @@ def test_what_is_there_is_gone_on_with(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
     cluster = made(directory)
     before = contents(directory)
-    again = up_command._cluster_to_start(directory, None, "127.0.0.1", "oxia", secure=True)
+    again = local_start.cluster_to_start(directory, None, "127.0.0.1", "oxia", secure=True)
     prepare(directory, again)
     assert contents(directory) == before
     cluster.founded = True
@@ -158,21 +157,21 @@ def test_where_nodes_listen_everywhere_clients_are_told_a_name(tmp_path: Path) -
     directory = tmp_path / "cluster"
     cluster = made(directory, 1, "logs.example", "other.example", host="0.0.0.0")
     config = load_config(directory / "node-0")
-    assert (config.listen_host, config.host_told) == ("0.0.0.0", "logs.example")
+    assert (config.listen_host, config.public_host) == ("0.0.0.0", "logs.example")
     assert secure_folder.client_settings(directory, cluster)["ANTIPHON_SERVERS"] == "logs.example:7400"
     assert "https://logs.example:7402/status" in client_examples.curl(directory, cluster)
     named = (directory / "node-0" / "node.pem").read_bytes()
     assert authority.is_good_for(named, ["logs.example", "other.example", "localhost"])
     config.advertised_host = "by.hand"
     node_process.write_config(config, directory / "node-0")
-    assert node_process.node_config(cluster, cluster.nodes[0]).host_told == "by.hand"
+    assert node_process.node_config(cluster, cluster.nodes[0]).public_host == "by.hand"
 
 
 def test_a_cluster_without_is_not_made_secure(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
-    save_cluster(directory, up_command._cluster_to_start(directory, 1, "127.0.0.1", "oxia", secure=False))
+    save_cluster(directory, local_start.cluster_to_start(directory, 1, "127.0.0.1", "oxia", secure=False))
     with pytest.raises(InvalidRequestError, match="made without --secure"):
-        up_command._cluster_to_start(directory, None, "127.0.0.1", "oxia", secure=True)
+        local_start.cluster_to_start(directory, None, "127.0.0.1", "oxia", secure=True)
 
 
 # -- clients ------------------------------------------------------------------------------------------------------
@@ -283,8 +282,8 @@ def test_what_listens_for_others_takes_tls_and_asks(lacks: str | None, security:
 
 
 def asked(directory: Path, host: str, **said: Any) -> LocalClusterFile:
-    cluster = up_command._cluster_to_start(directory, 1, host, "oxia", secure=said.pop("secure", False))
-    up_command._note_security(cluster, [], insecure=said.pop("insecure", False))
+    cluster = local_start.cluster_to_start(directory, 1, host, "oxia", secure=said.pop("secure", False))
+    local_start.note_security(cluster, [], insecure=said.pop("insecure", False))
     return cluster
 
 
@@ -299,7 +298,7 @@ def test_up_refuses_before_anything_is_written(tmp_path: Path) -> None:
     node.native = node.kafka = node.http = node.peer = "0.0.0.0:7400"
     prepare(directory, cluster)
     assert load_config(directory / "node-0").security.insecure, "so it may start alone too"
-    assert up_command._cluster_to_start(directory, 1, "0.0.0.0", "oxia", secure=False).insecure
+    assert local_start.cluster_to_start(directory, 1, "0.0.0.0", "oxia", secure=False).insecure
 
 
 def test_several_nodes_that_ask_clients_prove_themselves_too(tmp_path: Path) -> None:

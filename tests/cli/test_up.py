@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli import local_nodes
+from antiphon.tools import local_nodes
 from antiphon.tools.local_cluster import COMMAND, LocalCluster
 from tests.cli.shell import antiphon, run_words
 from tests.forks import FORKS, become

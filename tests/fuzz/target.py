@@ -2,6 +2,7 @@
 
 import hashlib
 import signal
+import tempfile
 import time
 import traceback
 import tracemalloc
@@ -45,6 +46,17 @@ class Target:
 
     def close(self) -> None:
         """The target is not needed any more."""
+
+
+class FolderTarget(Target):
+    """A target with files, which are in a folder of its own."""
+
+    def __init__(self) -> None:
+        self._made = tempfile.TemporaryDirectory()
+        self.folder = Path(self._made.name)
+
+    def close(self) -> None:
+        self._made.cleanup()
 
 
 class Finding(NamedTuple):

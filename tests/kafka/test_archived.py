@@ -1,6 +1,7 @@
 """What a node keeps of the archive in memory, and where it takes the archive to begin."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 from unittest.mock import Mock
@@ -11,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from antiphon.archive import places
+from antiphon.archive import batches, places
 from antiphon.archive.files import RowGroup
 from antiphon.archive.format import ArchivedFile, in_order, reaching
 from antiphon.gateway.interface import Gateway
+from antiphon.kafka.archived import reader
 from antiphon.kafka.archived.catalog import ArchiveRows
 from antiphon.kafka.archived.memory import KEEP_S, RowGroups
-from antiphon.kafka.archived.reader import ArchiveReader
+from antiphon.kafka.archived.reader import CLIENT_LOOKING_MAX, ArchiveReader
 from antiphon.kafka.one_thread import OneThread
+from tests.coroutines import on_a_loop
 
 ROWS: Final = pa.table({"offset": pa.array(range(8), pa.int64())})
 SIZE: Final = ROWS.nbytes
@@ -103,3 +106,72 @@ def test_where_clients_log_in_nothing_is_opened_that_the_operator_has_not_named(
     ]
     monkeypatch.setenv(places.LOCATIONS_VARIABLE, "/archive")
     assert ArchiveReader(gateway, 1 << 20, OneThread(), guarded=True).serves()
+
+
+class Files:
+    """Rows of a catalog in which every hundred offsets are a file, and a reader that counts what is read of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, memory_bytes: int = 64 * SIZE) -> None:
+        self.read: list[int] = []
+        self.let_on = threading.Event()
+        self.archive = ArchiveReader(cast("Gateway", Mock()), memory_bytes, OneThread())
+        monkeypatch.setattr(reader, "_group_at", self._group_at)
+        monkeypatch.setattr(ArchiveRows, "holder", staticmethod(self._holder))
+        made = Mock(batches=[b"batch"], size_bytes=5)
+        monkeypatch.setattr(batches, "batches_of", lambda *_args, **_how: made)
+
+    async def _holder(self, _topic: Any, _shard: int, offset: int) -> ArchivedFile:
+        return file(offset - offset % 100, offset - offset % 100 + 100)
+
+    def _group_at(self, _file: ArchivedFile, offset: int) -> RowGroup:
+        self.let_on.wait(10.0)
+        self.read.append(offset)
+        return group(offset)
+
+    def look(self, client: str, offset: int) -> "asyncio.Task[Any]":
+        topic: Any = Mock(topic_id=b"t")
+        reading = self.archive.read(topic, 0, offset, 1 << 20, at_least_one=True, wait_s=10.0, client=client)
+        return asyncio.ensure_future(reading)
+
+
+@on_a_loop
+async def test_a_client_with_many_archived_fetches_holds_no_other_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files(monkeypatch)
+    asked = [files.look("greedy", 100 * n) for n in range(100)]
+    await asyncio.sleep(0)
+    refused = sum(task.done() for task in await _settled(asked))
+    assert refused == 100 - CLIENT_LOOKING_MAX
+    other = files.look("other", 50_000)
+    await asyncio.sleep(0.01)
+    files.let_on.set()
+    assert (await other).batches
+    assert files.read.index(50_000) <= 2, "after the one that was being read, and one more"
+    await asyncio.gather(*asked)
+
+
+@on_a_loop
+async def test_what_two_clients_look_for_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files(monkeypatch)
+    asked = [files.look(client, 700) for client in ("a", "b", "a")]
+    await asyncio.sleep(0.01)
+    files.let_on.set()
+    assert all(piece.batches for piece in await asyncio.gather(*asked))
+    assert files.read == [700]
+
+
+@on_a_loop
+async def test_what_a_client_fetches_not_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files(monkeypatch, memory_bytes=4 * SIZE)
+    asked = [files.look("greedy", 100 * n) for n in range(8)]
+    await asyncio.sleep(0.01)
+    for task in asked:
+        task.cancel()  # who asked is gone, what was asked for is read
+    files.let_on.set()
+    await asyncio.sleep(0.1)
+    assert files.read == [0, 100], "half of it: no more is read for who takes nothing"
+    assert (await files.look("other", 50_000)).batches
+
+
+async def _settled(tasks: "list[asyncio.Task[Any]]") -> "list[asyncio.Task[Any]]":
+    await asyncio.wait(tasks, timeout=0.05)
+    return tasks

@@ -115,7 +115,7 @@ async def test_a_change_is_made_checked_and_taken_back() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "error", "words"),
     [
-        ("0", ("listeners", SET, "x"), code.INVALID_REQUEST, "stands in its node.toml, and takes a restart"),
+        ("0", ("listeners", SET, "x"), code.INVALID_REQUEST, "set it in node.toml and restart the node"),
         ("0", ("log.retention.ms", SET, "5"), code.INVALID_REQUEST, "cannot be changed while a node runs"),
         ("0", ("num.partitions", SET, "0"), code.INVALID_CONFIG, "a whole number from 1"),
         ("0", ("num.partitions", SET, None), code.INVALID_CONFIG, "set to nothing"),

@@ -10,7 +10,7 @@ import pytest
 from antiphon.gateway.turns import Turns
 from antiphon.kafka.handlers.metadata import LARGE
 from antiphon.kafka.messages import admin, cluster, groups, offsets, security, transactions
-from antiphon.kafka.pacing import PIECE, Pace
+from antiphon.kafka.pacing import PIECE, TurnBudget
 from tests.kafka.raw import listening
 from tests.node.in_process import in_virtual_time
 
@@ -100,15 +100,15 @@ def test_elements_count_however_they_are_nested() -> None:
         seen.append(0)
 
     async def run() -> None:
-        pace = Pace(turn)
-        async for _ in pace.each(range(10)):
-            async for _ in pace.each(range(PIECE - 1)):
+        budget = TurnBudget(turn)
+        async for _ in budget.each(range(10)):
+            async for _ in budget.each(range(PIECE - 1)):
                 if not seen:
                     seen.append(0)
                 seen[-1] += 1
-        async for _ in pace.each([1]):
-            pace.costs(PIECE)
-        async for _ in pace.each([1]):
+        async for _ in budget.each([1]):
+            budget.costs(PIECE)
+        async for _ in budget.each([1]):
             seen[-1] += 1
 
     asyncio.run(run())

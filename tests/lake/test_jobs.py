@@ -14,6 +14,8 @@ from antiphon.model.metadata import Kind
 from antiphon.model.requests import Delete, Put, TableWrite
 from antiphon.records.builder import build_batch
 from antiphon.spark import jobs
+from tests.lake.test_targets import stage
+from tests.lake.test_widening import BIG, NARROW, WIDE, narrow, wide
 from tests.spark.native_server import MemoryShard, NativeServer
 
 if TYPE_CHECKING:
@@ -211,7 +213,9 @@ def test_tables_that_cannot_be_mirrored(spark: "SparkSession", server: NativeSer
     assert not lake.write_epoch(spark.range(3).selectExpr("id as n"), "load", 0)
     assert lake.write_epoch(spark.range(2).selectExpr("id as n", "'x' as more"), "load", 1, overwrite=True)
     assert sorted((row["n"], row["more"]) for row in lake.read(spark).collect()) == [(0, "x"), (1, "x")]
-    with pytest.raises(InvalidRequestError, match="has rows that no mirror of table state"):
+    with pytest.raises(
+        InvalidRequestError, match="has rows that do not come from a mirror of the present table state"
+    ):
         jobs.mirror_table(spark, server.address, "state", lake)
 
 
@@ -245,3 +249,18 @@ def test_a_mirror_that_goes_on_until_it_is_stopped(
     assert not mirror.running
     assert ids(spark, where) == Counter(range(10))
     assert mirror.progress.rows == 10
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "parquet"])
+def test_spark_reads_files_of_before_a_column_was_widened(
+    spark: "SparkSession", tmp_path: Path, kind: str
+) -> None:
+    lake = open_target(target(kind, tmp_path))
+    lake.prepare(NARROW)
+    lake.append(stage(lake, narrow(b"a", 7), NARROW), {})
+    lake.prepare(WIDE)
+    lake.append(stage(lake, wide(b"b"), WIDE), {})
+    found = lake.read(spark).orderBy("_key").collect()
+    assert [(row["n"], row["x"], row["s"]["i"]) for row in found] == [(7, 0.5, 7), (BIG, 1e300, BIG)]
+    assert [str(row["d"]) for row in found] == ["1.25", "1234567890.25"]
+    lake.close()

@@ -239,7 +239,7 @@ def test_what_a_request_of_the_cluster_takes(body: Any, operation: Operation) ->
 async def test_nothing_before_a_login_and_no_login_with_what_is_wrong() -> None:
     async with secured() as nodes:
         loop = asyncio.get_running_loop()
-        with pytest.raises(UnauthenticatedError, match="wants to know who asks"):
+        with pytest.raises(UnauthenticatedError, match="asks for a login"):
             await open_connection(ADDRESS, "test", None, NOBODY)
         told = []
         for account in (Account("eve", "wrong"), Account("nobody", "wrong"), Account("__node", "wrong")):

@@ -70,7 +70,7 @@ def test_settings_of_one_node_go_before_those_of_a_file_that_several_share(tmp_p
     file = tmp_path / CONFIG_FILE
     file.write_text('cluster_id="a"\nadvertised_host="x"\nnodes=[{id=0, native="x:1"}]')
     found = load_config(file, {"node_id": 4, "advertised_host": "y"})
-    assert (found.node_id, found.host_told) == (4, "y")
+    assert (found.node_id, found.public_host) == (4, "y")
     with pytest.raises(InvalidRequestError, match="node_id"):
         load_config(file, {"node_id": -4})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.node import memory
 
 memory.settle()
-holes = memory.Holes()
+holes = memory.HeapTrimmer()
 assert not holes.look()
 
 def resident_mib():

@@ -114,7 +114,7 @@ async def test_what_cannot_be_changed_is_refused_with_the_reason() -> None:
     async with cluster_of(1) as nodes:
         gateway = nodes.nodes[0].gateway
         cases: tuple[tuple[dict[str, str | None], int, str], ...] = (
-            ({"timings.tick": "10"}, ALL_NODES, "stands in its node.toml, and takes a restart"),
+            ({"timings.tick": "10"}, ALL_NODES, "set it in node.toml and restart the node"),
             ({"num_partitions": "0"}, ALL_NODES, "num_partitions is a whole number from 1 to"),
             ({"auto_create_topics": "yes"}, ALL_NODES, "auto_create_topics is true or false, not 'yes'"),
             ({"num_partitions": "2", "nonsense": None}, ALL_NODES, "'nonsense' cannot be changed"),

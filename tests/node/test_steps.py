@@ -41,7 +41,7 @@ class Rig:
         while self.steps.events:
             event, arguments = self.steps.events.popleft()
             self.steps.step(event, *arguments)
-        self.steps.tell(self.errors.append)
+        self.steps.notify(self.errors.append)
 
 
 def test_an_event_in_the_middle_of_a_step_waits_for_its_end() -> None:
@@ -77,7 +77,7 @@ def test_news_is_told_in_order_after_the_steps_and_what_it_brings_about_after_it
     rig.then["a"] = a
     rig.then["b"] = lambda: rig.steps.later(tell, "b")
     rig.then["nested"] = lambda: rig.steps.later(tell, "nested")
-    rig.then["x"] = lambda: rig.steps.tell(rig.errors.append)  # too early: nothing happens
+    rig.then["x"] = lambda: rig.steps.notify(rig.errors.append)  # too early: nothing happens
     rig.run("a", "b")
     assert rig.words == ["a", "b", "x", "told a", "nested", "told a, all of it", "told b", "told nested"]
 

@@ -139,7 +139,7 @@ class Owner:
     def opened(self, _connection: Any, _transport: Any) -> bool:
         return True
 
-    def told_off(self, _connection: Any, why: str) -> None:
+    def note_closed(self, _connection: Any, why: str) -> None:
         raise AssertionError(why)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from tests.pages.blocks import Block, blocks_of
 
 PAGE: Final = "docs/five-minutes.md"
+COMMAND_S: Final = 1200  # for a machine with other work: who hangs is found by it, who is slow is not
 ANY_PORT: Final = "--kafka-port 0 --oxia-port 0 --native-port 0 --http-port 0"
 # Executes one block after the other, each a line of JSON, with the names of those before; answers what it printed.
 _PYTHON: Final = """
@@ -45,7 +46,7 @@ class Shell:
             text=True,
             cwd=self._folder,
             env=self.environment,
-            timeout=300,  # for a machine with other work
+            timeout=COMMAND_S,
             check=False,
         )
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"

@@ -60,6 +60,7 @@ def _found(version: str) -> str | None:
 def _tried(version: str, python: str, wheel: Path, one: Installation) -> bool:
     name = one.extra or "base"
     started_at = time.monotonic()
+    _say(f"{version:6}{name:10} installing ...")
     with tempfile.TemporaryDirectory(prefix="antiphon-packaging-") as folder:
         try:
             made = installed(Path(folder) / "environment", wheel, python, one.extra)
@@ -70,7 +71,7 @@ def _tried(version: str, python: str, wheel: Path, one: Installation) -> bool:
                 left_out = take_first_steps(made, Path(folder), project["version"], added)
                 if left_out:
                     _say(f"{version:6}{name:10} not to be had, and left out: {', '.join(left_out)}")
-        except AssertionError as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             _say(f"{version:6}{name:10} FAILED: {error}")
             return False
         _say(f"{version:6}{name:10} {_count(made):4} other packages, {time.monotonic() - started_at:5.1f} s")

@@ -54,6 +54,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/dashboard.md", "antiphon top --dir /tmp/antiphon"): (
         "wants a terminal and somebody who types q; tests/cli/test_top.py has both"
     ),
+    ("docs/spark.md", "antiphon spark-warm"): f"{_DRIVER}tests/spark/test_classes.py runs it",
     ("docs/jobs.md", "antiphon audit"): f"{_DRIVER}the block below does the same; tests/spark/test_audit.py",
     ("docs/jobs.md", "antiphon archive flights --to s3://bucket/archive --older-than 7d"): (
         f"{_DRIVER}the block below does the same; tests/cli/test_archive_commands.py"
@@ -63,6 +64,9 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ),
     ("docs/jobs.md", "antiphon load aircraft --from aircraft.parquet --key tailnum --txn-id aircraft-2026"): (
         f"{_DRIVER}the block below does the same; tests/spark/test_bulk_load.py"
+    ),
+    ("docs/lake.md", 'storage = {"key": "...", "secret": "...", "endpoint_url": "https://store.example:9000"}'): (
+        "needs an object store; tests/lake/test_object_store.py runs the same jobs on a stand-in"
     ),
     ("docs/membership.md", "antiphon node voters"): (
         "wants a cluster of five, in which a voter is gone for good; tests/cli/test_voters_command.py"

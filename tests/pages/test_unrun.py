@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.acl_file import read_acls
 from antiphon.errors import AntiphonError
 from antiphon.node.config import load_config
+from antiphon.tools.acl_file import read_acls
 from tests.pages.blocks import DATA, Block, blocks_of, fences_of
 from tests.pages.names import wrong_names
 from tests.pages.not_run import PAGES

@@ -12,8 +12,8 @@ from antiphon.replication.multi_writer_actions import (
     AppendEntries,
     MultiAction,
     ReadForRelay,
+    Send,
     SplitBrain,
-    Tell,
     TrimmedAway,
 )
 from antiphon.replication.multi_writer_config import MultiWriterConfig
@@ -96,7 +96,7 @@ class Site:
                 case AdoptBase():
                     self.base = action.mark
                     self.unsynced.append((action.write_id, ()))
-                case Tell():
+                case Send():
                     self.said.append(action.message)
                     self.sites.mail.append((self.node, action.to, action.message))
                 case ReadForRelay():

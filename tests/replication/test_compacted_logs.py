@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.log.config import LogConfig
-from antiphon.partition.feeding import read_entries
+from antiphon.partition.follower_reads import read_entries
 from antiphon.records.batch import read_header
 from antiphon.records.compacted import filler
 from antiphon.records.entry_id import EntryId, TermIndex

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-STOP_S = 30
+STOP_S = 120
 
 
 def main() -> int:

@@ -233,7 +233,7 @@ def test_one_address_hides_no_other_and_fills_no_log(monkeypatch: pytest.MonkeyP
                 log_in(Session(owner, "192.0.2.1", listener="http"), b"Basic " + base64.b64encode(b"root:no"))
         with pytest.raises(UnauthenticatedError):
             log_in(Session(owner, "192.0.2.2", listener="http"), b"Basic " + base64.b64encode(b"root:no"))
-        owner.tell_left_out()
+        owner.log_left_out()
     told = [line["address"] for line in lines if line["event"] == "login_failed"]
     assert (told.count("192.0.2.1"), told.count("192.0.2.2")) == (TOLD_PER_S, 1)
     (left_out,) = (line for line in lines if line["event"] == "login_failed_left_out")

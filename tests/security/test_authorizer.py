@@ -173,7 +173,7 @@ def test_many_principals_fill_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(WHOS_PER_S * 4):
             assert not Rights(decider, Principal("User", f"u{number}"), "h").may(Op.READ, R.TOPIC, "t")
         assert len(lines) == WHOS_PER_S
-        decider.tell_left_out()
+        decider.log_left_out()
     left_out = lines[WHOS_PER_S:]
     assert len(left_out) == WHOS_PER_S + 1
     assert sum(line["requests"] for line in left_out) == WHOS_PER_S * 3

@@ -5,6 +5,7 @@ import base64
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -36,9 +37,9 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
     before = Authenticator.check_password
 
-    def look(self: Authenticator, name: str, password: str) -> object:
+    def look(self: Authenticator, name: str, password: str, *part: Any) -> object:
         seen.append(password)
-        return before(self, name, password)
+        return before(self, name, password, *part)
 
     monkeypatch.setattr(Authenticator, "check_password", look)
     with patch("antiphon.security.session.is_loopback", lambda _host: True):  # PLAIN is taken

@@ -17,9 +17,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.cli.simulate_failures import caught
 from antiphon.simulation.cluster.mutants import ALL_MUTANTS
 from antiphon.simulation.cluster.tables import NOT_MEASURED, measured_in, table_of_mutants
+from antiphon.tools.simulation_runs import caught
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "simulation.md"

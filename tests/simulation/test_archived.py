@@ -5,7 +5,7 @@ import pytest
 from antiphon.simulation.cluster.mutant_worlds import CALM
 from antiphon.simulation.cluster.options import draw_options
 from antiphon.simulation.cluster.workloads.archived_offsets import OUTCOMES
-from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import each_mutant_is_seen, same_twice, sound_until
 
 WORLD = {
     **CALM,
@@ -31,8 +31,6 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(3, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize(
-    "name", mutants_of("archive-", quick=("archive-passes-over-a-record", "archive-not-asked"))
+test_a_mutant_is_seen = each_mutant_is_seen(
+    "archive-", quick=("archive-passes-over-a-record", "archive-not-asked")
 )
-def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name)

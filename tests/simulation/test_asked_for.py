@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.simulation.cluster.options import draw_options
-from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import each_mutant_is_seen, same_twice, sound_until
 
 WORLD = {
     "principals": 0,
@@ -45,22 +45,17 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is(option: str) -> None:
     same_twice(draw_options(3, "oxia", **{**WORLD, option: 2, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize(
-    "name",
-    mutants_of(
-        "settings-",
-        "subscriptions-",
-        "metrics-",
-        quick=(
-            "settings-are-not-followed",
-            "subscriptions-are-not-followed",
-            "metrics-always-offered",
-            "metrics-never-offered",
-        ),
+test_a_mutant_is_seen = each_mutant_is_seen(
+    "settings-",
+    "subscriptions-",
+    "metrics-",
+    quick=(
+        "settings-are-not-followed",
+        "subscriptions-are-not-followed",
+        "metrics-always-offered",
+        "metrics-never-offered",
     ),
 )
-def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name)
 
 
 def test_some_drawn_worlds_have_settings_that_change_where_nobody_logs_in() -> None:

@@ -3,11 +3,10 @@
 import pytest
 
 from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS
-from tests.simulation.told import mutants_of, sound_after_caught, sound_until
+from tests.simulation.told import each_mutant_is_seen, sound_until
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 200, "kafka_producers": 1, "kafka_members": 3}
 MOVES = {**CALM, "fault_ms": 6_000, "fault_every_ms": 400, "internal_elect_weight": 1}
-MUTANTS = mutants_of("classic-", quick=("classic-in-memory-only", "classic-successor-knows-nobody"))
 
 
 @pytest.mark.parametrize("profile", ["oxia", "raft"])
@@ -22,6 +21,6 @@ def test_promises_are_kept_where_coordinators_are_cut_off(profile: str) -> None:
     sound_until(("joined", "committed"), profile, 9_480_300, **{**CUTS, **WORK})
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name)
+test_a_mutant_is_seen = each_mutant_is_seen(
+    "classic-", quick=("classic-in-memory-only", "classic-successor-knows-nobody")
+)

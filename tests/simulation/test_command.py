@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from antiphon.cli import simulate_runs
 from antiphon.cli.simulate import simulate
 from antiphon.simulation.cluster import shrink
 from antiphon.simulation.cluster.mutants import ALL_MUTANTS, CLUSTER_MUTANTS
+from antiphon.tools import simulation_runs
 
 app = typer.Typer()
 app.command()(simulate)
@@ -112,10 +112,18 @@ def test_json_of_a_failure_is_one_object() -> None:
 
 
 @pytest.mark.parametrize(("word", "profile"), [("table", "oxia"), ("table-raft", "raft")])
-def test_words_for_profiles_of_before_are_taken(word: str, profile: str) -> None:
-    result = call("--profile", word, "--seed", "3", "--seconds", "0.5")
-    assert result.exit_code == 0, result.output
-    assert f"profile {profile}, trace" in result.stdout
+def test_words_for_profiles_of_before_are_taken(
+    word: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[simulation_runs.Seeds] = []
+
+    def run(seeds: simulation_runs.Seeds, *_: object) -> None:
+        asked.append(seeds)
+        raise typer.Exit
+
+    monkeypatch.setattr(simulation_runs, "run", run)
+    assert call("--profile", word, "--seed", "3", "--seconds", "0.5").exit_code == 0
+    assert [seeds.profile for seeds in asked] == [profile]
 
 
 def test_a_mutant_that_no_world_shows_runs_its_script() -> None:
@@ -125,15 +133,15 @@ def test_a_mutant_that_no_world_shows_runs_its_script() -> None:
 
 
 def test_the_script_of_a_mutant_holds_without_it() -> None:
-    written = simulate_runs.script_of("hasty-transfer")
+    written = simulation_runs.script_of("hasty-transfer")
     assert written is not None
-    assert simulate_runs.carry_out(written, None, lambda _: None).line == 0
+    assert simulation_runs.carry_out(written, None, lambda _: None).line == 0
 
 
 def test_mutants_are_caught_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: CLUSTER_MUTANTS[name] for name in ("h5-unclipped-commit", "ready-at-once")}
     few["hasty-transfer"] = ALL_MUTANTS["hasty-transfer"]
-    monkeypatch.setattr(simulate_runs, "mutants", lambda: few)
+    monkeypatch.setattr(simulation_runs, "MUTANTS", few)
     result = call("--catch", "--seeds", "5", "--jobs", "1", "--json")
     found = json.loads(result.stdout)
     assert [one["mutant"] for one in found["mutants"]] == list(few)

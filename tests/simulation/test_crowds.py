@@ -11,7 +11,7 @@ from antiphon.simulation.cluster.workloads.cluster_log import TopicHistory
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
-from tests.simulation.told import LITTLE, mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import LITTLE, each_mutant_is_seen, same_twice, sound_until
 
 WORLD = {**LITTLE, "tenants": 0, "crowds": 1}
 REACHED = (
@@ -31,11 +31,9 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize(
-    "name", mutants_of("crowd-", "demand-", quick=("crowd-beyond-http", "demand-is-never-over"))
+test_a_mutant_is_seen = each_mutant_is_seen(
+    "crowd-", "demand-", quick=("crowd-beyond-http", "demand-is-never-over")
 )
-def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name)
 
 
 def test_a_simulated_process_goes_by_the_descriptors_of_its_world() -> None:

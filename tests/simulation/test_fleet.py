@@ -45,4 +45,12 @@ def test_the_same_fleet_goes_the_same_way() -> None:
 def test_memory_is_set_aside_whenever_it_has_doubled() -> None:
     long_lived = LongLived()
     counts = (1, FIRST - 1, FIRST, FIRST + 1, 2 * FIRST - 1, 2 * FIRST, 5 * FIRST)
-    assert [long_lived.are(count) for count in counts] == [False, False, True, False, False, True, True]
+    assert [long_lived.note_count(count) for count in counts] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]

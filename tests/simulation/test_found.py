@@ -116,6 +116,7 @@ def test_a_reader_is_not_told_of_a_start_that_no_log_has(followers: FollowerWork
             followers._check_gone(reader, start)
 
 
+@pytest.mark.slow
 def test_a_replica_of_a_deleted_topic_is_not_opened_again_from_what_a_node_remembers() -> None:
     """tarantool 501429: two of them came again and again, empty, and elected a leader of a term that had one."""
     result = run_cluster(draw_options(501_429, "tarantool", **FOUND_BEFORE))

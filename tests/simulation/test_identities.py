@@ -17,7 +17,7 @@ from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process, Shield
 from tests.security.test_authenticator import authenticator
-from tests.simulation.told import WITH_LOGINS, mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import WITH_LOGINS, each_mutant_is_seen, same_twice, sound_until
 
 WORLD = {**WITH_LOGINS, "tenants": 0, "identities": 1}
 LISTENERS = ("KafkaLine", "NativeLine", "HttpLine", "OxiaLine")
@@ -60,9 +60,7 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize("name", mutants_of("identity-", "rate-", "rated-", quick=QUICK))
-def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name)
+test_a_mutant_is_seen = each_mutant_is_seen("identity-", "rate-", "rated-", quick=QUICK)
 
 
 def test_drawn_worlds_have_identities_only_where_clients_log_in() -> None:

@@ -17,7 +17,7 @@ MUTANTS = mutants_of(
 
 
 @pytest.mark.parametrize("world", [CALM, CRASHES, CUTS], ids=["calm", "crashes", "cuts"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_promises_are_kept(world: dict[str, Any], seed: int) -> None:
     result = run_cluster(draw_options(seed, "oxia", **{**world, **WORK}))
     assert result.failure is None, words(result)
@@ -35,13 +35,14 @@ def test_a_mutant_is_seen(name: str) -> None:
     caught(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "seed"),
     [
         # A node that knew nothing yet denied the table of transactions, and a client believed it.
         ("multi", 510_916),
         # Of two offsets of a group the later one was committed first, and stayed.
-        pytest.param("tarantool", 510_364, marks=pytest.mark.slow),
+        ("tarantool", 510_364),
     ],
 )
 def test_what_seeds_have_found_is_mended(profile: str, seed: int) -> None:

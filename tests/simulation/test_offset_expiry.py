@@ -4,16 +4,12 @@ import pytest
 
 from antiphon.simulation.cluster.mutant_worlds import CRASHES, CUTS
 from antiphon.simulation.cluster.options import draw_options
-from tests.simulation.told import mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import each_mutant_is_seen, each_once, same_twice, sound_until
 
 WORK = {"appenders": 0, "putters": 0, "operations_per_s": 100, "expiring_groups": 3}
-MUTANTS = mutants_of(
-    "offsets-", quick=("offsets-expire-while-read", "offsets-expire-when-last-member-leaves")
-)
 
 
-@pytest.mark.parametrize("world", [CRASHES, CUTS], ids=["crashes", "cuts"])
-@pytest.mark.parametrize("profile", ["oxia", "raft"])
+@pytest.mark.parametrize(("profile", "world"), each_once(crashes=CRASHES, cuts=CUTS))
 def test_promises_are_kept(profile: str, world: dict[str, int]) -> None:
     sound_until(("offsets-kept", "offsets-expired"), profile, 9481200, **{**world, **WORK})
 
@@ -30,6 +26,6 @@ def test_groups_whose_offsets_are_to_stay_are_in_no_world_where_they_expire() ->
     assert not any(one.kafka_members or one.kafka_transactors or one.consumer_members for one in expiring)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name)
+test_a_mutant_is_seen = each_mutant_is_seen(
+    "offsets-", quick=("offsets-expire-while-read", "offsets-expire-when-last-member-leaves")
+)

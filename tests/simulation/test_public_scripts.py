@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from antiphon.cli import judge
+from antiphon.cli.main import app
 from antiphon.errors import InvalidRequestError
 from antiphon.replication.members import Members
 from antiphon.replication.replica_state import LogCondition
@@ -17,9 +16,6 @@ from antiphon.simulation.public_script_run import ScriptRun
 from antiphon.simulation.public_scripts import judge_script
 from tests.judged_cases import JUDGED_CASES, needs_judged_cases
 from tests.simulation import raft_scripts
-
-app = typer.Typer()
-judge.mount(app)
 
 SCRIPTS = JUDGED_CASES / "etcd-raft" / "scripts"
 COMPARED = {"checkquorum": 1, "lagging_commit": 2, "probe_and_replicate": 8}

@@ -45,7 +45,7 @@ def test_a_table_is_split_and_loses_most_replicas() -> None:
         "operator_weight": 1,
         "commands": "split",
     }
-    sound_until(("rows-lost", "rows-scanned-after", "rows-scanned-in-parts"), "tarantool", 1, **world)
+    sound_until(("rows-lost", "rows-scanned-after", "rows-scanned-in-parts"), "tarantool", 7, **world)
 
 
 @pytest.mark.parametrize(

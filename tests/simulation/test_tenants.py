@@ -11,7 +11,7 @@ from antiphon.simulation.cluster.workloads.shown_logins import WAYS
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import LOOK_S, Process
-from tests.simulation.told import WITH_LOGINS, mutants_of, same_twice, sound_after_caught, sound_until
+from tests.simulation.told import WITH_LOGINS, each_mutant_is_seen, same_twice, sound_until
 
 WORLD = {**WITH_LOGINS, "tenants": 1}
 REACHED = (
@@ -33,11 +33,9 @@ def test_nothing_escapes_and_a_seed_stays_what_it_is() -> None:
     same_twice(draw_options(6, "oxia", **{**WORLD, "fault_ms": 2_000}))
 
 
-@pytest.mark.parametrize(
-    "name", mutants_of("tenant-", quick=("tenant-takes-all-the-time", "tenant-is-only-told"))
+test_a_mutant_is_seen = each_mutant_is_seen(
+    "tenant-", quick=("tenant-takes-all-the-time", "tenant-is-only-told")
 )
-def test_a_mutant_is_seen(name: str) -> None:
-    sound_after_caught(name)
 
 
 def test_drawn_worlds_have_tenants_only_where_clients_log_in() -> None:

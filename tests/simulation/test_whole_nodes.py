@@ -15,7 +15,7 @@ SHORT = {"fault_ms": 1_500}
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize(
-    "seed", [1, 2, pytest.param(3, marks=pytest.mark.slow)]
+    "seed", [1, pytest.param(2, marks=pytest.mark.slow)]
 )  # `make campaign` runs thousands
 def test_promises_are_kept(profile: str, seed: int) -> None:
     result = run_cluster(draw_options(seed, profile, **SHORT))
@@ -31,12 +31,10 @@ def test_promises_are_kept_by_nodes_that_found_their_cluster_quickly() -> None:
 
 def test_a_quiet_cluster_does_a_lot_of_work() -> None:
     result = run_cluster(
-        draw_options(
-            5, "oxia", fault_every_ms=0, fault_ms=1_000, commit="", bulk_writers=0, operations_per_s=0
-        )
+        draw_options(5, "oxia", fault_every_ms=0, fault_ms=400, commit="", bulk_writers=0, operations_per_s=0)
     )
     assert result.failure is None, words(result)
-    assert result.operations["ok"] > 200
+    assert result.operations["ok"] > 80
     assert result.operations["unknown"] == 0
 
 

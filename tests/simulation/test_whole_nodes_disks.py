@@ -46,7 +46,7 @@ def _world(seed: int, profile: str, **weights: int) -> ClusterOptions:
     )
 
 
-@pytest.mark.parametrize("profile", ["oxia", "raft"])
+@pytest.mark.parametrize("profile", ["oxia", pytest.param("raft", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["disk_full", "disk_error", "descriptors", "slow_calls", "trim"])
 def test_what_a_disk_refuses_or_delays_loses_nothing(kind: str, profile: str) -> None:
     result = run_cluster(_world(2, profile, **{kind: 1}))
@@ -83,6 +83,7 @@ def test_a_replica_that_hides_what_it_lost_is_found(monkeypatch: pytest.MonkeyPa
     )
 
 
+@pytest.mark.slow
 def test_a_replica_that_got_everything_by_a_snapshot_is_sound_again_though_nobody_writes() -> None:
     result = run_cluster(draw_options(9048, None, **FOUND_BEFORE))
     assert result.failure is None, words(result)

@@ -1,7 +1,7 @@
 """A failed run in words, for the message of an assertion; and the order in which tests try seeds."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import pytest
@@ -65,6 +65,29 @@ def same_twice(options: ClusterOptions) -> None:
     assert digests[0] == digests[1]
 
 
+def each_once(**worlds: dict[str, Any]) -> list[Any]:
+    """Profiles and worlds as parameters: quick tests have each of both once, slow ones the other pairs."""
+    return [
+        pytest.param(
+            profile, world, id=f"{profile}-{name}", marks=() if number % 2 == turn else pytest.mark.slow
+        )
+        for number, (name, world) in enumerate(worlds.items())
+        for turn, profile in enumerate(("oxia", "raft"))
+    ]
+
+
+def each_mutant_is_seen(*beginnings: str, quick: Collection[str]) -> Callable[[str], None]:
+    """A test for a module: mutants whose names begin so are caught, and the worlds that show them are sound without them."""
+
+    @pytest.mark.parametrize("name", mutants_of(*beginnings, quick=quick))
+    def test_a_mutant_is_seen(name: str) -> None:
+        mutant, found = CLUSTER_MUTANTS[name], caught(name)
+        sound = run_cluster(mutant.world(found.options.seed))
+        assert sound.failure is None, words(sound)
+
+    return test_a_mutant_is_seen
+
+
 def mutants_of(*beginnings: str, quick: Collection[str]) -> list[Any]:
     """Names of mutants that begin so, without rare ones, as parameters: all but the `quick` ones are for the slow tests."""
     found = [
@@ -85,12 +108,6 @@ def caught(name: str, seeds: int = SEEDS) -> ClusterResult:
     found = seeds_to_catch(mutant, seeds_from(mutant.first_seed, seeds))
     assert found is not None, f"{name} got through {seeds} seeds"
     return found[1]
-
-
-def sound_after_caught(name: str, seeds: int = SEEDS) -> None:
-    """The same, and the world that showed the mutant is sound without it."""
-    sound = run_cluster(CLUSTER_MUTANTS[name].world(caught(name, seeds).options.seed))
-    assert sound.failure is None, words(sound)
 
 
 FOUND_BEFORE = {"kill_midway_weight": 0, "power_midway_weight": 0, "founding_ms": 0}

@@ -12,7 +12,7 @@ from antiphon.model.requests import Fetched
 from antiphon.records.batch import read_header, stamp
 from antiphon.records.builder import build_batch
 from antiphon.spark.jobs.audit_blocks import BlockScanner, scan_replica
-from antiphon.spark.jobs.audit_job import look_again, told_report
+from antiphon.spark.jobs.audit_job import look_again, reported
 from antiphon.spark.jobs.audit_judge import judge_shard
 from antiphon.spark.jobs.audit_locate import locate
 from antiphon.spark.jobs.audit_model import (
@@ -188,7 +188,7 @@ def audit_without_spark(servers: str, scope: Scope | None = None, **options: Any
     results = _joined(plan, log_works(plan, 2), judge_logs)
     located = look_again(plan, results)
     results += _joined(plan, table_works(plan), judge_keys)
-    return told_report(plan, results, located)
+    return reported(plan, results, located)
 
 
 def _joined(

@@ -119,6 +119,19 @@ def test_what_changes_during_the_scan_is_of_the_keys_too(
 
 
 @pytest.mark.cluster
+def test_keys_that_are_no_text_are_found(live: LiveNodes) -> None:
+    bare = {b"\xff\x01": b"one", b"\xff\xff": b"two", b"\xfe\xff": b"other"}
+    with antiphon.connect(live.servers, timeout_s=20) as db:
+        table = db.create_table("bare", shards=2)
+        for key, value in bare.items():
+            table.put(key, value)
+    found = rows(reader(live, table="bare", key="ff01", keyEncoding="hex"))
+    assert found == {b"\xff\x01": b"one"}
+    found = rows(reader(live, table="bare", keyPrefix="/w==", keyEncoding="base64"))
+    assert found == {b"\xff\x01": b"one", b"\xff\xff": b"two"}
+
+
+@pytest.mark.cluster
 def test_keys_are_text(live: LiveNodes, past: dict[int, int]) -> None:
     assert rows(reader(live, keyFormat="string"))["dog/0"] == b"new dog/0"
     assert rows(reader(live, keyFormat="string", keyPrefix="dog/0")) == {"dog/0": b"new dog/0"}

@@ -100,6 +100,11 @@ READ_ERRORS: list[tuple[dict[str, str], bool, str]] = [
     ({**TABLE, "keyPrefix": "a"}, True, "does not apply to anything but a snapshot of a table"),
     ({**TABLE, "key": "a", "keyPrefix": "a"}, False, "key or keyPrefix, not both"),
     ({**TABLE, "keyPrefix": ""}, False, "keyPrefix is empty"),
+    ({**TABLE, "key": "zz", "keyEncoding": "hex"}, False, "option key='zz' is not in hex"),
+    ({**TABLE, "keyPrefix": "/w=?", "keyEncoding": "base64"}, False, "'/w=?' is not in base64"),
+    ({**TABLE, "key": "a", "keyEncoding": "utf-8"}, False, "there is text, hex, base64"),
+    ({**TABLE, "keyEncoding": "hex"}, False, "give one of them, too"),
+    ({**TABLE, "keyEncoding": "hex"}, True, "does not apply to anything but a snapshot of a table"),
     ({**TABLE, "keyPrefx": "a"}, False, "did you mean keyPrefix?"),
     ({**TABLE, "keyFormat": "hex"}, False, "there is binary, string"),
     ({**TABLE, "asOfTimestamp": "noon"}, False, "such as 2026-03-01T12:00:00Z, not 'noon'"),
@@ -255,6 +260,19 @@ def test_blanks_of_a_key_count() -> None:
     assert parse_read({**TABLE, "key": ""}, streaming=False).keys == KeyRange(b"", b"\0", is_one=True)
     keys = parse_read({**TABLE, "keyPrefix": "a/ÿ"}, streaming=False).keys
     assert keys == KeyRange(b"a/\xc3\xbf", b"a/\xc3\xc0", is_one=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"key": "ff 00A1", "keyEncoding": "hex"}, KeyRange(b"\xff\x00\xa1", b"\xff\x00\xa1\0", is_one=True)),
+        ({"key": "/wCh", "keyEncoding": "base64"}, KeyRange(b"\xff\x00\xa1", b"\xff\x00\xa1\0", is_one=True)),
+        ({"keyPrefix": "01ff", "keyEncoding": "hex"}, KeyRange(b"\x01\xff", b"\x02", is_one=False)),
+        ({"keyPrefix": "ffff", "keyEncoding": "hex"}, KeyRange(b"\xff\xff", b"", is_one=False)),
+    ],
+)
+def test_keys_that_are_no_text(options: dict[str, str], found: KeyRange) -> None:
+    assert parse_read({**TABLE, **options}, streaming=False).keys == found
 
 
 @pytest.mark.parametrize(("text", "ms"), [("250", 250), ("5s", 5_000), ("2 min", 120_000), ("1h", 3_600_000)])

@@ -25,6 +25,7 @@ from antiphon.spark.jobs import bulk_load_job, replay_compare, replay_output
 from antiphon.spark.jobs.bulk_load_writer import LoadSpec, write_partition
 from antiphon.spark.jobs.replay_frames import FoldRecord, state_frame
 from antiphon.spark.option_values import parse_servers
+from antiphon.tools import replay_inputs
 from antiphon.tools.local_cluster import LocalCluster
 from tests.records.test_intake import INSIDE
 
@@ -445,10 +446,10 @@ def test_formats_are_told_by_names(tmp_path: Path) -> None:
     (tmp_path / "a" / "_SUCCESS").touch()
     (tmp_path / "a" / "b" / "part-0.json.gz").touch()
     (tmp_path / "d" / "_delta_log").mkdir(parents=True)
-    assert replay_commands.guess_format(str(tmp_path / "a")) == "json"
-    assert replay_commands.guess_format(str(tmp_path / "d")) == "delta"
-    assert replay_commands.guess_format("s3://bucket/rows.parquet") == "parquet"
+    assert replay_inputs.guess_format(str(tmp_path / "a")) == "json"
+    assert replay_inputs.guess_format(str(tmp_path / "d")) == "delta"
+    assert replay_inputs.guess_format("s3://bucket/rows.parquet") == "parquet"
     (tmp_path / "e").mkdir()
     for unclear in (str(tmp_path / "e"), "s3://bucket/rows"):
         with pytest.raises(InvalidRequestError, match="give --format"):
-            replay_commands.guess_format(unclear)
+            replay_inputs.guess_format(unclear)

@@ -205,7 +205,7 @@ def test_nodes_are_not_told_what_an_earlier_test_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "node-0").mkdir()
-    injected_faults.tell(tmp_path / "node-0", listener={"caps": {"Fetch": 4}})
+    injected_faults.inject(tmp_path / "node-0", listener={"caps": {"Fetch": 4}})
 
     def start(*_: Any, **__: Any) -> LocalCluster:
         raise AntiphonError(str(list((tmp_path / "node-0").iterdir())))

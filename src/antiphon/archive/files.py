@@ -228,7 +228,7 @@ class OpenFile:
         at += 1 if at > self.parquet.schema_arrow.names.index("headers") else 0  # headers are two columns
         found = self.parquet.metadata.row_group(number).column(at).statistics
         if found is None or not found.has_min_max:
-            raise CorruptBatchError(f"row group {number} does not tell the bounds of its offsets")
+            raise CorruptBatchError(f"row group {number} has no bounds of its offsets")
         return found
 
     def _groups(self, lowest: int, highest: int) -> Iterator[int]:

@@ -204,7 +204,7 @@ async def _check_seen(
     if not hidden:
         return
     if meta.version < metadata.offset:
-        raise UnavailableError(f"no node tells of {hidden[0]} yet")
+        raise UnavailableError(f"no node knows {hidden[0]} yet")
     raise AccessDeniedError(
         f"this user may not see {', '.join(hidden[:5])}: a backup needs READ of all topics and tables"
     )

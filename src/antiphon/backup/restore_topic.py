@@ -139,7 +139,7 @@ async def _known(client: AsyncClient, name: str) -> list[ShardMeta]:
         if found is not None:
             return sorted(found.shards, key=lambda shard: shard.index)
         await asyncio.sleep(0.05)
-    raise BackupError(f"{name} was created, and no node tells of it")
+    raise BackupError(f"{name} was created, and no node knows it yet")
 
 
 class _Fates:

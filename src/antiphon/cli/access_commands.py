@@ -7,22 +7,15 @@ from typing import Annotated
 import typer
 
 import antiphon
-from antiphon.cli import acl_file
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, print_lines, reports_errors, say, usage
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.declare import COMMON, CommonOptions, command, group, server_addresses
+from antiphon.cli.output import print_json, print_lines, say, usage
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AccessReply, AlterAcls, AlterUser
+from antiphon.tools import acl_file
 
-users = typer.Typer(
-    no_args_is_help=True,
-    help="Users, who log in with a password (SCRAM, PLAIN).",
-    epilog="Example: antiphon user list",
-)
-acls = typer.Typer(
-    no_args_is_help=True, help="Access control lists: who may do what.", epilog="Example: antiphon acl list"
-)
+group("user", "Users, who log in with a password (SCRAM, PLAIN).", "Example: antiphon user list")
+group("acl", "Access control lists: who may do what.", "Example: antiphon acl list")
 
 PrincipalOption = Annotated[str, typer.Option("--principal", help="User:alice, or User:* for everybody.")]
 ResourceOption = Annotated[Resource, typer.Option("--resource", help="Kind of what the entry is about.")]
@@ -55,8 +48,7 @@ def read_password(file: Path | None, *, from_stdin: bool, generate: bool) -> tup
     return found, False
 
 
-@users.command("add", epilog="Example: antiphon user add alice --generate")
-@reports_errors
+@command("user add", "antiphon user add alice --generate")
 def user_add(
     name: Annotated[str, typer.Argument(help="Name of the user.")],
     generate: Annotated[
@@ -64,29 +56,24 @@ def user_add(
     ] = False,
     password_file: Annotated[Path | None, typer.Option(help="File with the password.")] = None,
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Add a user, or set the password of one. The password stays here: the cluster gets keys that prove it."""
     from antiphon.security.passwords import credentials
 
     password, generated = read_password(password_file, from_stdin=password_stdin, generate=generate)
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.run(db.aio.administer(AlterUser(name, credentials(password))))
     told = f"; the password, told once: {password}" if generated else ""
     shown = {"user": name} | ({"password": password} if generated else {})
-    say(f"user {name!r} is there{told}", shown, as_json=as_json)
+    say(f"user {name!r} is there{told}", shown, as_json=common.as_json)
 
 
-@users.command("list", epilog="Example: antiphon user list")
-@reports_errors
-def user_list(
-    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
-) -> None:
+@command("user list", "antiphon user list")
+def user_list(common: CommonOptions = COMMON) -> None:
     """List the users and their mechanisms."""
-    found = _access(servers, directory).users
-    if as_json:
+    found = _access(common.servers, common.directory).users
+    if common.as_json:
         print_json([{"user": name, "mechanisms": list(mechanisms)} for name, mechanisms in found])
         return
     print_lines(
@@ -95,22 +82,18 @@ def user_list(
     )
 
 
-@users.command("remove", epilog="Example: antiphon user remove alice")
-@reports_errors
+@command("user remove", "antiphon user remove alice")
 def user_remove(
     name: Annotated[str, typer.Argument(help="Name of the user.")],
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Remove a user. Its connections end within seconds; entries that name it stay."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.run(db.aio.administer(AlterUser(name, remove=True)))
-    say(f"user {name!r} is gone", {"user": name, "removed": True}, as_json=as_json)
+    say(f"user {name!r} is gone", {"user": name, "removed": True}, as_json=common.as_json)
 
 
-@acls.command("add", epilog="Example: antiphon acl add --principal User:alice --name orders --operation read")
-@reports_errors
+@command("acl add", "antiphon acl add --principal User:alice --name orders --operation read")
 def acl_add(
     principal: PrincipalOption,
     operation: OperationOption,
@@ -119,21 +102,16 @@ def acl_add(
     pattern: PatternOption = Pattern.LITERAL,
     host: HostOption = ANY,
     deny: Annotated[bool, typer.Option("--deny", help="Forbid it; this wins over what allows it.")] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Add an entry."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.run(db.aio.administer(AlterAcls((acl,))))
-    say(_text(acl), _plain(acl), as_json=as_json)
+    say(_text(acl), _plain(acl), as_json=common.as_json)
 
 
-@acls.command(
-    "remove", epilog="Example: antiphon acl remove --principal User:alice --name orders --operation read"
-)
-@reports_errors
+@command("acl remove", "antiphon acl remove --principal User:alice --name orders --operation read")
 def acl_remove(
     principal: PrincipalOption,
     operation: OperationOption,
@@ -142,34 +120,29 @@ def acl_remove(
     pattern: PatternOption = Pattern.LITERAL,
     host: HostOption = ANY,
     deny: Annotated[bool, typer.Option("--deny", help="An entry that forbids.")] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Remove the entry that says exactly this."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
-    if acl not in _access(servers, directory).acls:
+    if acl not in _access(common.servers, common.directory).acls:
         raise InvalidRequestError(
             f"there is no entry: {_text(acl)}; `antiphon acl list` shows those that there are"
         )
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.run(db.aio.administer(AlterAcls(remove=(acl,))))
-    say(f"removed: {_text(acl)}", _plain(acl) | {"removed": True}, as_json=as_json)
+    say(f"removed: {_text(acl)}", _plain(acl) | {"removed": True}, as_json=common.as_json)
 
 
-@acls.command("list", epilog="Example: antiphon acl list --toml > acls.toml")
-@reports_errors
+@command("acl list", "antiphon acl list --toml > acls.toml")
 def acl_list(
     toml: Annotated[bool, typer.Option("--toml", help="Print a file for `antiphon acl apply`.")] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """List the entries."""
-    if toml and as_json:
+    if toml and common.as_json:
         usage("give --toml or --json, not both")
-    found = _access(servers, directory).acls
-    if as_json:
+    found = _access(common.servers, common.directory).acls
+    if common.as_json:
         print_json([_plain(acl) for acl in found])
         return
     if toml:
@@ -178,8 +151,7 @@ def acl_list(
     print_lines([_text(acl) for acl in found], none="there are no entries: `antiphon acl add` adds one")
 
 
-@acls.command("apply", epilog="Example: antiphon acl apply acls.toml --prune --dry-run")
-@reports_errors
+@command("acl apply", "antiphon acl apply acls.toml --prune --dry-run")
 def acl_apply(
     file: Annotated[
         Path, typer.Argument(help="TOML with [[acl]] tables, as `antiphon acl list --toml` prints.")
@@ -188,21 +160,19 @@ def acl_apply(
         bool, typer.Option("--prune", help="Remove the entries that are not in the file.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and stop.")] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Add the entries of a file that the cluster lacks, all in one step; with --prune the file is all there is."""
     wanted = acl_file.read_acls(file)
-    known = _access(servers, directory).acls
+    known = _access(common.servers, common.directory).acls
     there, named = set(known), set(wanted)
     added = tuple(acl for acl in wanted if acl not in there)
     removed = tuple(acl for acl in known if acl not in named) if prune else ()
     if (added or removed) and not dry_run:
-        with antiphon.connect(server_addresses(servers, directory)) as db:
+        with common.connect() as db:
             db.run(db.aio.administer(AlterAcls(added, removed)))
     kept = len(known) - len(removed)
-    if as_json:
+    if common.as_json:
         changes = {"added": [_plain(acl) for acl in added], "removed": [_plain(acl) for acl in removed]}
         print_json(changes | {"kept": kept, "applied": not dry_run})
         return
@@ -232,9 +202,3 @@ def _text(acl: Acl) -> str:
     """One line for people."""
     name = f"{acl.name}..." if acl.pattern is Pattern.PREFIXED else acl.name
     return f"{acl.permission} {acl.principal} to {acl.operation} {acl.resource} {name} from {acl.host}"
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(users, name="user")
-    app.add_typer(acls, name="acl")

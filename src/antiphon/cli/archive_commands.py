@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.declare import COMMON, CommonOptions, command, group
+from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.times import duration_ms
-from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.records.unreadable import FAIL
 
 if TYPE_CHECKING:
-    from antiphon.archive.format import ArchivedFile
     from antiphon.archive.job.run import ArchiveReport, ArchiveRun
 
 TIMEOUT_MS: Final = 60_000
-EARLIEST: Final = -2
 RUN: Final = "run"
 
 StorageOption = Annotated[
@@ -43,23 +40,16 @@ class _RunByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    archive = typer.Typer(
-        cls=_RunByDefault,
-        no_args_is_help=True,
-        help="Move old records to Parquet files, on any file system; readers find them there.",
-        epilog="Example: antiphon archive flights --to s3://bucket/archive --older-than 7d",
-        rich_markup_mode=None,
-        subcommand_metavar="TOPIC --to URI | COMMAND ...",
-    )
-    archive.command(RUN, epilog="Example: antiphon archive flights --to /mnt/archive --older-than 7d")(run)
-    archive.command("list", epilog="Example: antiphon archive list flights --json")(list_files)
-    archive.command(epilog="Example: antiphon archive verify flights")(verify)
-    app.add_typer(archive, name="archive")
+group(
+    "archive",
+    "Move old records to Parquet files, on any file system; readers find them there.",
+    "Example: antiphon archive flights --to s3://bucket/archive --older-than 7d",
+    cls=_RunByDefault,
+    subcommand_metavar="TOPIC --to URI | COMMAND ...",
+)
 
 
-@reports_errors
+@command("archive run", "antiphon archive flights --to /mnt/archive --older-than 7d")
 def run(
     topic: Annotated[str, typer.Argument(help="Topic or table.")],
     to: Annotated[str, typer.Option("--to", help="Directory: a path, or a URI of any fsspec file system.")],
@@ -83,9 +73,7 @@ def run(
     dead_letters: DeadLettersOption = None,
     storage: StorageOption = None,
     master: Master = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Move records to Parquet files, prove the files, then trim the log of every replica.
 
@@ -98,10 +86,10 @@ def run(
     limits = Limits(
         None if older_than is None else duration_ms(older_than, "--older-than"), keep_bytes, _up_to(up_to)
     )
-    found = addresses(server_addresses(servers, directory))
+    found = addresses(common.addresses())
     job = ArchiveRun(found, topic, to, limits, options=storage_options(storage), timeout_ms=TIMEOUT_MS)
     if dry_run:
-        _print_plan(job, as_json=as_json)
+        _print_plan(job, as_json=common.as_json)
         return
     with progress("planning"):
         wanted = job.plan()
@@ -110,7 +98,7 @@ def run(
     else:
         with spark_job("antiphon archive", master) as spark:
             report = job.run(lambda tasks: with_spark(spark, tasks), trim=trim, on_corrupt=choice)
-    _print_report(report, dead_letters, as_json=as_json)
+    _print_report(report, dead_letters, as_json=common.as_json)
 
 
 def _print_plan(job: "ArchiveRun", *, as_json: bool) -> None:
@@ -158,14 +146,14 @@ def _print_report(report: "ArchiveReport", letters: str | None, *, as_json: bool
         typer.echo(f"antiphon: removed {uri}, left by a run that did not end", err=True)
 
 
-@reports_errors
+@command("archive list", "antiphon archive list flights --json")
 def list_files(
     topic: Annotated[str | None, typer.Argument(help="Only this topic or table.")] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """What is archived, a file a line."""
+    from antiphon.archive.job.archived import archived_files
+
     rows = [
         (
             file.topic,
@@ -177,31 +165,30 @@ def list_files(
             _time(file.latest_ms),
             file.uri,
         )
-        for file in _files(server_addresses(servers, directory), topic)
+        for file in archived_files(common.addresses(), topic)
     ]
     print_table(
-        ("TOPIC", "SHARD", "START", "END", "RECORDS", "BYTES", "LATEST", "FILE"), rows, as_json=as_json
+        ("TOPIC", "SHARD", "START", "END", "RECORDS", "BYTES", "LATEST", "FILE"), rows, as_json=common.as_json
     )
 
 
-@reports_errors
+@command("archive verify", "antiphon archive verify flights")
 def verify(
     topic: Annotated[str | None, typer.Argument(help="Only this topic or table.")] = None,
     storage: StorageOption = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Read every archived file whole: its bytes against their checksum, its records against their digest.
 
     Exit code 1 where a file is missing or damaged. Also told: offsets that are neither in the archive nor in the log.
     """
     from antiphon.archive import files as archive_files
+    from antiphon.archive.job.archived import archived_files, gaps
     from antiphon.errors import ArchiveError
 
     options = storage_options(storage)
-    addresses = server_addresses(servers, directory)
-    files = _files(addresses, topic)
+    addresses = common.addresses()
+    files = archived_files(addresses, topic)
     problems: dict[str, str] = {}
     began_s = time.monotonic()
     for number, file in enumerate(files, 1):
@@ -212,12 +199,12 @@ def verify(
                 problems[file.uri] = error.message
     size = sum(file.size_bytes for file in files)
     seconds = round(time.monotonic() - began_s, 3)
-    gaps = _gaps(addresses, files)
-    if as_json:
-        told = {"files": len(files), "bytes": size, "seconds": seconds, "problems": problems, "gaps": gaps}
+    lost = gaps(addresses, files)
+    if common.as_json:
+        told = {"files": len(files), "bytes": size, "seconds": seconds, "problems": problems, "gaps": lost}
         print_json(told)
     else:
-        for gap in gaps:
+        for gap in lost:
             typer.echo(
                 f"{gap['topic']} shard {gap['shard']}: offsets {gap['start']} to {gap['end']} were removed before they were "
                 "archived"
@@ -229,50 +216,6 @@ def verify(
         )
     if problems:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _files(servers: str, topic: str | None) -> "list[ArchivedFile]":
-    """The catalog, or its part for one topic."""
-    from antiphon.archive.catalog import Catalog, topic_named
-    from antiphon.archive.format import topic_prefix
-    from antiphon.archive.job.run import addresses
-    from antiphon.client.blocking import Cluster
-
-    with Cluster(addresses(servers), TIMEOUT_MS) as cluster:
-        cluster.metadata()
-        prefix = b"" if topic is None else topic_prefix(topic_named(cluster, topic).topic_id)
-        found = Catalog(cluster).files(prefix)
-    return sorted(found, key=lambda file: (file.topic, file.topic_id, file.shard, file.start))
-
-
-def _gaps(servers: str, files: "list[ArchivedFile]") -> list[dict[str, Any]]:
-    """Offsets between archived files, or between the last and the log's start, of the topics that are there."""
-    from antiphon.archive.format import archived_until
-    from antiphon.archive.job.run import addresses
-    from antiphon.client.blocking import Cluster, ShardCall
-    from antiphon.model.requests import ListOffset
-
-    found: list[dict[str, Any]] = []
-    with Cluster(addresses(servers), TIMEOUT_MS) as cluster:
-        for topic in cluster.metadata().topics:
-            for shard in topic.shards:
-                own = [
-                    file
-                    for file in files
-                    if file.topic_id == topic.topic_id.hex() and file.shard == shard.index
-                ]
-                if not own:
-                    continue
-                request = ListOffset(shard.shard_id, EARLIEST)
-                reply = cluster.call(ShardCall(shard.shard_id, request)).body
-                log_start = reply.log_start
-                at = own[0].start
-                for start in [*(file.start for file in own), log_start]:
-                    at = max(archived_until(own, at), reply.deleted_before)  # what was deleted is no gap
-                    if at < start <= log_start:
-                        found.append({"topic": topic.name, "shard": shard.index, "start": at, "end": start})
-                        at = start
-    return found
 
 
 # -- words ----------------------------------------------------------------------------------------------------------

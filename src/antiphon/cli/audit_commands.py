@@ -4,20 +4,14 @@ from typing import Annotated, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import EXIT_FAILED, print_json, progress, reports_errors, usage
+from antiphon.cli.declare import COMMON, CommonOptions, command
+from antiphon.cli.output import EXIT_FAILED, print_json, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
-from antiphon.client.local_folder import DEFAULT_DIR
 
 REPLICA_TIMEOUT_S: Final = 10.0
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon audit --topics flights --tables aircraft --json")(audit)
-
-
-@reports_errors
+@command("audit", "antiphon audit --topics flights --tables aircraft --json")
 def audit(
     topics: Annotated[
         str | None,
@@ -33,9 +27,7 @@ def audit(
         float, typer.Option("--replica-timeout", help="Seconds to wait for a replica before it is reported.")
     ] = REPLICA_TIMEOUT_S,
     master: Master = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Read every replica of every shard up to one cut and prove that they agree. Exit code 1 unless they do.
 
@@ -49,7 +41,7 @@ def audit(
 
     if replica_timeout <= 0:
         usage(f"--replica-timeout is more than 0 seconds, not {replica_timeout}")
-    addresses = parse_servers(server_addresses(servers, directory))
+    addresses = parse_servers(common.addresses())
     scope = Scope(_names(topics), _names(tables), internal=internal)
     with progress("fixing the cut"):  # before Spark starts: a wrong name is refused at once
         plan = plan_audit(addresses, scope, timeout_ms=max(1, int(replica_timeout * 1000)))
@@ -59,7 +51,7 @@ def audit(
 
         with job_progress(spark, "auditing") as bar:
             report = run_plan(spark, plan, bar.describe)
-    if as_json:
+    if common.as_json:
         print_json(report.as_dict())
     else:
         typer.echo(report.text())

@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from antiphon.cli.archive_commands import StorageOption, storage_options
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, reports_errors, usage
+from antiphon.cli.declare import COMMON, CommonOptions, JsonOption, command, group, server_addresses
+from antiphon.cli.output import EXIT_FAILED, print_json, print_table, usage
 from antiphon.cli.times import duration_ms
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
@@ -59,38 +59,17 @@ class _CreateByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    backup = typer.Typer(
-        cls=_CreateByDefault,
-        no_args_is_help=True,
-        help="Back up the whole cluster at one cut, and restore it, or one topic or table of it.",
-        epilog="Example: antiphon backup --to s3://bucket/backups",
-        rich_markup_mode=None,
-        subcommand_metavar="--to URL | COMMAND ...",
-    )
-    backup.command(CREATE, epilog="Example: antiphon backup create /mnt/backups --json")(create)
-    backup.command("list", epilog="Example: antiphon backup list /mnt/backups")(list_backups)
-    backup.command(epilog="Example: antiphon backup show /mnt/backups")(show)
-    backup.command(epilog="Example: antiphon backup verify /mnt/backups")(verify)
-    backup.command(
-        epilog="Example: antiphon backup restore /mnt/backups --dir /srv/antiphon --nodes 3, then antiphon up --dir "
-        "/srv/antiphon"
-    )(restore)
-    backup.command(
-        "restore-topic", epilog="Example: antiphon backup restore-topic /mnt/backups prices --as prices-old"
-    )(restore_one)
-    backup.command(epilog="Example: antiphon backup prune /mnt/backups --keep 7 --older-than 30d")(prune)
-    app.add_typer(backup, name="backup")
-    app.command(
-        "restore",
-        epilog="Example: antiphon restore --from s3://bucket/backups --dir /srv/antiphon, then antiphon up --dir "
-        "/srv/antiphon",
-    )(restore_from)
+group(
+    "backup",
+    "Back up the whole cluster at one cut, and restore it, or one topic or table of it.",
+    "Example: antiphon backup --to s3://bucket/backups",
+    cls=_CreateByDefault,
+    subcommand_metavar="--to URL | COMMAND ...",
+)
 
 
 @contextmanager
-def _telling(*, as_json: bool) -> "Iterator[Callable[[str], None]]":
+def _progress_lines(*, as_json: bool) -> "Iterator[Callable[[str], None]]":
     """Tells what is done on stderr, once it takes longer than a moment; a program that reads JSON is told nothing."""
     began_s, told = time.monotonic(), ""
 
@@ -124,7 +103,7 @@ def _connected(servers: str | None, directory: Path, work: "Callable[[AsyncClien
     return asyncio.run(run())
 
 
-@reports_errors
+@command("backup create", "antiphon backup create /mnt/backups --json")
 def create(
     place: Annotated[
         str | None,
@@ -149,9 +128,7 @@ def create(
     ] = 1000,
     tries: Annotated[int, typer.Option(help="How often to try to make the cut.", min=1, max=100)] = 10,
     storage: StorageOption = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Back up the cluster, while clients write. What an earlier backup there has is not written again."""
     from antiphon.backup.create import create_backup
@@ -159,15 +136,15 @@ def create(
     if (place is None) == (to is None):
         usage("name one place for the backup: antiphon backup --to URL")
     where = _place(place or to or "", storage)
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=common.as_json) as tell:
         made = _connected(
-            servers,
-            directory,
+            common.servers,
+            common.directory,
             lambda client: create_backup(
                 client, where, without=without or (), lease_ms=lease, tries=tries, tell=tell
             ),
         )
-    if as_json:
+    if common.as_json:
         print_json(_summary(made))
         return
     typer.echo(f"Backup {made.name}: {len(made.topics)} topics and tables, {made.size_bytes} bytes")
@@ -198,7 +175,7 @@ def _summary(backup: "Backup") -> dict[str, Any]:
     }
 
 
-@reports_errors
+@command("backup list", "antiphon backup list /mnt/backups")
 def list_backups(place: PlaceArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
     """The backups in a place, the oldest first."""
     from antiphon.backup.manifest import load, names_in
@@ -233,7 +210,7 @@ def list_backups(place: PlaceArgument, storage: StorageOption = None, as_json: J
         print_table(("NAME", "CLUSTER", "TOPICS", "BYTES", "WRITTEN", "PROBLEM"), rows, as_json=False)
 
 
-@reports_errors
+@command("backup show", "antiphon backup show /mnt/backups")
 def show(
     place: PlaceArgument,
     name: NameArgument = LATEST,
@@ -264,7 +241,7 @@ def show(
     print_table(("TOPIC", "KIND", "SHARD", "FROM", "TO", "PIECES", "STATE", "BYTES"), rows, as_json=False)
 
 
-@reports_errors
+@command("backup verify", "antiphon backup verify /mnt/backups")
 def verify(
     place: PlaceArgument,
     name: NameArgument = LATEST,
@@ -276,7 +253,7 @@ def verify(
     from antiphon.backup.verify import verify_backup
 
     where = _place(place, storage)
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=as_json) as tell:
         backup, read = load(where, name), 0
 
         def look(more: int) -> None:
@@ -299,7 +276,7 @@ def verify(
         raise typer.Exit(EXIT_FAILED)
 
 
-@reports_errors
+@command("backup prune", "antiphon backup prune /mnt/backups --keep 7 --older-than 30d")
 def prune(
     place: PlaceArgument,
     keep: Annotated[int, typer.Option("--keep", help="Keep so many of the newest of each cluster.", min=1)],
@@ -327,7 +304,7 @@ def prune(
         else:
             typer.echo("\n".join(f"would remove {name}" for name in names) or "nothing would be removed")
         return
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=as_json) as tell:
         done = prune_backups(where, going, tell)
     if as_json:
         print_json({"plan": False, **done._asdict()})
@@ -337,7 +314,10 @@ def prune(
     typer.echo(f"Removed {done.files} files, {done.size_bytes} bytes; {len(done.kept)} backups are left")
 
 
-@reports_errors
+@command(
+    "backup restore",
+    "antiphon backup restore /mnt/backups --dir /srv/antiphon --nodes 3, then antiphon up --dir /srv/antiphon",
+)
 def restore(
     place: PlaceArgument,
     name: NameArgument = LATEST,
@@ -368,7 +348,7 @@ def restore(
         )
     directory = directory.absolute()
     where = _place(place, storage)
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=as_json) as tell:
         backup = load(where, name)
         password = new_password() if secure else ""
         user = User(FIRST_USER, credentials(password)) if secure else None
@@ -389,7 +369,10 @@ def restore(
     typer.echo(f"\nStart it:  antiphon up --dir {directory}")
 
 
-@reports_errors
+@command(
+    "restore",
+    "antiphon restore --from s3://bucket/backups --dir /srv/antiphon, then antiphon up --dir /srv/antiphon",
+)
 def restore_from(
     place: Annotated[
         str,
@@ -413,7 +396,7 @@ def restore_from(
     restore(place, name, directory, nodes, secure=secure, storage=storage, as_json=as_json)
 
 
-@reports_errors
+@command("backup restore-topic", "antiphon backup restore-topic /mnt/backups prices --as prices-old")
 def restore_one(
     place: PlaceArgument,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic or table of the backup.")],
@@ -422,9 +405,7 @@ def restore_one(
         str, typer.Option("--as", help="The new topic's or table's name; by default that of the old.")
     ] = "",
     storage: StorageOption = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Restore one topic or table into the running cluster, as a new one.
 
@@ -434,12 +415,14 @@ def restore_one(
     from antiphon.backup.restore_topic import restore_topic
 
     where = _place(place, storage)
-    with _telling(as_json=as_json) as tell:
+    with _progress_lines(as_json=common.as_json) as tell:
         backup = load(where, name)
         done = _connected(
-            servers, directory, lambda client: restore_topic(client, where, backup, topic, to, tell)
+            common.servers,
+            common.directory,
+            lambda client: restore_topic(client, where, backup, topic, to, tell),
         )
-    if as_json:
+    if common.as_json:
         shards = [shard._asdict() for shard in done.shards]
         print_json({"backup": backup.name, "name": done.name, "kind": str(done.kind.value), "shards": shards})
         return

@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
-from antiphon.tools.bench.suites import SUITES
+from antiphon.cli.declare import command
+from antiphon.cli.output import print_json, print_table, progress, usage
+from antiphon.tools.bench.suites import SUITES, measure
 from antiphon.tools.secure_folder import forget_settings
 
 if TYPE_CHECKING:
     from antiphon.tools.bench.cluster import Rows
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon bench table failover")(bench)
-
-
-@reports_errors
+@command("bench", "antiphon bench table failover")
 def bench(
     suites: Annotated[
         list[str] | None,
@@ -39,7 +35,7 @@ def bench(
     found: dict[str, Rows] = {}
     for name in suites or list(SUITES):
         with progress(f"measuring {name}"):
-            found[name] = SUITES[name](seconds)
+            found[name] = measure(name, seconds)
         if not as_json:
             typer.echo(f"\n{name}")
             headings = list(found[name][0])

@@ -8,17 +8,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from antiphon.cli.output import print_json, print_table, reports_errors, usage
+from antiphon.cli.declare import command
+from antiphon.cli.output import print_json, print_table, usage
 from antiphon.tools.capacity.costs import Costs, our_costs
 from antiphon.tools.capacity.model import Capacity, Cluster, Rate, capacity
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command("capacity", epilog="Example: antiphon capacity --nodes 30 --shards 3000 --cores 8")(plan)
-
-
-@reports_errors
+@command("capacity", "antiphon capacity --nodes 30 --shards 3000 --cores 8")
 def plan(
     nodes: Annotated[int, typer.Option(help="Nodes, one to a machine.")] = 3,
     replicas: Annotated[int, typer.Option(help="Copies of each shard.")] = 3,

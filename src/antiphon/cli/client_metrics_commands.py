@@ -1,13 +1,11 @@
 """`antiphon client-metrics`: which metrics Kafka's clients are asked to tell."""
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, print_table, reports_errors, say
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.declare import COMMON, CommonOptions, command, group
+from antiphon.cli.output import print_json, print_table, say
 from antiphon.errors import InvalidRequestError
 from antiphon.model.client_metrics import (
     CLIENT_ATTRIBUTES,
@@ -20,26 +18,26 @@ from antiphon.model.client_metrics import (
     replaced,
 )
 
+if TYPE_CHECKING:
+    import antiphon
+
 ANSWER_S: Final = 10.0
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Subscriptions to metrics of Kafka's clients (KIP-714).",
-    epilog="Example: antiphon client-metrics list",
+group(
+    "client-metrics",
+    "Subscriptions to metrics of Kafka's clients (KIP-714).",
+    "Example: antiphon client-metrics list",
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
 
 
-@app.command("list", epilog="Example: antiphon client-metrics list --json")
-@reports_errors
-def list_subscriptions(
-    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
-) -> None:
+@command("client-metrics list", "antiphon client-metrics list --json")
+def list_subscriptions(common: CommonOptions = COMMON) -> None:
     """List the subscriptions."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         found = _known(db)
-    if as_json:
+    if common.as_json:
         print_json([_plain(one) for one in found])
     elif found:
         rows = [tuple(_plain(one).values()) for one in found]
@@ -51,18 +49,15 @@ def list_subscriptions(
         )
 
 
-@app.command("describe", epilog="Example: antiphon client-metrics describe slow-producers")
-@reports_errors
+@command("client-metrics describe", "antiphon client-metrics describe slow-producers")
 def describe_subscription(
     name: NameArgument,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Show what a subscription says."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         found = _find(db, name)
-    if as_json:
+    if common.as_json:
         print_json(_plain(found))
         return
     rows = [
@@ -72,12 +67,11 @@ def describe_subscription(
     print_table(("SETTING", "VALUE", "FROM"), rows, as_json=False)
 
 
-@app.command(
-    "put",
-    epilog="Example: antiphon client-metrics put slow-producers --metrics org.apache.kafka.producer. "
+@command(
+    "client-metrics put",
+    "antiphon client-metrics put slow-producers --metrics org.apache.kafka.producer. "
     "--interval 60000 --match client_id=orders-.*",
 )
-@reports_errors
 def put_subscription(
     name: NameArgument,
     metrics: Annotated[
@@ -101,33 +95,28 @@ def put_subscription(
             f"ATTRIBUTE is one of {', '.join(CLIENT_ATTRIBUTES)}.",
         ),
     ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Make a subscription, or replace one: options that are not given get their defaults."""
     request = replaced(name, ",".join(metrics), interval_ms, ",".join(match or ()))
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.run(db.aio.administer(request))
     values = {setting: value for setting, value in request.config.items() if value is not None}
     made = _plain(Subscription(name, values))
     whose = f"of clients with {made['match']}" if made["match"] else "of every client"
-    say(f"{name}: {made['metrics']} {whose}, every {made['interval_ms']} ms", made, as_json=as_json)
+    say(f"{name}: {made['metrics']} {whose}, every {made['interval_ms']} ms", made, as_json=common.as_json)
 
 
-@app.command("delete", epilog="Example: antiphon client-metrics delete slow-producers")
-@reports_errors
+@command("client-metrics delete", "antiphon client-metrics delete slow-producers")
 def delete_subscription(
     name: NameArgument,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Delete a subscription. Clients stop with what nobody else has subscribed to."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         found = _find(db, name)
         db.run(db.aio.administer(removal(name)))
-    say(f"deleted: {name}", {"deleted": _plain(found)}, as_json=as_json)
+    say(f"deleted: {name}", {"deleted": _plain(found)}, as_json=common.as_json)
 
 
 def _known(db: "antiphon.Client") -> tuple[Subscription, ...]:
@@ -154,8 +143,3 @@ def _plain(one: Subscription) -> dict[str, object]:
         "interval_ms": int(values[INTERVAL_MS]),
         "match": values[MATCH],
     }
-
-
-def mount(parent: typer.Typer) -> None:
-    """Add the commands."""
-    parent.add_typer(app, name="client-metrics")

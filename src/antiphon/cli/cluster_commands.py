@@ -7,61 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.local_nodes import attend, node_json, note_signals
-from antiphon.cli.output import (
-    A_MOMENT_S,
-    note_asked,
-    print_json,
-    print_table,
-    progress,
-    reports_errors,
-    say,
-    usage,
-)
-from antiphon.client.local_folder import (
-    DEFAULT_DIR,
-    LocalClusterFile,
-    find_cluster,
-    load_cluster,
-    local_servers,
-)
+from antiphon.cli.declare import COMMON, CommonOptions, DirOption, InsecureOption, JsonOption, command, group
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, say, usage
+from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, find_cluster, load_cluster
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import forget_stopped, note_stopped, running_pid
-from antiphon.tools.secure_folder import use_settings
+from antiphon.tools.local_nodes import attend, node_json, note_signals
 
-DirOption = Annotated[
-    Path, typer.Option("--dir", help="Directory of the local cluster, as given to `antiphon up`.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-InsecureOption = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        help="Listen where other machines reach it also without TLS and authentication: everybody there may read and write "
-        "everything.",
-    ),
-]
-
-node_app = typer.Typer(
-    no_args_is_help=True,
-    help="Start, add, drain, remove and restart single nodes; list them.",
-    epilog="Example: antiphon node list",
-    rich_markup_mode=None,
-)
+group("node", "Start, add, drain, remove and restart single nodes; list them.", "Example: antiphon node list")
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    app.command(epilog="Example: antiphon down --dir /tmp/flights")(down)
-    app.command(epilog="Example: antiphon status")(status)
-    app.command(epilog="Example: antiphon doctor --dir /tmp/flights")(doctor)
-    node_app.command("start", epilog="Example: antiphon node start --dir /tmp/flights/node-2")(node_start)
-    node_app.command("list", epilog="Example: antiphon node list --json")(node_list)
-    app.add_typer(node_app, name="node")
-
-
-@reports_errors
+@command("down", "antiphon down --dir /tmp/flights")
 def down(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> None:
     """Stop a cluster on this machine; its data stays."""
     cluster = find_cluster(directory.absolute())
@@ -78,7 +35,7 @@ def down(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> Non
     say(f"Stopped {running} of {len(dirs)} nodes; the data is in {directory}", shown, as_json=as_json)
 
 
-@reports_errors
+@command("node start", "antiphon node start --dir /tmp/flights/node-2")
 def node_start(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder of one node of a local cluster, such as DIR/node-2.")
@@ -118,7 +75,7 @@ def node_start(
     as_json: JsonOption = False,
 ) -> None:
     """Start one node: a member of a local cluster again (in the background), or a production node by its configuration."""
-    from antiphon.cli import node_process
+    from antiphon.tools import node_process
 
     if (directory is None) == (config is None):
         usage("give either --dir DIR/node-N or --config node.toml")
@@ -144,7 +101,7 @@ def _id_of(text: str) -> int:
 
 
 def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
-    from antiphon.cli import node_process
+    from antiphon.tools import node_process
 
     cluster = find_cluster(directory.parent)
     node = next((node for node in cluster.nodes if Path(node.dir) == directory), None)
@@ -159,7 +116,7 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     sockets = supervisor.bind_again(node)
     forget_stopped(directory.parent)
     node_conf = node_process.prepare(cluster, node)
-    pid, alone = node_process.start(node, node_conf, sockets)
+    pid, alone = node_process.start(node, node_conf, sockets, progress(f"starting node {node.id}"))
     if alone:
         typer.echo(
             f"antiphon: node {node.id} runs but reaches no coordinator yet: start the other nodes too",
@@ -177,38 +134,16 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
         attend(directory.parent, only, note_signals(), whole=False)
 
 
-def server_addresses(servers: str | None, directory: Path) -> str:
-    """Addresses to ask: --servers, else the local cluster in `directory`; if that is secure, its clients know how."""
-    directory = directory.absolute()
-    found, cluster = local_servers(servers or "", directory)
-    note_asked(found)
-    if cluster is not None:
-        use_settings(directory, cluster)
-    return found
-
-
-ServersOption = Annotated[
-    str | None,
-    typer.Option(
-        "--servers",
-        envvar="ANTIPHON_SERVERS",
-        help="Native addresses of nodes, host:port[,host:port...]; without them the cluster in --dir.",
-    ),
-]
-
-
-@reports_errors
-def status(
-    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
-) -> None:
+@command("status", "antiphon status")
+def status(common: CommonOptions = COMMON) -> None:
     """One screen of health: nodes, shards without a leader, shards that are short of replicas."""
     from antiphon.cli.status_page import render
     from antiphon.tools.cluster_health import collect
 
-    addresses = server_addresses(servers, directory)
+    addresses = common.addresses()
     with progress("asking the nodes", after_s=A_MOMENT_S):
         found = collect(addresses)
-    if as_json:
+    if common.as_json:
         print_json(found)
     else:
         render(found)
@@ -216,14 +151,12 @@ def status(
         raise typer.Exit(1)
 
 
-@reports_errors
-def node_list(
-    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
-) -> None:
+@command("node list", "antiphon node list --json")
+def node_list(common: CommonOptions = COMMON) -> None:
     """The nodes of a cluster."""
     from antiphon.tools.cluster_health import collect
 
-    addresses = server_addresses(servers, directory)
+    addresses = common.addresses()
     with progress("asking the nodes", after_s=A_MOMENT_S):
         found = collect(addresses)
     rows = [
@@ -240,26 +173,26 @@ def node_list(
         for node in found["nodes"]
     ]
     print_table(
-        ("NODE", "STATUS", "LEADS", "REPLICAS", "MEMORY_MB", "NATIVE", "KAFKA", "HTTP"), rows, as_json=as_json
+        ("NODE", "STATUS", "LEADS", "REPLICAS", "MEMORY_MB", "NATIVE", "KAFKA", "HTTP"),
+        rows,
+        as_json=common.as_json,
     )
 
 
-@reports_errors
-def doctor(
-    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
-) -> None:
+@command("doctor", "antiphon doctor --dir /tmp/flights")
+def doctor(common: CommonOptions = COMMON) -> None:
     """What is wrong here and what to do: Python, Java, ports, disk, clocks, and the cluster if there is one."""
     from antiphon.tools.doctor import examine
 
     cluster, trouble = None, ""
     try:
-        cluster = load_cluster(directory.absolute())
+        cluster = load_cluster(common.directory.absolute())
     except AntiphonError as error:
         trouble = error.message
-    addresses = server_addresses(servers, directory) if servers or cluster else None
+    addresses = common.addresses() if common.servers or cluster else None
     with progress("looking at this machine and the cluster", after_s=A_MOMENT_S):
         findings = examine(addresses, cluster, trouble)
-    if as_json:
+    if common.as_json:
         print_json(findings)
     else:
         for finding in findings:

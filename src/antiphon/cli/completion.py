@@ -14,7 +14,7 @@ import typer
 from typer.models import ParameterInfo
 
 import antiphon
-from antiphon.cli.cluster_commands import server_addresses
+from antiphon.cli.declare import server_addresses
 from antiphon.client.finding import SERVERS
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.model.internal import is_internal
@@ -94,7 +94,7 @@ def _completing(name: str, path: tuple[str, ...]) -> Complete | None:
     return None
 
 
-def _offering(names: Callable[[antiphon.Client], list[str]]) -> Complete:
+def _offering(names: "Callable[[antiphon.Client], list[str]]") -> Complete:
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
             directory = ctx.params.get("directory") or DEFAULT_DIR
@@ -108,11 +108,11 @@ def _offering(names: Callable[[antiphon.Client], list[str]]) -> Complete:
     return complete
 
 
-def _logs(db: antiphon.Client, kinds: frozenset[Kind]) -> list[str]:
+def _logs(db: "antiphon.Client", kinds: frozenset[Kind]) -> list[str]:
     return [topic.name for topic in db.metadata().topics if topic.kind in kinds and not is_internal(topic)]
 
 
-def _groups(db: antiphon.Client) -> list[str]:
+def _groups(db: "antiphon.Client") -> list[str]:
     found: set[str] = set()
     for node in db.metadata().nodes:
         if node.alive:

@@ -4,21 +4,22 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
-from antiphon.cli.merged_reads import NothingCameError, Pieces, merged
-from antiphon.cli.output import fail, reports_errors, usage
+from antiphon.cli.declare import COMMON, CommonOptions, command
+from antiphon.cli.output import fail, usage
 from antiphon.cli.record_lines import RecordLines
 from antiphon.cli.times import SinceOption, since_ms
-from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.client.log_reader import EARLIEST, ISOLATIONS, LATEST
 from antiphon.records.decode import Record
 from antiphon.records.unreadable import FAIL, letter_shard
+from antiphon.tools.merged_reads import NothingCameError, Pieces, merged
+
+if TYPE_CHECKING:
+    import antiphon
 
 WAIT_S = 30.0
 Records = Generator[tuple[int, Record], None, None]
@@ -70,12 +71,7 @@ PrettyOption = Annotated[
 ]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon consume greetings --since 10m --json")(consume)
-
-
-@reports_errors
+@command("consume", "antiphon consume greetings --since 10m --json")
 def consume(
     topic: Annotated[str, typer.Argument(help="Topic or table to read.")],
     shard: ShardOption = None,
@@ -92,16 +88,14 @@ def consume(
     pretty: PrettyOption = None,
     on_corrupt: OnCorruptOption = FAIL,
     dead_letters: DeadLettersOption = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Print records, one a line."""
     _check(start, since, isolation)
     choice = corrupt_choice(on_corrupt, dead_letters, topic)
     span = _Span(start, None if since is None else since_ms(since), end, follow, isolation, timeout)
     wanted = _wanted(key, key_prefix)
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         log = db.topic(topic, any_kind=True)
         shards = list(range(log.shards)) if shard is None else [shard]
         passed_over = _PassedOver(None if dead_letters is None else db.topic(dead_letters))
@@ -109,7 +103,7 @@ def consume(
         lines = RecordLines(
             topic,
             keys=keys,
-            as_json=as_json,
+            as_json=common.as_json,
             pretty=sys.stdout.isatty() if pretty is None else pretty,
             shards=follow and len(shards) > 1,
         )

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 import antiphon
-from antiphon.cli.cluster_commands import DirOption, ServersOption, server_addresses
-from antiphon.cli.output import reports_errors, usage
+from antiphon.cli.declare import DirOption, ServersOption, command, server_addresses
+from antiphon.cli.output import usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 
@@ -19,12 +19,7 @@ BATCH_RECORDS = 1000
 Message = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: printf 'a\\nb\\n' | antiphon produce greetings")(produce)
-
-
-@reports_errors
+@command("produce", "printf 'a\\nb\\n' | antiphon produce greetings")
 def produce(
     topic: Annotated[str, typer.Argument(help="Topic to append to; it is created when it does not exist.")],
     key_separator: Annotated[

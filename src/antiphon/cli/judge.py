@@ -6,27 +6,19 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.cluster_commands import JsonOption
-from antiphon.cli.output import print_json, reports_errors, say
+from antiphon.cli.declare import JsonOption, command, group
+from antiphon.cli.output import print_json, say
+
+group(
+    "judge",
+    "Judge files of the public formats in conformance/: histories, quorum arithmetic, cluster scripts.",
+    "Example: antiphon judge history etcd_000.log",
+)
 
 FilesArgument = Annotated[list[Path], typer.Argument(help="Files to judge.")]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    judge = typer.Typer(
-        no_args_is_help=True,
-        help="Judge files of the public formats in conformance/: histories, quorum arithmetic, cluster scripts.",
-        epilog="Example: antiphon judge history etcd_000.log",
-        rich_markup_mode=None,
-    )
-    judge.command(epilog="Example: antiphon judge history etcd_000.log")(history)
-    judge.command(epilog="Example: antiphon judge quorum majority_commit.txt")(quorum)
-    judge.command(epilog="Example: antiphon judge script lagging_commit.txt")(script)
-    app.add_typer(judge, name="judge")
-
-
-@reports_errors
+@command("judge history", "antiphon judge history etcd_000.log")
 def history(files: FilesArgument, as_json: JsonOption = False) -> None:
     """Is each history linearizable? Reads Jepsen's register logs and key-value histories."""
     from antiphon.simulation.public_histories import judge_history
@@ -39,7 +31,7 @@ def history(files: FilesArgument, as_json: JsonOption = False) -> None:
         typer.echo(f"{path} {verdict}")
 
 
-@reports_errors
+@command("judge quorum", "antiphon judge quorum majority_commit.txt")
 def quorum(files: FilesArgument, as_json: JsonOption = False) -> None:
     """Answer each stanza of quorum arithmetic; exits 1 where one is answered otherwise than the file says."""
     from antiphon.simulation.public_quorums import judge_quorums
@@ -47,7 +39,7 @@ def quorum(files: FilesArgument, as_json: JsonOption = False) -> None:
     failed = False
     for path in files:
         stanzas, wrong = judge_quorums(path)
-        _tell(path, len(stanzas) - len(wrong), len(stanzas), as_json=as_json)
+        _print_passed(path, len(stanzas) - len(wrong), len(stanzas), as_json=as_json)
         for stanza, answer in wrong[:20]:
             typer.echo(
                 f"  line {stanza.line}: {stanza.command}: expected {stanza.expected}, got {answer}", err=True
@@ -57,7 +49,7 @@ def quorum(files: FilesArgument, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-@reports_errors
+@command("judge script", "antiphon judge script lagging_commit.txt")
 def script(
     files: FilesArgument,
     as_is: Annotated[
@@ -71,7 +63,7 @@ def script(
     failed = False
     for path in files:
         judgement = judge_script(path, as_is=as_is)
-        _tell(path, judgement.passed, judgement.compared, as_json=as_json)
+        _print_passed(path, judgement.passed, judgement.compared, as_json=as_json)
         for liberty, times in judgement.liberties.items():
             typer.echo(f"  {times} x {liberty}", err=True)
         for wrong in judgement.wrong:
@@ -85,6 +77,6 @@ def script(
         raise typer.Exit(1)
 
 
-def _tell(path: Path, passed: int, compared: int, *, as_json: bool) -> None:
+def _print_passed(path: Path, passed: int, compared: int, *, as_json: bool) -> None:
     shown = {"file": str(path), "passed": passed, "stanzas": compared}
     say(f"{path} {passed}/{compared} stanzas", shown, as_json=as_json)

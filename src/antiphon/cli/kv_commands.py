@@ -4,19 +4,20 @@ import re
 import signal
 import sys
 import threading
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from typer.core import TyperGroup
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, reports_errors, say, usage
+from antiphon.cli.declare import COMMON, CommonOptions, command, group
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, say, usage
 from antiphon.cli.record_lines import as_text
 from antiphon.cli.times import SinceOption, since_ms
-from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import SessionNotFoundError
+
+if TYPE_CHECKING:
+    import antiphon
 
 SESSION_TIMEOUT_S = 10.0
 KeyArgument = Annotated[str, typer.Argument(help="The key.")]
@@ -32,28 +33,16 @@ class _TableFirst(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    kv = typer.Typer(
-        cls=_TableFirst,
-        no_args_is_help=True,
-        help="Keys and values of a table.",
-        epilog="Example: antiphon kv default get greeting",
-        rich_markup_mode=None,
-        subcommand_metavar="COMMAND ...",
-    )
-    kv.callback()(_table)
-    kv.command(epilog="Example: antiphon kv default put greeting hello --if-absent")(put)
-    kv.command(epilog="Example: antiphon kv default get greeting")(get)
-    kv.command(epilog="Example: antiphon kv default delete greeting --if-version 3")(delete)
-    kv.command("delete-range", epilog="Example: antiphon kv default delete-range a b")(delete_range)
-    kv.command("list", epilog="Example: antiphon kv default list --from a --to b")(list_keys)
-    kv.command(epilog="Example: antiphon kv default scan --json")(scan)
-    kv.command(epilog="Example: antiphon kv default watch --count 1")(watch)
-    kv.command(epilog="Example: antiphon kv default sequence orders --count 3")(sequence)
-    app.add_typer(kv, name="kv")
+kv = group(
+    "kv",
+    "Keys and values of a table.",
+    "Example: antiphon kv default get greeting",
+    cls=_TableFirst,
+    subcommand_metavar="COMMAND ...",
+)
 
 
+@kv.callback()
 def _table(
     context: typer.Context,
     table: Annotated[
@@ -64,7 +53,7 @@ def _table(
     context.obj = table
 
 
-@reports_errors
+@command("kv put", "antiphon kv default put greeting hello --if-absent")
 def put(
     context: typer.Context,
     key: KeyArgument,
@@ -83,9 +72,7 @@ def put(
             help="Of that session, in seconds (10): how long the row outlives a command that was killed."
         ),
     ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Set a key."""
     if if_absent and if_version is not None:
@@ -94,15 +81,17 @@ def put(
         usage("--session-timeout is for --ephemeral")
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
     expected = ABSENT if if_absent else if_version
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         table = db.table(context.obj)
         if ephemeral:
-            _hold(db, table, key, data, expected, session_timeout or SESSION_TIMEOUT_S, as_json=as_json)
+            _hold(
+                db, table, key, data, expected, session_timeout or SESSION_TIMEOUT_S, as_json=common.as_json
+            )
             return
-        _say_version(key, table.put(key, data, expected_version=expected), as_json=as_json)
+        _print_version(key, table.put(key, data, expected_version=expected), as_json=common.as_json)
 
 
-def _say_version(key: str, version: "antiphon.Version", *, as_json: bool) -> None:
+def _print_version(key: str, version: "antiphon.Version", *, as_json: bool) -> None:
     if as_json:
         print_json({"key": key, "version": version.id, "modifications": version.modifications})
     else:
@@ -130,7 +119,7 @@ def _hold(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     with db.session(timeout_s=timeout_s, on_lost=lose) as session:
-        _say_version(key, table.put(key, data, expected_version=expected, session=session), as_json=as_json)
+        _print_version(key, table.put(key, data, expected_version=expected, session=session), as_json=as_json)
         ended.wait()
     if lost:
         raise lost[0]
@@ -155,96 +144,86 @@ def _as_of(text: str | None) -> int | dict[int, int] | None:
         usage(f'--as-of is an offset, or JSON such as {{"0": 17, "1": 4}}, and not {text!r}')
 
 
-@reports_errors
+@command("kv get", "antiphon kv default get greeting")
 def get(
     context: typer.Context,
     key: KeyArgument,
     as_of: AsOfOption = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Print a key's value; exit code 1 if it is not there."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         row = db.table(context.obj).get(key, as_of=_as_of(as_of))
-    if as_json:
+    if common.as_json:
         print_json(_row_json(row))
     else:
         sys.stdout.buffer.write((row.value or b"") + b"\n")
         sys.stdout.flush()
 
 
-@reports_errors
+@command("kv delete", "antiphon kv default delete greeting --if-version 3")
 def delete(
     context: typer.Context,
     key: KeyArgument,
     if_version: Annotated[
         int | None, typer.Option("--if-version", help="Only if the key has this version.")
     ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Remove a key; exit code 1 if it is not there."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.table(context.obj).delete(key, expected_version=if_version)
-    say(f"deleted {key}", {"key": key, "deleted": True}, as_json=as_json)
+    say(f"deleted {key}", {"key": key, "deleted": True}, as_json=common.as_json)
 
 
-@reports_errors
+@command("kv delete-range", "antiphon kv default delete-range a b")
 def delete_range(
     context: typer.Context,
     start: Annotated[str, typer.Argument(help="First key to remove.")],
     end: Annotated[str, typer.Argument(help="First key to keep; an empty one removes to the end.")],
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Remove every key from START up to, not including, END."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.table(context.obj).delete_range(start, end)
     shown = {"from": start, "to": end, "deleted": True}
-    say(f"deleted {start}..{end or 'the end'}", shown, as_json=as_json)
+    say(f"deleted {start}..{end or 'the end'}", shown, as_json=common.as_json)
 
 
 StartOption = Annotated[str, typer.Option("--from", help="First key.")]
 EndOption = Annotated[str, typer.Option("--to", help="Stop before this key.")]
 
 
-@reports_errors
+@command("kv list", "antiphon kv default list --from a --to b")
 def list_keys(
     context: typer.Context,
     start: StartOption = "",
     end: EndOption = "",
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Print the keys in order."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         with progress("reading the keys", after_s=A_MOMENT_S):
             keys = db.table(context.obj).list(start, end)
-        if as_json:
+        if common.as_json:
             print_json([as_text(key) for key in keys])
         else:
             for key in keys:
                 typer.echo(_shown(key))
 
 
-@reports_errors
+@command("kv scan", "antiphon kv default scan --json")
 def scan(
     context: typer.Context,
     start: StartOption = "",
     end: EndOption = "",
     as_of: AsOfOption = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Print keys, versions and values in order."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         rows = db.table(context.obj).scan(start, end, as_of=_as_of(as_of))
-        if as_json:
+        if common.as_json:
             for row in rows:
                 print_json(_row_json(row))
         else:
@@ -256,7 +235,7 @@ def scan(
             print_table(("KEY", "VERSION", "MODIFICATIONS", "VALUE"), shown, as_json=False)
 
 
-@reports_errors
+@command("kv watch", "antiphon kv default watch --count 1")
 def watch(
     context: typer.Context,
     count: Annotated[int | None, typer.Option("--count", "-n", help="Stop after so many changes.")] = None,
@@ -269,16 +248,14 @@ def watch(
         ),
     ] = None,
     since: SinceOption = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Print changes as they are committed, from now on, from an offset or from a time on."""
     if start is not None and since is not None:
         usage("give --from or --since, not both")
     since_time_ms = None if since is None else since_ms(since)
     asked = None if start is None else _watch_start(start)
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         table = db.table(context.obj)
         begin = _offsets(db, table, asked, since_time_ms)
         left = count
@@ -286,7 +263,7 @@ def watch(
             while left is None or left > 0:
                 change = next(changes)
                 if change.key.startswith(prefix.encode()):
-                    _print_change(change, as_json=as_json)
+                    _print_change(change, as_json=common.as_json)
                     left = None if left is None else left - 1
 
 
@@ -336,22 +313,20 @@ def _print_change(change: "antiphon.Change", *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-@reports_errors
+@command("kv sequence", "antiphon kv default sequence orders --count 3")
 def sequence(
     context: typer.Context,
     key: Annotated[str, typer.Argument(help="Where the last number is kept.")],
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many numbers.")] = 1,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Print the next numbers of a sequence that begins with 1: nobody else gets these."""
     from antiphon.recipes import Counter
 
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         last = Counter(db, context.obj, key).add(count)
     numbers = list(range(last - count + 1, last + 1))
-    if as_json:
+    if common.as_json:
         print_json({"key": key, "numbers": numbers})
     else:
         for number in numbers:

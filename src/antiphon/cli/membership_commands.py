@@ -3,27 +3,23 @@
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, node_app, server_addresses
+from antiphon.cli.declare import COMMON, CommonOptions, DirOption, JsonOption, command
 from antiphon.cli.moves import POLL_S, WAIT_S, anything, listed, wait_for_moves
-from antiphon.cli.output import print_json, progress, reports_errors
-from antiphon.cli.topic_commands import shard_app
+from antiphon.cli.output import print_json, progress
 from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, LocalNode, find_cluster, load_cluster
 from antiphon.client.moves import is_on_its_way
-from antiphon.errors import (
-    AntiphonError,
-    InvalidRequestError,
-    PortInUseError,
-    UnavailableError,
-)
+from antiphon.errors import AntiphonError, InvalidRequestError, PortInUseError, UnavailableError
 from antiphon.model.metadata import ClusterMeta
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import new_node, running_pid, save_cluster
+
+if TYPE_CHECKING:
+    import antiphon
 
 STOPPED_NOTICED_S = 15.0
 
@@ -36,19 +32,10 @@ TimeoutOption = Annotated[
 ]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line; `shard move` is put beside the other commands of shards."""
-    app.command(epilog="Example: antiphon rebalance --leaders-only")(rebalance)
-    node_app.command("add", epilog="Example: antiphon node add --dir /tmp/flights")(node_add)
-    node_app.command("drain", epilog="Example: antiphon node drain 3")(node_drain)
-    node_app.command("remove", epilog="Example: antiphon node remove 3")(node_remove)
-    shard_app.command("move", epilog="Example: antiphon shard move flights 0 --from 1 --to 3")(shard_move)
-
-
 # -- shards ---------------------------------------------------------------------------------------------------------
 
 
-@reports_errors
+@command("shard move", "antiphon shard move flights 0 --from 1 --to 3")
 def shard_move(
     topic: Annotated[str, typer.Argument(help="Topic or table.")],
     shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
@@ -56,18 +43,16 @@ def shard_move(
     to_node: Annotated[int, typer.Option("--to", help="The node that is to hold it instead.")],
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Put a replica of a shard on another node, while it is read and written."""
     started = time.monotonic()
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.move_replica(topic, shard, from_node, to_node)
         if wait:
             wait_for_moves(db, lambda name, meta: (name, meta.index) == (topic, shard), timeout_s)
         meta = next(each for each in db.metadata().topics if each.name == topic).shards[shard]
-    if as_json:
+    if common.as_json:
         print_json(
             {
                 "topic": topic,
@@ -84,21 +69,19 @@ def shard_move(
         typer.echo(f"{topic}/{shard} goes to nodes {listed(meta.aim)}")
 
 
-@reports_errors
+@command("rebalance", "antiphon rebalance --leaders-only")
 def rebalance(
     leaders_only: Annotated[
         bool, typer.Option("--leaders-only", help="Only move leaderships, no replicas.")
     ] = False,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Spread replicas, then leaderships, evenly over the nodes that are not draining, with as few moves as possible."""
     started = time.monotonic()
     moved = 0
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         if not leaders_only:
             db.rebalance()
             if wait:
@@ -109,7 +92,7 @@ def rebalance(
             moved += wait_for_moves(db, anything, timeout_s)
         cluster = db.metadata()
     rows = _carried(cluster)
-    if as_json:
+    if common.as_json:
         print_json({"moved": moved, "nodes": rows, "seconds": round(time.monotonic() - started, 3)})
         return
     typer.echo(f"{moved} shards moved" if wait else "decided; `antiphon shard list` shows how far it is")
@@ -132,7 +115,7 @@ def _carried(cluster: ClusterMeta) -> list[dict[str, int]]:
 # -- nodes ----------------------------------------------------------------------------------------------------------
 
 
-@reports_errors
+@command("node drain", "antiphon node drain 3")
 def node_drain(
     node: Annotated[int, typer.Argument(help="Node id.")],
     cancel: Annotated[
@@ -141,21 +124,19 @@ def node_drain(
     ] = False,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Move everything that a node holds to other nodes, and put nothing new on it."""
     started = time.monotonic()
     moved = 0
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.drain_node(node, cancel=cancel)
         if wait and not cancel:
             moved = wait_for_moves(db, lambda _topic, shard: node in shard.everybody, timeout_s)
         cluster = db.metadata()
         left = _held_by(cluster, node)
     votes = cluster.voters is not None and node in cluster.voters.everybody
-    if as_json:
+    if common.as_json:
         took_s = round(time.monotonic() - started, 3)
         done = {"node": node, "draining": not cancel, "moved": moved, "left": left, "seconds": took_s}
         print_json({**done, "votes": votes})
@@ -176,18 +157,16 @@ def _held_by(cluster: ClusterMeta, node: int) -> int:
     return sum(node in shard.everybody for topic in cluster.topics for shard in topic.shards)
 
 
-@reports_errors
+@command("node remove", "antiphon node remove 3")
 def node_remove(
     node: Annotated[int, typer.Argument(help="Node id.")],
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Forget a node that is drained; a node of a local cluster is stopped first. Its folder stays."""
-    directory = directory.absolute()
-    cluster = load_cluster(directory) if servers is None else None
+    directory = common.directory.absolute()
+    cluster = load_cluster(directory) if common.servers is None else None
     member = next((each for each in cluster.nodes if each.id == node), None) if cluster else None
-    with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"removing node {node}"):
+    with common.connect() as db, progress(f"removing node {node}"):
         try:
             db.remove_node(node)
         except InvalidRequestError as error:
@@ -198,7 +177,7 @@ def node_remove(
     if cluster is not None and member is not None:
         cluster.nodes.remove(member)
         save_cluster(directory, cluster)
-    if as_json:
+    if common.as_json:
         print_json({"node": node, "removed": True})
     else:
         typer.echo(
@@ -219,10 +198,10 @@ def _remove_when_gone(db: "antiphon.Client", node: int) -> None:
         time.sleep(POLL_S)
 
 
-@reports_errors
+@command("node add", "antiphon node add --dir /tmp/flights")
 def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) -> None:
     """Start one more node of a local cluster, as a process of its own. It holds nothing until something is put on it."""
-    from antiphon.cli import node_process
+    from antiphon.tools import node_process
 
     directory = directory.absolute()
     cluster = find_cluster(directory)
@@ -236,7 +215,7 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
     # Written down before it runs: whatever happens to this process, the cluster's other commands know of the node.
     cluster.nodes.append(node)
     save_cluster(directory, cluster)
-    pid, alone = node_process.start(node, config, sockets)
+    pid, alone = node_process.start(node, config, sockets, progress(f"starting node {node.id}"))
     if alone:
         raise AntiphonError(
             f"node {node.id} runs (pid {pid}) but reaches no coordinator; see {Path(node.dir)}/node.log"

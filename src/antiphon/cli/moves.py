@@ -41,11 +41,11 @@ def wait_for_moves(db: "antiphon.Client", concerns: Concern, timeout_s: float) -
             return ""
         return f"{len(moving)} of {most} shards on their way; {_waits_for(cluster, *moving[0])}"
 
-    tell_until_done(look, timeout_s, "It goes on by itself; `antiphon shard list` shows how far it is")
+    wait_until_done(look, timeout_s, "It goes on by itself; `antiphon shard list` shows how far it is")
     return most
 
 
-def tell_until_done(look: Callable[[], str], timeout_s: float, then: str) -> None:
+def wait_until_done(look: Callable[[], str], timeout_s: float, then: str) -> None:
     """Tell on stderr what `look` says that is waited for, until it says nothing.
 
     Raises TimedOutError, with the last words and what to know then.
@@ -76,7 +76,7 @@ def _waits_for(cluster: ClusterMeta, topic: str, shard: ShardMeta) -> str:
     if shard.outgoing:
         return f"{name} goes from {listed(shard.outgoing)} to {listed(shard.ensemble)}"
     if shard.learners:
-        return f"{name} feeds node {listed(shard.learners)}"
+        return f"{name} catches node {listed(shard.learners)} up"
     return f"{name} goes from {listed(shard.ensemble)} to {listed(shard.goal)}"
 
 

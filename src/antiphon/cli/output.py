@@ -1,6 +1,5 @@
 """How commands speak: tables or JSON on stdout, progress and errors on stderr, exit codes 0, 1 and 2."""
 
-import errno
 import json
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 import typer
 
 from antiphon.errors import AntiphonError, UnreachableError
+from antiphon.tools.unwritable import WHAT_TO_DO, unwritable
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -28,16 +28,6 @@ _EXTRA_OF: Final = {
 
 # Libraries that every installation has, unless its dependencies were left out, and which only some commands import.
 _PARTS: Final = {"cryptography": "which makes certificates"}
-
-_WHAT_TO_DO: Final = {
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room, or have the quota raised,",
-    errno.EROFS: "have that disk mounted for writing",
-    errno.EACCES: "give this user the right to write there",
-    errno.EPERM: "give this user the right to write there",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "end what holds so many files open",
-}
 
 _asked: list[str] = []
 
@@ -57,12 +47,6 @@ def usage(message: str) -> NoReturn:
     """End the command with exit code 2: the words of the call are off."""
     typer.echo(f"antiphon: {message}", err=True)
     raise typer.Exit(EXIT_USAGE)
-
-
-def unwritable(error: OSError, where: str) -> str:
-    """One line that says what to do about a file that could not be written; `where`, unless the error names the file."""
-    place = error.filename or where
-    return f"cannot write {place}: {error.strerror}; {_WHAT_TO_DO.get(error.errno or 0, 'see to that')} and start again"
 
 
 def note_asked(servers: str) -> None:
@@ -98,7 +82,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             sys.stderr.close()
             raise typer.Exit(0) from None
         except OSError as error:
-            if error.errno not in _WHAT_TO_DO:
+            if error.errno not in WHAT_TO_DO:
                 raise
             fail(unwritable(error, "the disk"))
         except KeyboardInterrupt:

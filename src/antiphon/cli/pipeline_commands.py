@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli.output import (
-    A_MOMENT_S,
-    EXIT_FAILED,
-    print_json,
-    print_table,
-    progress,
-    reports_errors,
-    usage,
-)
+from antiphon.cli.declare import command, group
+from antiphon.cli.output import A_MOMENT_S, EXIT_FAILED, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.values.formats import FORMATS
@@ -28,19 +21,17 @@ if TYPE_CHECKING:
 
     from antiphon.lake.pipeline import Outcome, PipelineJob
 
-pipeline_app = typer.Typer(
-    no_args_is_help=True,
-    help="Keep lake tables equal to topics and tables, as a short TOML file says.",
-    epilog="Start with: antiphon pipeline example > pipeline.toml",
-    rich_markup_mode=None,
+group(
+    "pipeline",
+    "Keep lake tables equal to topics and tables, as a short TOML file says.",
+    "Start with: antiphon pipeline example > pipeline.toml",
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline, in TOML.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document in place of a table.")]
 
 
-@pipeline_app.command("check", epilog="Example: antiphon pipeline check pipeline.toml")
-@reports_errors
+@command("pipeline check", "antiphon pipeline check pipeline.toml")
 def check(
     file: File,
     *,
@@ -75,8 +66,7 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
-@pipeline_app.command("run", epilog="Example: antiphon pipeline run pipeline.toml --once")
-@reports_errors
+@command("pipeline run", "antiphon pipeline run pipeline.toml --once")
 def run(
     file: File,
     *,
@@ -97,7 +87,7 @@ def run(
     names = ", ".join(job.name for job in jobs)
     typer.echo(f"{names}: starting Spark" + ("" if once else "; ctrl-C ends it"), err=True)
     with spark_job("antiphon - pipeline", master) as spark, _ended_by_sigterm():
-        found = run_pipeline(spark, jobs, once=once, told=_tell)
+        found = run_pipeline(spark, jobs, once=once, told=_print_outcome)
     if json:
         print_json([dataclasses.asdict(one) for one in found])
         return
@@ -105,19 +95,13 @@ def run(
     print_table(["JOB", "KIND", "ROWS", "FILES", "DEAD LETTERS", "EPOCHS"], rows, as_json=False)
 
 
-@pipeline_app.command("example", epilog="Example: antiphon pipeline example > pipeline.toml")
-@reports_errors
+@command("pipeline example", "antiphon pipeline example > pipeline.toml")
 def example() -> None:
     """Print a file with every key and what it is for."""
     text = resources.files("antiphon.cli").joinpath("pipeline_example.toml").read_text("utf-8")
     for name, words in _choices().items():
         text = text.replace(f"@{name}@", words)
     typer.echo(text, nl=False)
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(pipeline_app, name="pipeline")
 
 
 def _choices() -> dict[str, str]:
@@ -153,7 +137,7 @@ def _where(job: "PipelineJob") -> str:
     return f"{job.target['kind']}:{place}"
 
 
-def _tell(outcome: "Outcome") -> None:
+def _print_outcome(outcome: "Outcome") -> None:
     if outcome.kind == "mirror":
         dead = f", {outcome.dead_letters:,} dead letters" if outcome.dead_letters else ""
         typer.echo(f"{outcome.job}: {outcome.rows:,} rows in {outcome.epochs:,} epochs{dead}", err=True)

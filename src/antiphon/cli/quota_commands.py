@@ -5,21 +5,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, print_lines, reports_errors, say
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.declare import COMMON, CommonOptions, command, group
+from antiphon.cli.output import print_json, print_lines, say
 from antiphon.errors import InvalidRequestError
 from antiphon.model.quotas import DEFAULT, LIMITS, Quota, address, check_quota
 from antiphon.model.requests import AlterQuota
 
 EVERYONE = "*"  # as a name, on the command line
 
-quotas = typer.Typer(
-    no_args_is_help=True,
-    help="Quotas: how much a client may ask of each node.",
-    epilog="Example: antiphon quota list",
-)
+group("quota", "Quotas: how much a client may ask of each node.", "Example: antiphon quota list")
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Name of a user; * for every other one.")]
 ClientOption = Annotated[
@@ -28,8 +22,7 @@ ClientOption = Annotated[
 IpOption = Annotated[str | None, typer.Option("--ip", help="IP address; * for every other one.")]
 
 
-@quotas.command("set", epilog="Example: antiphon quota set --user alice --producer-byte-rate 1000000")
-@reports_errors
+@command("quota set", "antiphon quota set --user alice --producer-byte-rate 1000000")
 def quota_set(
     user: UserOption = None,
     client_id: ClientOption = None,
@@ -48,9 +41,7 @@ def quota_set(
     connections: Annotated[
         float | None, typer.Option(help="Connections that are open at the same time; of a user only.")
     ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Set limits of a user, of a client id, of both together, or of an address. Its other limits stay."""
     quota = msgspec.structs.replace(
@@ -65,13 +56,12 @@ def quota_set(
     check_quota(quota)
     if not quota.limits:
         raise InvalidRequestError(f"name a limit: {', '.join(map(_option, LIMITS))}")
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         db.run(db.aio.administer(AlterQuota(quota)))
-    say(_text(quota), _plain(quota), as_json=as_json)
+    say(_text(quota), _plain(quota), as_json=common.as_json)
 
 
-@quotas.command("remove", epilog="Example: antiphon quota remove --user alice --limit producer_byte_rate")
-@reports_errors
+@command("quota remove", "antiphon quota remove --user alice --limit producer_byte_rate")
 def quota_remove(
     user: UserOption = None,
     client_id: ClientOption = None,
@@ -79,15 +69,13 @@ def quota_remove(
     limit: Annotated[
         list[str] | None, typer.Option("--limit", help="Which limit, as `list` names it; all by default.")
     ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Take limits away. What the next wider quota says counts then."""
     entity = _entity(user, client_id, ip)
     gone = tuple(name.replace("-", "_") for name in limit or ())
     check_quota(entity, gone)
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         known = {quota.key: quota for quota in db.run(db.aio.access()).quotas}
         found = known.get(entity.key)
         lacking = [name for name in gone if found is None or name not in found.limits]
@@ -96,18 +84,15 @@ def quota_remove(
         gone = gone or tuple(found.limits)
         db.run(db.aio.administer(AlterQuota(entity, gone)))
     shown = _plain(entity) | {"removed": list(gone)}
-    say(f"removed: {_whose(entity)}: {', '.join(gone)}", shown, as_json=as_json)
+    say(f"removed: {_whose(entity)}: {', '.join(gone)}", shown, as_json=common.as_json)
 
 
-@quotas.command("list", epilog="Example: antiphon quota list")
-@reports_errors
-def quota_list(
-    servers: ServersOption = None, directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False
-) -> None:
+@command("quota list", "antiphon quota list")
+def quota_list(common: CommonOptions = COMMON) -> None:
     """List the quotas."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         found = db.run(db.aio.access()).quotas
-    if as_json:
+    if common.as_json:
         print_json([_plain(quota) for quota in sorted(found, key=_text)])
         return
     print_lines(sorted(map(_text, found)), none="there are no quotas: `antiphon quota set` sets one")
@@ -144,8 +129,3 @@ def _text(quota: Quota) -> str:
     """One line for people."""
     limits = ", ".join(f"{name} {limit:.15g}" for name, limit in quota.limits.items())
     return f"{_whose(quota)}: {limits}"
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(quotas, name="quota")

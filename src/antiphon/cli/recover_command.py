@@ -1,26 +1,21 @@
 """`antiphon node recover`: a cluster that lost most of its voters goes on from what one of them has. Offline, and loud."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon import system
-from antiphon.cli.cluster_commands import JsonOption, node_app
-from antiphon.cli.output import print_json, reports_errors, usage
-from antiphon.coordination.recovery import longest
-from antiphon.log.disk import RealDisk
-from antiphon.node.recovering import Looked, join, look, recover
+from antiphon.cli.declare import JsonOption, command
+from antiphon.cli.output import print_json, usage
+
+if TYPE_CHECKING:
+    from antiphon.node.recovering import Looked
 
 CONFIRMED = "--lose-what-only-lost-voters-had"
 
 
-def mount(_app: typer.Typer) -> None:
-    """Add this command to those of nodes."""
-    node_app.command("recover", epilog="Example: antiphon node recover --dir /var/lib/antiphon")(node_recover)
-
-
-@reports_errors
+@command("node recover", "antiphon node recover --dir /var/lib/antiphon")
 def node_recover(
     directory: Annotated[
         Path,
@@ -50,18 +45,22 @@ def node_recover(
     Changes of the metadata that only the lost voters had are gone: topics made, members moved, settings changed, leaders
     elected by live sets. Records of topics are not touched. Stop all nodes first.
     """
+    from antiphon.coordination.recovery import longest
+    from antiphon.log.disk import RealDisk
+    from antiphon.node.recovering import join, look, recover
+
     disk = RealDisk()
     path = str(directory.absolute())
     if joins:
         if others or confirmed:
             usage("--join goes with --dir alone")
-        _joined(join(disk, path), as_json=as_json)
+        _print_joined(join(disk, path), as_json=as_json)
         return
     rest = [str(other.absolute()) for other in others or ()]
     found = {name: look(disk, name) for name in (path, *rest)}
     best = longest({name: one.head for name, one in found.items()})
     if not as_json:
-        _tell(found, path, best)
+        _print_found(found, path, best)
     if not confirmed:
         told = {"recovered": False, "longest": best, "directories": [_plain(one) for one in found.values()]}
         if as_json:
@@ -81,7 +80,7 @@ def node_recover(
     )
 
 
-def _tell(found: dict[str, Looked], path: str, best: str) -> None:
+def _print_found(found: dict[str, "Looked"], path: str, best: str) -> None:
     """What is known, and what is not."""
     for name, one in found.items():
         state = one.state
@@ -99,11 +98,11 @@ def _tell(found: dict[str, Looked], path: str, best: str) -> None:
     )
 
 
-def _voters(one: Looked) -> str:
+def _voters(one: "Looked") -> str:
     return ", ".join(map(str, one.voters)) or "the founders of node.toml"
 
 
-def _plain(one: Looked) -> dict[str, Any]:
+def _plain(one: "Looked") -> dict[str, Any]:
     checkpoint = one.state.checkpoint
     return {
         "dir": one.path,
@@ -120,7 +119,7 @@ def _plain(one: Looked) -> dict[str, Any]:
     }
 
 
-def _joined(found: Looked, *, as_json: bool) -> None:
+def _print_joined(found: "Looked", *, as_json: bool) -> None:
     if as_json:
         print_json({"node": found.node_id, "joins": True, "log_end": found.head.offset})
         return

@@ -1,39 +1,25 @@
 """`antiphon replay`: a table, or any fold of a log, as of an offset or a time. `antiphon load`: files into a table."""
 
-import importlib
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
+from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.lake_options import FLAGS, takes_lake_targets
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, reports_errors, usage
+from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.topic_commands import parse_config
-from antiphon.client.local_folder import DEFAULT_DIR
-from antiphon.errors import InvalidRequestError
-from antiphon.lake.targets.kinds import KINDS
 from antiphon.records.unreadable import FAIL
+from antiphon.tools.replay_inputs import FORMATS, LAST_PER_KEY, guess_format, load_fold, read_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
-
     from antiphon.spark.jobs.bulk_load_job import BulkLoaded
     from antiphon.spark.jobs.replay_compare import Compared
     from antiphon.spark.jobs.replay_output import Replayed
 
 TIMEOUT_MS: Final = 120_000
-LAST_PER_KEY: Final = "last-per-key"
-LAKE_MARKERS: Final = {kind.name: kind.marker for kind in KINDS.values() if kind.marker is not None}
-FORMATS: Final = ("parquet", "json", "csv", *LAKE_MARKERS)
-SUFFIXES: Final = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
-FILES_LOOKED_AT: Final = 1_000
 
 AsOfOffset = Annotated[
     str | None,
@@ -55,21 +41,11 @@ RateOption = Annotated[
 ]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    app.command(
-        epilog="Example: antiphon replay aircraft --as-of-time 2026-03-01T12:00:00Z --to-table aircraft-march"
-    )(replay)
-    app.command(
-        epilog="Example: antiphon load aircraft --from aircraft.parquet --key tailnum --txn-id first"
-    )(load)
-
-
 # -- replay ---------------------------------------------------------------------------------------------------------
 
 
+@command("replay", "antiphon replay aircraft --as-of-time 2026-03-01T12:00:00Z --to-table aircraft-march")
 @takes_lake_targets
-@reports_errors
 def replay(
     name: Annotated[str, typer.Argument(help="Table or topic.")],
     as_of_offset: AsOfOffset = None,
@@ -92,9 +68,7 @@ def replay(
     on_corrupt: OnCorruptOption = FAIL,
     dead_letters: DeadLettersOption = None,
     master: Master = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Bring back a table's state, or any fold of a log, as of an offset or a time, in a new table or a lake table.
 
@@ -104,13 +78,13 @@ def replay(
     _check_replay(name, compare=compare, fold=fold, by=by, targets=len(to_lakes) + (to_table is not None))
     choice = corrupt_choice(on_corrupt, dead_letters, name)
     function = None if fold in {None, LAST_PER_KEY} else load_fold(str(fold))
-    found = server_addresses(servers, directory)
+    found = common.addresses()
     with progress(f"looking at {name}"):
         time_ms, is_table = _check_there(found, name, as_of_offset, as_of_time)
     if is_table and choice != FAIL:
         usage(f"--on-corrupt is for topics; {name} is a table, whose batches are the nodes' own")
     if compare:
-        _compare(found, name, master, as_json=as_json)
+        _compare(found, name, master, as_json=common.as_json)
         return
     options: dict[str, Any] = {
         "as_of_offset": as_of_offset,
@@ -132,7 +106,7 @@ def replay(
         else:
             options |= {"fold": function or LAST_PER_KEY, "by": by, "on_corrupt": choice}
             done = jobs.fold_topic(spark, found, name, **options)
-    _print_replayed(done, as_json=as_json)
+    _print_replayed(done, as_json=common.as_json)
 
 
 def _check_replay(name: str, *, compare: bool, fold: str | None, by: str, targets: int) -> None:
@@ -162,30 +136,6 @@ def _check_there(
         topic = any_topic(cluster, name)
         find_cut(cluster, topic, as_of_offset, time_ms)
         return time_ms, topic.kind is Kind.TABLE
-
-
-def load_fold(text: str) -> "Callable[..., Any]":
-    """The function that MODULE:FUNCTION names, from the working directory or what is installed; it travels to workers."""
-    from pyspark import cloudpickle
-
-    module_name, _, function_name = text.partition(":")
-    if not module_name or not function_name:
-        raise InvalidRequestError(f"--fold is {LAST_PER_KEY} or MODULE:FUNCTION, not {text!r}")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidRequestError(
-            f"--fold {text}: module {module_name!r} cannot be imported from {here} ({error})"
-        ) from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise InvalidRequestError(f"--fold {text}: {module_name} has no function {function_name!r}")
-    cloudpickle.register_pickle_by_value(module)
-    found: Callable[..., Any] = function
-    return found
 
 
 def _print_replayed(done: "Replayed", *, as_json: bool) -> None:
@@ -259,7 +209,7 @@ def _short(value: bytes | None) -> str | None:
 # -- load -----------------------------------------------------------------------------------------------------------
 
 
-@reports_errors
+@command("load", "antiphon load aircraft --from aircraft.parquet --key tailnum --txn-id first")
 def load(
     table: Annotated[str, typer.Argument(help="A table that exists.")],
     source: Annotated[str, typer.Option("--from", help="File, folder or URL that Spark can read.")],
@@ -284,9 +234,7 @@ def load(
         bool, typer.Option("--verify", help="Read the table back and compare; it has to be empty before.")
     ] = False,
     master: Master = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Load files into a table, at the rate that the cluster sets, each row once.
 
@@ -295,7 +243,7 @@ def load(
     kind = format_ or guess_format(source)
     if kind not in FORMATS:
         usage(f"--format is {', '.join(FORMATS)}, not {kind!r}")
-    found = server_addresses(servers, directory)
+    found = common.addresses()
     with progress(f"looking at {table}"):
         _check_table(found, table)
     with spark_job(f"antiphon load {table}", master) as spark:
@@ -313,7 +261,7 @@ def load(
             rate=rate,
             verify=verify,
         )
-    _print_loaded(done, as_json=as_json)
+    _print_loaded(done, as_json=common.as_json)
 
 
 def _check_table(servers: str, table: str) -> None:
@@ -322,51 +270,6 @@ def _check_table(servers: str, table: str) -> None:
 
     with Cluster(parse_servers(servers), TIMEOUT_MS) as cluster:
         cluster.topic(table, table=True)
-
-
-def guess_format(source: str) -> str:
-    """By the names of files; raises InvalidRequestError where they do not tell."""
-    path = Path(source)
-    if path.is_dir():
-        for kind, marker in LAKE_MARKERS.items():
-            if (path / marker).is_dir():
-                return kind
-        for number, file in enumerate(path.rglob("*")):
-            if number >= FILES_LOOKED_AT:
-                break
-            if file.is_file() and not file.name.startswith((".", "_")) and _suffix(file) in SUFFIXES:
-                return SUFFIXES[_suffix(file)]
-    elif "://" not in source and not path.exists():
-        raise InvalidRequestError(f"there is no file or folder {source}")
-    elif _suffix(path) in SUFFIXES:
-        return SUFFIXES[_suffix(path)]
-    raise InvalidRequestError(
-        f"the names in {source} do not tell a format: give --format {', '.join(FORMATS)}"
-    )
-
-
-def _suffix(path: Path) -> str:
-    """Without a compression's."""
-    return Path(path.stem).suffix if path.suffix in {".gz", ".zst", ".bz2"} else path.suffix
-
-
-def read_files(spark: "SparkSession", source: str, kind: str) -> "DataFrame":
-    """The rows; raises InvalidRequestError where they cannot be read."""
-    from pyspark.errors import AnalysisException
-
-    where = source if "://" in source else str(Path(source).absolute())
-    if kind in LAKE_MARKERS:
-        from antiphon.lake.targets.target import open_target
-
-        found: DataFrame = open_target(f"{kind}:{where}").read(spark)
-        return found
-    try:
-        reader = spark.read.option("header", "true") if kind == "csv" else spark.read
-        return reader.format(kind).load(where)
-    except AnalysisException as error:
-        raise InvalidRequestError(
-            f"{source} cannot be read as {kind}: {str(error).splitlines()[0]}"
-        ) from error
 
 
 def _print_loaded(done: "BulkLoaded", *, as_json: bool) -> None:

@@ -2,19 +2,21 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, node_app, server_addresses
+from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.moves import anything, wait_for_moves
-from antiphon.cli.output import print_json, print_table, reports_errors, say, usage
-from antiphon.client.local_folder import DEFAULT_DIR, local_servers
+from antiphon.cli.output import print_json, print_table, say, usage
+from antiphon.client.local_folder import local_servers
 from antiphon.errors import AntiphonError
 from antiphon.tools import rolling
 from antiphon.tools.cluster_health import as_plain
 from antiphon.tools.restarters import ByHand, Command, LocalProcesses
+
+if TYPE_CHECKING:
+    import antiphon
 
 TIMEOUT_S = 300.0
 HEADINGS = ("ORDER", "NODE", "STATUS", "REPLICAS", "LEADS", "HANDS OVER", "STALLS", "COORDINATES")
@@ -24,19 +26,11 @@ SecondsOption = Annotated[
 ]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands beside the other commands of nodes."""
-    del app  # all of them are about nodes
-    node_app.command("restart", epilog="Example: antiphon node restart --all")(node_restart)
-    node_app.command("hand-over", epilog="Example: antiphon node hand-over 2")(node_hand_over)
-    node_app.command("await", epilog="Example: antiphon node await 2")(node_await)
-
-
-def _tell(words: str) -> None:
+def _print_progress(words: str) -> None:
     typer.echo(words, err=True)
 
 
-@reports_errors
+@command("node restart", "antiphon node restart --all")
 def node_restart(
     nodes: Annotated[list[int] | None, typer.Argument(help="Node ids.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All nodes of the cluster.")] = False,
@@ -54,9 +48,7 @@ def node_restart(
         bool, typer.Option("--rebalance/--no-rebalance", help="Even out leaderships at the end.")
     ] = True,
     timeout_s: SecondsOption = TIMEOUT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Restart nodes one after the other. Each hands over what it leads first; the next one waits until it is in step.
 
@@ -64,24 +56,25 @@ def node_restart(
     """
     if bool(nodes) == everything:
         usage("name the nodes to restart, or --all")
-    directory = directory.absolute()
-    restarter = Command(command) if command is not None else _restarter(servers, directory)
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    restarter = (
+        Command(command) if command is not None else _restarter(common.servers, common.directory.absolute())
+    )
+    with common.connect() as db:
         cluster = db.metadata()
         wanted = nodes or [node.node_id for node in cluster.nodes]
         planned = rolling.plan(cluster, wanted)
-        if not as_json:
+        if not common.as_json:
             _show(planned)
         if dry_run:
-            if as_json:
+            if common.as_json:
                 print_json({"plan": [as_plain(one) for one in planned]})
             return
-        _restart_all(db, planned, restarter, timeout_s, even_out=even_out, as_json=as_json)
+        _restart_all(db, planned, restarter, timeout_s, even_out=even_out, as_json=common.as_json)
 
 
 def _restarter(servers: str | None, directory: Path) -> rolling.Restarter:
     _, cluster = local_servers(servers or "", directory)
-    return ByHand(_tell) if cluster is None else LocalProcesses(cluster, _tell)
+    return ByHand(_print_progress) if cluster is None else LocalProcesses(cluster, _print_progress)
 
 
 def _show(planned: list[rolling.Planned]) -> None:
@@ -101,7 +94,9 @@ def _show(planned: list[rolling.Planned]) -> None:
     print_table(HEADINGS, rows, as_json=False)
     stalls = sum(one.stalls for one in planned)
     if stalls:
-        _tell(f"{stalls} times a shard takes no writes while its node is away: too few other replicas")
+        _print_progress(
+            f"{stalls} times a shard takes no writes while its node is away: too few other replicas"
+        )
 
 
 def _restart_all(
@@ -118,9 +113,9 @@ def _restart_all(
     failed: dict[str, Any] | None = None
     evened = 0
     for order, one in enumerate(planned, 1):
-        _tell(f"node {one.node} ({order} of {len(planned)})")
+        _print_progress(f"node {one.node} ({order} of {len(planned)})")
         try:
-            done.append(rolling.restart_node(db, one.node, restarter, timeout_s, _tell))
+            done.append(rolling.restart_node(db, one.node, restarter, timeout_s, _print_progress))
         except AntiphonError as error:
             failed = {"node": one.node, "why": " ".join(error.message.split())}
             break
@@ -145,7 +140,7 @@ def _restart_all(
     else:
         typer.echo(_result(done, evened, time.monotonic() - started))
     if failed is not None:
-        _tell(
+        _print_progress(
             f"antiphon: {failed['why']}. `antiphon status` shows how the cluster is; when that is mended: "
             f"`antiphon node restart {' '.join(map(str, left))}`"
         )
@@ -161,38 +156,34 @@ def _result(done: list[rolling.Restarted], evened: int, took_s: float) -> str:
     )
 
 
-@reports_errors
+@command("node hand-over", "antiphon node hand-over 2")
 def node_hand_over(
     node: Annotated[int, typer.Argument(help="Node id.")],
     timeout_s: SecondsOption = TIMEOUT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Have other nodes lead what a node leads, before it is stopped. It gets them back by `antiphon rebalance`."""
     began = time.monotonic()
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         rolling.plan(db.metadata(), [node])
         moved = rolling.hand_over(db, node, timeout_s)
         left = sum(shard.leader == node for topic in db.metadata().topics for shard in topic.shards)
     took_s = round(time.monotonic() - began, 3)
     kept = f"; {left} stay, which no other replica may lead" if left else ""
     shown = {"node": node, "handed_over": moved, "still_leads": left, "seconds": took_s}
-    say(f"Node {node} handed over {moved} leaderships{kept}", shown, as_json=as_json)
+    say(f"Node {node} handed over {moved} leaderships{kept}", shown, as_json=common.as_json)
 
 
-@reports_errors
+@command("node await", "antiphon node await 2")
 def node_await(
     node: Annotated[int, typer.Argument(help="Node id.")],
     timeout_s: SecondsOption = TIMEOUT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Wait until a node that was started takes part in all of its shards: only then stop the next one."""
     began = time.monotonic()
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         rolling.plan(db.metadata(), [node])
-        rolling.wait_until_back(db, node, "", timeout_s, _tell)
+        rolling.wait_until_back(db, node, "", timeout_s, _print_progress)
     took_s = round(time.monotonic() - began, 3)
-    say(f"Node {node} is in step", {"node": node, "in_step": True, "seconds": took_s}, as_json=as_json)
+    say(f"Node {node} is in step", {"node": node, "in_step": True, "seconds": took_s}, as_json=common.as_json)

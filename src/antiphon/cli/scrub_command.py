@@ -2,29 +2,25 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, usage
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.declare import COMMON, CommonOptions, command
+from antiphon.cli.output import print_json, print_table, progress, usage
 from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.model.requests import StatusReply
 from antiphon.tools.cluster_health import NODE_TIMEOUT_S, ago, as_plain
+
+if TYPE_CHECKING:
+    import antiphon
 
 POLL_S = 0.5
 WAIT_S = 600.0
 HEADINGS = ("NODE", "READS SHARD", "DONE", "WAITING", "READ_MB", "ERRORS", "ALL READ", "RATE_MB_S")
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon scrub --node 1")(scrub)
-
-
-@reports_errors
+@command("scrub", "antiphon scrub --node 1")
 def scrub(
     node: Annotated[list[int] | None, typer.Option("--node", help="Only this node; may be repeated.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Start nothing: show how far the nodes are.")] = False,
@@ -37,9 +33,7 @@ def scrub(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1.0, help="Seconds to wait; the nodes go on by themselves.")
     ] = WAIT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Have nodes read all logs and stores on their disks and compare them with their checksums; show what they find.
 
@@ -48,7 +42,7 @@ def scrub(
     """
     if show and node == []:
         usage("--node takes the id of a node")
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         known = [one.node_id for one in db.metadata().nodes]
         wanted = node or known
         strange = sorted(set(wanted) - set(known))
@@ -61,7 +55,7 @@ def scrub(
             with progress("the nodes read what is on their disks"):
                 _wait(db, wanted, time.monotonic() + timeout_s)
         found = {node_id: _status(db, node_id) for node_id in wanted}
-    _tell(found, as_json=as_json)
+    _print_found(found, as_json=common.as_json)
     if any(not one.mended_ms for answer in found.values() if answer is not None for one in answer.findings):
         raise typer.Exit(1)
 
@@ -92,7 +86,7 @@ def _wait(db: "antiphon.Client", nodes: Sequence[int], deadline_s: float) -> Non
         time.sleep(POLL_S)
 
 
-def _tell(found: dict[int, StatusReply | None], *, as_json: bool) -> None:
+def _print_found(found: dict[int, StatusReply | None], *, as_json: bool) -> None:
     if as_json:
         print_json([_plain(node_id, answer) for node_id, answer in found.items()])
         return

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import JsonOption
-from antiphon.cli.output import reports_errors, say, usage
+from antiphon.cli.declare import JsonOption, command
+from antiphon.cli.output import say, usage
 from antiphon.client.local_folder import FIRST_USER, PASSWORD_FILE
 from antiphon.security.private_files import private_folder, write_private
 from antiphon.tools.secure_folder import (
@@ -25,12 +25,7 @@ from antiphon.tools.secure_folder import (
 PEER_KEY_FILE: Final = "peer.key"
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon secrets --out secrets --name db-1.example --name 10.0.0.1")(secrets)
-
-
-@reports_errors
+@command("secrets", "antiphon secrets --out secrets --name db-1.example --name 10.0.0.1")
 def secrets(
     out: Annotated[Path, typer.Option("--out", help="Where they go; what is there already is kept.")],
     name: Annotated[

@@ -1,13 +1,11 @@
 """`antiphon node settings`: settings of nodes that are changed while they run."""
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, node_app, server_addresses
-from antiphon.cli.output import print_json, print_table, reports_errors, usage
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.declare import COMMON, CommonOptions, command
+from antiphon.cli.output import print_json, print_table, usage
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.model.node_settings import (
     ALL_NODES,
@@ -19,6 +17,9 @@ from antiphon.model.node_settings import (
     find_setting,
 )
 
+if TYPE_CHECKING:
+    import antiphon
+
 ANSWER_S: Final = 10.0
 FROM: Final = {
     "node": "set for this node",
@@ -28,13 +29,7 @@ FROM: Final = {
 }
 
 
-def mount(_app: typer.Typer) -> None:
-    """Add this command to those of nodes."""
-    example = "Example: antiphon node settings --all --set log_level=debug"
-    node_app.command("settings", epilog=example)(node_settings)
-
-
-@reports_errors
+@command("node settings", "antiphon node settings --all --set log_level=debug")
 def node_settings(
     node: Annotated[int | None, typer.Option("--node", help="Of this node.")] = None,
     for_all: Annotated[bool, typer.Option("--all", help="What is set for all nodes together.")] = False,
@@ -45,9 +40,7 @@ def node_settings(
         list[str] | None,
         typer.Option("--reset", metavar="NAME", help="Take this away again; may be repeated."),
     ] = None,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """List the settings of nodes that can be changed while they run, or change them.
 
@@ -59,15 +52,15 @@ def node_settings(
     changes = _changes(given or [], reset or [])
     if changes and node is None and not for_all:
         usage("say whose settings these are: --node NODE, or --all")
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         if changes:
             scope = ALL_NODES if node is None else node
             db.run(db.aio.administer(AlterNodeSettings(scope, changes)))
-            _show_change(db, scope, changes, as_json=as_json)
+            _show_change(db, scope, changes, as_json=common.as_json)
         elif for_all:
-            _show_all(_asked(db, None)[0], as_json=as_json)
+            _show_all(_asked(db, None)[0], as_json=common.as_json)
         else:
-            _show(_asked(db, node), as_json=as_json)
+            _show(_asked(db, node), as_json=common.as_json)
 
 
 def _changes(given: list[str], reset: list[str]) -> dict[str, str | None]:

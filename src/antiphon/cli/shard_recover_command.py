@@ -1,54 +1,24 @@
 """`antiphon shard recover`: a shard that lost most of its replicas goes on from one that is left."""
 
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.membership_commands import TimeoutOption, WaitOption
 from antiphon.cli.moves import WAIT_S, listed, wait_for_moves
-from antiphon.cli.output import print_json, print_table, progress, reports_errors
-from antiphon.cli.topic_commands import shard_app
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.output import print_json, print_table, progress
 from antiphon.client.moves import shard_of
-from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownTopicError
-from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta, TopicMeta
+from antiphon.errors import UnknownTopicError
+from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.placement import RecoverShard
-from antiphon.model.requests import GetStatus, ReplicaStatus
+from antiphon.tools.shard_recovery import DOWN, Replica, choose, look
 
 CONFIRMED: Final = "--lose-what-only-lost-replicas-had"
-ANSWER_S: Final = 5.0
-SOUND: Final = ("ok", "disk_full", "ahead_of_leader")  # a shard can go on from a replica that says so
-DOWN: Final = "down"
-NOT_OPEN: Final = "not open"
 HEADINGS: Final = ("NODE", "STATE", "PROMISED TERM", "LAST TERM", "LOG START", "LOG END", "COMMITTED")
 
 
-def mount(_app: typer.Typer) -> None:
-    """Add this command to those of shards."""
-    shard_app.command("recover", epilog="Example: antiphon shard recover flights 0")(shard_recover)
-
-
-class Replica(NamedTuple):
-    """What is known of a member's replica; `status` None: its node does not answer, or has not opened it."""
-
-    node: int
-    state: str
-    status: ReplicaStatus | None
-
-    @property
-    def is_sound(self) -> bool:
-        """May the shard go on from it?"""
-        return self.status is not None and self.state in SOUND
-
-    @property
-    def head(self) -> tuple[int, int]:
-        """How much it has: by the term of its last entry, then by its length."""
-        return (-1, -1) if self.status is None else (self.status.last_term, self.status.log_end)
-
-
-@reports_errors
+@command("shard recover", "antiphon shard recover flights 0")
 def shard_recover(
     topic: Annotated[str, typer.Argument(help="Topic or table.")],
     shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
@@ -64,23 +34,21 @@ def shard_recover(
     ] = False,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Let a shard go on from one replica, when the disks of most others are lost for good. For no other case.
 
     Records that only the lost replicas had are gone, also acknowledged ones. Refused while enough members are alive to
     elect a leader. Replicas that are not named begin anew: what they have is not used, now or when they come back.
     """
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         found, meta = _find(db.metadata(), topic, shard)
-        replicas = _look(db, meta)
-        if not as_json:
-            _tell(found, meta, replicas)
-        chosen = _choose(meta, replicas, from_node, f"{topic}/{shard}")
+        replicas = look(db, meta)
+        if not common.as_json:
+            _print_replicas(found, meta, replicas)
+        chosen = choose(meta, replicas, from_node, f"{topic}/{shard}")
         if not confirmed:
-            _told(found, meta, replicas, chosen, as_json=as_json)
+            _print_plan(found, meta, replicas, chosen, as_json=common.as_json)
             return
         seen = max((one.status.term for one in replicas if one.status is not None), default=0)
         end = 0 if chosen.status is None else chosen.status.log_end
@@ -88,14 +56,14 @@ def shard_recover(
         with progress(f"recovering {topic}/{shard} from node {chosen.node}"):
             request = RecoverShard(meta.shard_id, chosen.node, max(seen, meta.term), end, number)
             db.run(db.aio.administer(request))
-        if not as_json:
+        if not common.as_json:
             typer.echo(
                 f"{topic}/{shard} goes on from node {chosen.node}; what others had from offset {end} on is lost"
             )
         if wait:
             wait_for_moves(db, lambda name, one: (name, one.index) == (topic, shard), timeout_s)
         found, meta = _find(db.metadata(), topic, shard)
-    _done(found, meta, as_json=as_json)
+    _print_recovered(found, meta, as_json=common.as_json)
 
 
 def _find(cluster: ClusterMeta, name: str, shard: int) -> tuple[TopicMeta, ShardMeta]:
@@ -107,64 +75,7 @@ def _find(cluster: ClusterMeta, name: str, shard: int) -> tuple[TopicMeta, Shard
     return topic, shard_of(topic, shard)
 
 
-def _look(db: "antiphon.Client", meta: ShardMeta) -> list[Replica]:
-    """Ask every node that may have a replica what it has."""
-    known = meta.recovery
-    before = () if known is None or known.done else known.members
-    alive = {node.node_id for node in db.metadata().nodes if node.alive}
-    found = []
-    for node in dict.fromkeys((*meta.everybody, *before)):
-        status = None
-        try:
-            answer = (
-                db.node_status(node, GetStatus((meta.shard_id,)), timeout_s=ANSWER_S)
-                if node in alive
-                else None
-            )
-        except AntiphonError:
-            answer = None
-        if answer is not None:
-            status = next((one for one in answer.replicas if one.shard_id == meta.shard_id), None)
-        state = DOWN if answer is None else NOT_OPEN if status is None else status.state
-        found.append(Replica(node, state, status))
-    return found
-
-
-def _choose(meta: ShardMeta, replicas: list[Replica], wanted: int | None, name: str) -> Replica:
-    """The replica to go on from: the longest one, or the one that was named, if nothing more is lost by that."""
-    if meta.leader != ABSENT_NODE:
-        there = [one for one in replicas if one.node in meta.ensemble and one.state != DOWN]
-        if len(there) > len(meta.ensemble) // 2 or meta.fence == "live":
-            raise InvalidRequestError(f"{name} is led by node {meta.leader}: nothing is to be recovered")
-        replicas = [one for one in replicas if one.node == meta.leader]  # it has what it led the others to
-    best = max((one for one in replicas if one.is_sound), key=lambda one: (one.head, -one.node), default=None)
-    if wanted is not None:
-        named = next((one for one in replicas if one.node == wanted), None)
-        if named is None:
-            raise InvalidRequestError(
-                f"node {wanted} has no replica of {name}: nodes {[one.node for one in replicas]} have"
-            )
-        if best is not None and named.head < best.head:
-            raise InvalidRequestError(
-                f"node {best.node} has more of {name} (up to offset {best.head[1]}, last term {best.head[0]}) than node "
-                f"{wanted} ({_has(named)}): go on from node {best.node}, so that less is lost"
-            )
-        return named
-    if best is None:
-        raise UnavailableError(
-            f"no replica of {name} is left that can be read whole: start the nodes that are down, or restore it from a "
-            "backup (`antiphon backup restore-topic`)"
-        )
-    return best
-
-
-def _has(replica: Replica) -> str:
-    if replica.status is None:
-        return replica.state
-    return f"up to offset {replica.head[1]}, last term {replica.head[0]}"
-
-
-def _tell(topic: TopicMeta, meta: ShardMeta, replicas: list[Replica]) -> None:
+def _print_replicas(topic: TopicMeta, meta: ShardMeta, replicas: list[Replica]) -> None:
     """What is known, and what is not."""
     typer.echo(
         f"{topic.name}/{meta.index} is {meta.status.value}, in term {meta.term}; members: {listed(meta.everybody)}"
@@ -185,7 +96,7 @@ def _row(one: Replica) -> list[object]:
     return [one.node, one.state, status.term, last, status.log_start, status.log_end, status.high_watermark]
 
 
-def _told(
+def _print_plan(
     topic: TopicMeta, meta: ShardMeta, replicas: list[Replica], chosen: Replica, *, as_json: bool
 ) -> None:
     if as_json:
@@ -200,7 +111,7 @@ def _told(
     )
 
 
-def _done(topic: TopicMeta, meta: ShardMeta, *, as_json: bool) -> None:
+def _print_recovered(topic: TopicMeta, meta: ShardMeta, *, as_json: bool) -> None:
     known = meta.recovery
     if as_json:
         shown: dict[str, Any] = {"recovered": known is not None and known.done}

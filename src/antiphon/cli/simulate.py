@@ -9,19 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli import simulate_runs as runs
+from antiphon.cli.declare import command
 from antiphon.cli.output import usage
-from antiphon.cli.simulate_failures import catch_all, tell_small
+from antiphon.cli.simulate_failures import catch_all, report_shrunk
 from antiphon.cli.simulate_steps import Steps, StoppedError
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from antiphon.simulation.written_script import Script
+    from antiphon.tools import simulation_runs as runs
 
 SEEDS_DEFAULT = 100
 SEEDS_MAX = 100_000_000
 CATCH_SEEDS = 200  # within which a mutant has to be found
 SECONDS_LONGEST = 3_600
+
+
+def _mutant_name(given: str | None) -> str | None:
+    """What a mutant is called, by its name or one of before."""
+    if given is None:
+        return None
+    from antiphon.simulation.cluster.mutants import name_now
+
+    return name_now(given)
+
 
 SeedsOption = Annotated[
     int | None,
@@ -35,7 +46,7 @@ MutantOption = Annotated[
         "--mutant",
         "--plant",
         help="Put this bug into the product first: now a run has to fail.",
-        callback=runs.mutant_name,
+        callback=_mutant_name,
     ),
 ]
 ProfileOption = Annotated[
@@ -63,6 +74,7 @@ StepOption = Annotated[
 ]
 
 
+@command("simulate", "antiphon simulate --seeds 1000")
 def simulate(
     seeds: SeedsOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed to run, or to begin with.", min=0)] = None,
@@ -101,8 +113,10 @@ def simulate(
     Examples: `antiphon simulate --seeds 1000` · `antiphon simulate --seed 42 --profile raft` ·
     `antiphon simulate --mutant node-promises-unsynced` · `antiphon simulate --script scenarios/figure-7.txt --step`
     """
+    from antiphon.tools import simulation_runs as runs
+
     if mutants:
-        typer.echo("\n".join(runs.mutants()))
+        typer.echo("\n".join(runs.MUTANTS))
         return
     if script is not None or replay is not None:
         if (seeds, seed, profile, seconds) != (None,) * 4 or rocksdb or None not in (script, replay):
@@ -127,12 +141,15 @@ def simulate(
     failed = _run(chosen, jobs, as_json=as_json)
     if failed is not None:
         if shrink:
-            tell_small(failed, mutant, save, quiet=as_json)
+            report_shrunk(failed, mutant, save, quiet=as_json)
         raise typer.Exit(1)
 
 
-def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
+def _run(seeds: "runs.Seeds", jobs: int, *, as_json: bool) -> Any:
     """Run the seeds and say what came out; returns the failed run, if any. A mutant that no seed shows has a scenario."""
+    from antiphon.simulation.cluster.runner import report
+    from antiphon.tools import simulation_runs as runs
+
     script = runs.script_of(seeds.mutant)
     if script is not None:
         return _carry_out(script, seeds.mutant, as_json=as_json)
@@ -142,7 +159,7 @@ def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
     if as_json:
         typer.echo(json.dumps(runs.figures(passed, failed, elapsed_s)))
     elif failed is not None:
-        typer.echo(runs.report(failed))
+        typer.echo(report(failed))
         typer.echo(f"again: antiphon simulate {runs.again(failed, seeds)}")
     else:
         typer.echo(runs.words(seeds.first, passed, elapsed_s))
@@ -151,6 +168,8 @@ def _run(seeds: runs.Seeds, jobs: int, *, as_json: bool) -> Any:
 
 def _carry_out(script: "Path | Script", mutant: str | None, *, as_json: bool, step: bool = False) -> None:
     """Run one scenario: a line a step, and exit status 1 with line and finding where it fails."""
+    from antiphon.tools import simulation_runs as runs
+
     name = str(script) if isinstance(script, Path) else script.name
     lines: list[str] = []
     try:
@@ -178,15 +197,18 @@ def _carry_out(script: "Path | Script", mutant: str | None, *, as_json: bool, st
 
 def _replay(path: Path, *, as_json: bool) -> None:
     """Run what was written down; it ends as it did then, as long as the code is the same."""
+    from antiphon.simulation.cluster import replay, runner, story
+    from antiphon.tools import simulation_runs as runs
+
     try:
-        result = runs.replay(path)
+        result, _ = replay.replay(path)
     except InvalidRequestError as error:
         usage(error.message)
     failed = result.failure is not None
     if as_json:
         typer.echo(json.dumps(runs.figures([] if failed else [result], result if failed else None, 0.0)))
     else:
-        typer.echo("\n".join([runs.report(result), *(runs.tell(result) if failed else [])]))
+        typer.echo("\n".join([runner.report(result), *(story.tell(result) if failed else [])]))
     if failed:
         raise typer.Exit(1)
 

@@ -3,26 +3,24 @@
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from antiphon.cli import simulate_runs as runs
 
-
-def tell_small(failed: Any, mutant: str | None, save: Path | None, *, quiet: bool) -> None:
+def report_shrunk(failed: Any, mutant: str | None, save: Path | None, *, quiet: bool) -> None:
     """Shrink a failing run, print its story, and write it down if wanted. Progress goes to stderr."""
     if quiet and save is None:
         return
+    from antiphon.simulation.cluster import replay, story
+    from antiphon.tools import simulation_runs as runs
 
     def progress(text: str) -> None:
         if sys.stderr.isatty():
             typer.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
-    small = runs.shrink(failed, mutant, progress)
+    small = runs.shrunk(failed, mutant, progress)
     if sys.stderr.isatty():
         typer.echo("\r\x1b[K", nl=False, err=True)
     if not quiet:
@@ -31,24 +29,26 @@ def tell_small(failed: Any, mutant: str | None, save: Path | None, *, quiet: boo
             f"\nmade small in {small.runs} runs, {small.seconds:.1f} s ({how}): "
             f"{small.faults} of {small.faults_before} faults are left"
         )
-        typer.echo("\n".join(runs.tell(small.result)))
+        typer.echo("\n".join(story.tell(small.result)))
     if save is not None:
-        runs.save(save, small.result, mutant)
+        replay.save(save, small.result, mutant)
         if not quiet:
             typer.echo(f"again: antiphon simulate --replay {save}")
 
 
 def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -> None:
     """Put in each mutant in turn, at most `count` seeds of each: a table, and exit status 1 if one is never found."""
+    from antiphon.tools import simulation_runs as runs
+
     found: list[dict[str, Any]] = []
     began = time.monotonic()
     if not as_json:
         typer.echo("| mutant | profile | seeds | caught by |\n|---|---|---|---|")
-    names = [name for name, mutant in runs.mutants().items() if profile in {None, mutant.profile}]
-    for one in caught(names, count, workers):
+    names = [name for name, mutant in runs.MUTANTS.items() if profile in {None, mutant.profile}]
+    for one in runs.caught(names, count, workers):
         found.append(one)
         if not as_json:
-            typer.echo(_row(one, count))
+            typer.echo(_row(one, runs.MUTANTS[one["mutant"]], count))
     missed = [one["mutant"] for one in found if one["seeds"] is None]
     if as_json:
         typer.echo(
@@ -68,28 +68,6 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
         raise typer.Exit(1)
 
 
-def caught(names: Iterable[str], count: int, workers: int) -> Iterator[dict[str, Any]]:
-    """What each of these mutants took, in their order; `workers` of them run at a time, as most need a seed or two."""
-    from antiphon.simulation.pool import run_all
-
-    return run_all(partial(_catch, count=count), names, workers)
-
-
-def _row(found: dict[str, Any], count: int) -> str:
+def _row(found: dict[str, Any], mutant: Any, count: int) -> str:
     took = f"none of {count}" if found["seeds"] is None else "script" if "script" in found else found["seeds"]
-    mutant = runs.mutants()[found["mutant"]]
     return f"| `{mutant.name}`: {mutant.description} | {mutant.profile} | {took} | `{found['invariant']}` |"
-
-
-def _catch(name: str, count: int) -> dict[str, Any]:
-    mutant, script = runs.mutants()[name], runs.script_of(name)
-    if script is not None:
-        found = runs.carry_out(script, name, lambda _: None).failure
-        took, invariant = (1, found.removeprefix("broke ").split(":")[0]) if found else (None, "")
-    else:
-        passed, failed = runs.run(runs.Seeds(1, count, mutant.profile, name), workers=1)
-        failure = None if failed is None else failed.failure
-        took = None if failure is None else len(passed) + 1
-        invariant = "" if failure is None else failure.invariant
-    told = {"mutant": name, "profile": mutant.profile, "seeds": took, "invariant": invariant}
-    return told if script is None else {**told, "script": True}

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import print_json, reports_errors, usage
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.declare import COMMON, CommonOptions, command
+from antiphon.cli.output import print_json, usage
 
 if TYPE_CHECKING:
     from antiphon.tools.top.reading import Reader
@@ -21,12 +20,7 @@ PLAIN_WIDTH: Final = 160
 KEYS: Final = "q quit, s sort"
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon top --every 5 --sort lag")(top)
-
-
-@reports_errors
+@command("top", "antiphon top --every 5 --sort lag")
 def top(
     every_s: Annotated[
         float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds between two refreshes.")
@@ -38,9 +32,7 @@ def top(
     topic: Annotated[
         str, typer.Option("--topic", help="Only shards and groups of this topic or table.")
     ] = "",
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Watch a cluster: nodes with their rates, the busiest shards, groups by lag, what happened last.
 
@@ -51,7 +43,7 @@ def top(
 
     if sort not in SORTS:
         usage(f"--sort takes {', '.join(SORTS)}; not {sort!r}")
-    asyncio.run(_run(server_addresses(servers, directory), topic, sort, every_s, once=once, as_json=as_json))
+    asyncio.run(_run(common.addresses(), topic, sort, every_s, once=once, as_json=common.as_json))
 
 
 async def _run(servers: str, topic: str, sort: str, every_s: float, *, once: bool, as_json: bool) -> None:

@@ -1,15 +1,13 @@
 """`antiphon topic ...`, `antiphon table ...`, `antiphon shard ...`: what there is and who leads it."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
+from antiphon.cli.declare import COMMON, CommonOptions, Function, command, group
 from antiphon.cli.moves import WAIT_S, wait_for_moves
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, say, usage
-from antiphon.cli.split_command import shard_split
+from antiphon.cli.output import print_json, print_table, progress, say, usage
 from antiphon.cli.topic_options import (
     CommitOption,
     ElectionOption,
@@ -23,11 +21,13 @@ from antiphon.cli.topic_options import (
     values_of_node,
     with_options,
 )
-from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus
+
+if TYPE_CHECKING:
+    import antiphon
 
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", help="k=v, by Kafka's names; may be repeated.")
@@ -49,49 +49,14 @@ SHARD_HEADINGS = (
 JSON_HEADINGS = (*SHARD_HEADINGS, "LEARNERS", "OUTGOING", "VCLOCK", "RECOVERED")
 
 
-shard_app = typer.Typer(
-    no_args_is_help=True,
-    help="Shards: who leads, who follows, how far.",
-    epilog="Example: antiphon shard list --json",
-    rich_markup_mode=None,
-)
+group("topic", "Create, list, describe, alter and delete topics.", "Example: antiphon topic list")
+group("table", "Create, list, describe, alter and delete tables.", "Example: antiphon table list")
+group("shard", "Shards: who leads, who follows, how far.", "Example: antiphon shard list --json")
 
-
-def mount(app: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    for kind in (Kind.TOPIC, Kind.TABLE):
-        app.add_typer(_app_for(kind), name=kind.value)
-    shard_app.command("list", epilog="Example: antiphon shard list --topic flights")(shard_list)
-    shard_app.command("elect", epilog="Example: antiphon shard elect flights 0 --node 2")(shard_elect)
-    shard_app.command("split", epilog="Example: antiphon shard split aircraft 0")(shard_split)
-    app.add_typer(shard_app, name="shard")
-
-
-def _app_for(kind: Kind) -> typer.Typer:
-    app = typer.Typer(
-        no_args_is_help=True,
-        help=f"Create, list, describe, alter and delete {kind.value}s.",
-        epilog=f"Example: antiphon {kind.value} list",
-        rich_markup_mode=None,
-    )
-    commands: tuple[tuple[str, Callable[..., None], str], ...] = (
-        ("create", _create(kind), _create_example(kind)),
-        ("list", _list(kind), "--json"),
-        ("describe", _describe(kind), "flights"),
-        ("alter", _alter(kind), "flights --commit quorum --config retention.ms=86400000"),
-        ("delete", _delete(kind), "flights"),
-    )
-    for name, command, example in commands:
-        app.command(name, epilog=f"Example: antiphon {kind.value} {name} {example}")(command)
-    return app
-
-
-def _create_example(kind: Kind) -> str:
-    if kind is Kind.TABLE:
-        return "aircraft --shards 4 --replicas 3 · antiphon table create sites --writers multi --replicas 3"
-    return (
-        "flights --shards 4 --replicas 3 · antiphon topic create metrics --profile fluvio --config min.live=2"
-    )
+_CREATE_EXAMPLES: Final = {
+    Kind.TOPIC: "flights --shards 4 --replicas 3 · antiphon topic create metrics --profile fluvio --config min.live=2",
+    Kind.TABLE: "aircraft --shards 4 --replicas 3 · antiphon table create sites --writers multi --replicas 3",
+}
 
 
 def parse_config(pairs: list[str] | None) -> dict[str, str]:
@@ -105,8 +70,15 @@ def parse_config(pairs: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _create(kind: Kind) -> Callable[..., None]:
-    @reports_errors
+def _for_topics_and_tables(declare: Callable[[Kind], Function]) -> Callable[[Kind], Function]:
+    for kind in (Kind.TOPIC, Kind.TABLE):
+        declare(kind)
+    return declare
+
+
+@_for_topics_and_tables
+def _create(kind: Kind) -> Function:
+    @command(f"{kind.value} create", f"antiphon {kind.value} create {_CREATE_EXAMPLES[kind]}")
     def create(
         name: Annotated[str, typer.Argument(help="Its name: letters, digits, dot, dash, underscore.")],
         shards: Annotated[int, typer.Option(help="How many shards.")] = 1,
@@ -117,9 +89,7 @@ def _create(kind: Kind) -> Callable[..., None]:
         writers: WritersOption = None,
         accept_split_brain: SplitBrainOption = False,
         config: ConfigOption = None,
-        servers: ServersOption = None,
-        directory: DirOption = DEFAULT_DIR,
-        as_json: JsonOption = False,
+        common: CommonOptions = COMMON,
     ) -> None:
         settings = with_options(
             parse_config(config),
@@ -128,11 +98,11 @@ def _create(kind: Kind) -> Callable[..., None]:
             writers=writers,
             accept_split_brain=accept_split_brain,
         )
-        with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"creating {name}"):
+        with common.connect() as db, progress(f"creating {name}"):
             make = db.create_topic if kind is Kind.TOPIC else db.create_table
             make(name, shards=shards, replicas=replicas, profile=profile, config=settings)
             topic = _find(db.metadata(), name, kind)
-        if as_json:
+        if common.as_json:
             print_json(_as_json(topic))
         else:
             typer.echo(
@@ -144,17 +114,16 @@ def _create(kind: Kind) -> Callable[..., None]:
     return create
 
 
-def _list(kind: Kind) -> Callable[..., None]:
-    @reports_errors
+@_for_topics_and_tables
+def _list(kind: Kind) -> Function:
+    @command(f"{kind.value} list", f"antiphon {kind.value} list --json")
     def list_(
         internal: Annotated[
             bool, typer.Option("--internal", help="Also those that Antiphon keeps for itself.")
         ] = False,
-        servers: ServersOption = None,
-        directory: DirOption = DEFAULT_DIR,
-        as_json: JsonOption = False,
+        common: CommonOptions = COMMON,
     ) -> None:
-        with antiphon.connect(server_addresses(servers, directory)) as db:
+        with common.connect() as db:
             cluster = db.metadata()
         rows = [
             (
@@ -168,13 +137,13 @@ def _list(kind: Kind) -> Callable[..., None]:
             for topic in sorted(cluster.topics, key=lambda topic: topic.name)
             if topic.kind is kind and (internal or not topic.internal)
         ]
-        print_table(("NAME", "SHARDS", "REPLICAS", "PROFILE", "LED", "CONFIG"), rows, as_json=as_json)
+        print_table(("NAME", "SHARDS", "REPLICAS", "PROFILE", "LED", "CONFIG"), rows, as_json=common.as_json)
 
     list_.__doc__ = f"List the {kind.value}s."
     return list_
 
 
-def _values_of_node(db: antiphon.Client, topic: TopicMeta) -> dict[str, tuple[str, str]]:
+def _values_of_node(db: "antiphon.Client", topic: TopicMeta) -> dict[str, tuple[str, str]]:
     """What a node that is alive has for topics that set nothing; nothing where none tells."""
     alive = [node.node_id for node in db.metadata().nodes if node.alive]
     if not alive:
@@ -186,20 +155,19 @@ def _values_of_node(db: antiphon.Client, topic: TopicMeta) -> dict[str, tuple[st
     return values_of_node(told, of_table=topic.kind is Kind.TABLE and not is_internal(topic))
 
 
-def _describe(kind: Kind) -> Callable[..., None]:
-    @reports_errors
+@_for_topics_and_tables
+def _describe(kind: Kind) -> Function:
+    @command(f"{kind.value} describe", f"antiphon {kind.value} describe flights")
     def describe(
         name: Annotated[str, typer.Argument(help="Its name.")],
-        servers: ServersOption = None,
-        directory: DirOption = DEFAULT_DIR,
-        as_json: JsonOption = False,
+        common: CommonOptions = COMMON,
     ) -> None:
-        with antiphon.connect(server_addresses(servers, directory)) as db:
+        with common.connect() as db:
             cluster = db.metadata()
             topic = _find(cluster, name, kind)
             rows = _shard_rows(db, [topic])
             in_effect = settings_in_force(topic, _values_of_node(db, topic))
-        if as_json:
+        if common.as_json:
             headings = [heading.lower() for heading in JSON_HEADINGS]
             options = {option: value for option, value, _ in in_force(topic)}
             shards = [dict(zip(headings, row, strict=True)) for row in rows]
@@ -219,8 +187,12 @@ def _describe(kind: Kind) -> Callable[..., None]:
     return describe
 
 
-def _alter(kind: Kind) -> Callable[..., None]:
-    @reports_errors
+@_for_topics_and_tables
+def _alter(kind: Kind) -> Function:
+    @command(
+        f"{kind.value} alter",
+        f"antiphon {kind.value} alter flights --commit quorum --config retention.ms=86400000",
+    )
     def alter(
         name: Annotated[str, typer.Argument(help="Its name.")],
         commit: CommitOption = None,
@@ -235,22 +207,20 @@ def _alter(kind: Kind) -> Callable[..., None]:
         replicas: Annotated[
             int | None, typer.Option(help="New number of copies of each shard; they move while it is used.")
         ] = None,
-        servers: ServersOption = None,
-        directory: DirOption = DEFAULT_DIR,
-        as_json: JsonOption = False,
+        common: CommonOptions = COMMON,
     ) -> None:
         chosen = with_options(parse_config(config), commit=commit, accept_split_brain=accept_split_brain)
         settings: dict[str, str | None] = {**chosen, **dict.fromkeys(reset or [])}
         if not settings and shards is None and replicas is None:
             usage("nothing to change: give --commit, --config, --reset, --shards or --replicas")
-        with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"altering {name}"):
+        with common.connect() as db, progress(f"altering {name}"):
             _find(db.metadata(), name, kind)
             db.alter_topic(name, config=settings, shards=shards, replicas=replicas)
             topic = _find(db.metadata(), name, kind)
             if replicas is not None:
                 wait_for_moves(db, lambda topic_name, _: topic_name == name, WAIT_S)
                 topic = _find(db.metadata(), name, kind)
-        say(f"Altered {kind.value} {name}", _as_json(topic), as_json=as_json)
+        say(f"Altered {kind.value} {name}", _as_json(topic), as_json=common.as_json)
         if settings:
             _warn(topic)
 
@@ -260,19 +230,18 @@ def _alter(kind: Kind) -> Callable[..., None]:
     return alter
 
 
-def _delete(kind: Kind) -> Callable[..., None]:
-    @reports_errors
+@_for_topics_and_tables
+def _delete(kind: Kind) -> Function:
+    @command(f"{kind.value} delete", f"antiphon {kind.value} delete flights")
     def delete(
         name: Annotated[str, typer.Argument(help="Its name.")],
-        servers: ServersOption = None,
-        directory: DirOption = DEFAULT_DIR,
-        as_json: JsonOption = False,
+        common: CommonOptions = COMMON,
     ) -> None:
-        with antiphon.connect(server_addresses(servers, directory)) as db, progress(f"deleting {name}"):
+        with common.connect() as db, progress(f"deleting {name}"):
             _find(db.metadata(), name, kind)
             db.delete_topic(name)
         shown = {"name": name, "kind": kind.value, "deleted": True}
-        say(f"Deleted {kind.value} {name}", shown, as_json=as_json)
+        say(f"Deleted {kind.value} {name}", shown, as_json=common.as_json)
 
     delete.__doc__ = f"Delete a {kind.value} and its data."
     return delete
@@ -306,22 +275,20 @@ def _as_json(topic: TopicMeta) -> dict[str, Any]:
     }
 
 
-@reports_errors
+@command("shard list", "antiphon shard list --topic flights")
 def shard_list(
     topic: Annotated[str | None, typer.Option(help="Only this topic's or table's.")] = None,
     internal: Annotated[
         bool, typer.Option("--internal", help="Also those that Antiphon keeps for itself.")
     ] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Every shard: leader, term, ensemble, live replicas, high watermark, log end and how far each follower is.
 
     ENSEMBLE are the voters; +N is on its way in and does not count yet, -N is on its way out. LIVE are those that keep up;
     with commit=live it is the recorded live replica set, by which commits go.
     """
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         cluster = db.metadata()
         chosen = [found for found in cluster.topics if topic is None or found.name == topic]
         if topic is not None and not chosen:
@@ -330,23 +297,21 @@ def shard_list(
             )
         shown = [found for found in chosen if internal or topic is not None or not found.internal]
         rows = _shard_rows(db, sorted(shown, key=lambda found: found.name))
-    if as_json:
+    if common.as_json:
         print_table(JSON_HEADINGS, rows, as_json=True)
     else:
         print_table(SHARD_HEADINGS, _for_people(rows), as_json=False)
 
 
-@reports_errors
+@command("shard elect", "antiphon shard elect flights 0 --node 2")
 def shard_elect(
     topic: Annotated[str, typer.Argument(help="Topic or table.")],
     shard: Annotated[int, typer.Argument(help="Shard number, from 0.")],
     node: Annotated[int, typer.Option(help="The node that should lead; -1: the best log.")] = -1,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Elect the leader of a shard anew. Its present leader stops serving first."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         with progress(f"electing {topic}/{shard}"):
             db.elect_leader(topic, shard, node=node)
         led = {
@@ -354,7 +319,7 @@ def shard_elect(
         }
     found = led.get(shard)
     shown = {"topic": topic, "shard": shard, "leader": found and found.leader, "term": found and found.term}
-    say(f"{topic}/{shard} has elected", shown, as_json=as_json)
+    say(f"{topic}/{shard} has elected", shown, as_json=common.as_json)
 
 
 def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[object]]:

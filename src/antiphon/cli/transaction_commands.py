@@ -1,18 +1,18 @@
 """`antiphon transactions`: the open transactions of Kafka's clients, and an end for one that nobody ends."""
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, reports_errors, say, usage
-from antiphon.client.local_folder import DEFAULT_DIR
-from antiphon.errors import AntiphonError
+from antiphon.cli.declare import COMMON, CommonOptions, command, group
+from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, say, usage
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.transactions import TransactionState
-from antiphon.tools.cluster_health import NODE_TIMEOUT_S
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S, from_each_node
+
+if TYPE_CHECKING:
+    import antiphon
 
 HEADINGS = (
     "TRANSACTIONAL ID",
@@ -27,36 +27,28 @@ HEADINGS = (
 )
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Transactions of Python's and of Kafka's clients: list, describe, abort.",
-    epilog="Example: antiphon transactions list",
+group(
+    "transactions",
+    "Transactions of Python's and of Kafka's clients: list, describe, abort.",
+    "Example: antiphon transactions list",
 )
 
 
-def mount(into: typer.Typer) -> None:
-    """Add this module's commands to the command line."""
-    into.add_typer(app, name="transactions")
-
-
-@app.command("list", epilog="Example: antiphon transactions list --open")
-@reports_errors
+@command("transactions list", "antiphon transactions list --open")
 def list_transactions(
     only_open: Annotated[bool, typer.Option("--open", help="Only those with an open transaction.")] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """List transactional ids with the state of their last transaction."""
     with (
         progress("asking the nodes", after_s=A_MOMENT_S),
-        antiphon.connect(server_addresses(servers, directory)) as db,
+        common.connect() as db,
     ):
         found, silent = _all(db)
     rows = [(node, one) for node, one in found if not only_open or one.began_ms >= 0]
     for node_id, reason in silent:
         typer.echo(f"node {node_id} was not asked: {reason}", err=True)
-    if as_json:
+    if common.as_json:
         print_json([_plain(node, one) for node, one in rows])
     else:
         print_table(HEADINGS, [_row(node, one) for node, one in rows], as_json=False)
@@ -64,55 +56,39 @@ def list_transactions(
         raise typer.Exit(1)
 
 
-@app.command("describe", epilog="Example: antiphon transactions describe orders-1")
-@reports_errors
+@command("transactions describe", "antiphon transactions describe orders-1")
 def describe(
     name: IdArgument,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Show one transactional id and what takes part in its open transaction."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         node, found = _one(db, name)
         topics = _partitions(db.metadata(), found)
     told = {**_plain(node, found), "partitions": topics}
-    if as_json:
+    if common.as_json:
         print_json(told)
         return
     for key, value in told.items():
         typer.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
 
 
-@app.command("abort", epilog="Example: antiphon transactions abort orders-1")
-@reports_errors
+@command("transactions abort", "antiphon transactions abort orders-1")
 def abort(
     name: IdArgument,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Abort the open transaction of a transactional id. Its producer is fenced and has to begin anew."""
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         node, _ = _one(db, name)
         db.abort_transaction(node, name, timeout_s=NODE_TIMEOUT_S)
     text = f"the transaction of {name} is aborted, and its producer is fenced"
-    say(text, {"transactional_id": name, "aborted": True}, as_json=as_json)
+    say(text, {"transactional_id": name, "aborted": True}, as_json=common.as_json)
 
 
-def _all(
-    db: "antiphon.Client",
-) -> tuple[list[tuple[int, TransactionState]], list[tuple[int, str]]]:
+def _all(db: "antiphon.Client") -> tuple[list[tuple[int, TransactionState]], list[tuple[int, str]]]:
     """All ids with the nodes that coordinate them; and nodes that do not answer, with the reason."""
-    found: list[tuple[int, TransactionState]] = []
-    silent: list[tuple[int, str]] = []
-    for node in db.metadata().nodes:
-        try:
-            rows = db.transactions(node.node_id, timeout_s=NODE_TIMEOUT_S)
-        except AntiphonError as error:
-            silent.append((node.node_id, error.message))
-        else:
-            found.extend((node.node_id, one) for one in rows)
+    found, silent = from_each_node(db, lambda node: db.transactions(node, timeout_s=NODE_TIMEOUT_S))
     return sorted(found, key=lambda one: one[1].transactional_id), silent
 
 

@@ -2,36 +2,22 @@
 
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from antiphon.cli.cluster_commands import DirOption, InsecureOption, JsonOption
-from antiphon.cli.local_nodes import attend, node_json, note_signals
-from antiphon.cli.output import print_json, print_table, progress, reports_errors, unwritable, usage
-from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, load_cluster, servers_of
-from antiphon.errors import InvalidRequestError, UnavailableError
-from antiphon.node.config import CONFIG_FILE, NodeConfig, load_config
-from antiphon.security.exposure import refuse_exposure
-from antiphon.tools import supervisor
-from antiphon.tools.cluster_files import forget_stopped, make_key, new_cluster, running_pid, save_cluster
-from antiphon.tools.secure_folder import new_security, secure_cluster, wait_for_first_user
+from antiphon.cli.declare import DirOption, InsecureOption, JsonOption, command
+from antiphon.cli.output import print_json, print_table, progress, usage
+from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, servers_of
+from antiphon.tools.local_nodes import attend, node_json, note_signals
+from antiphon.tools.local_start import cluster_to_start, note_security, start_all
 
 PEER_PORTS_FROM_NATIVE = 100
 PEER_PORTS_MAX = 65_000
-# Nodes that start together are found by nobody before their first election has ended, which takes long on a busy machine.
-TOGETHER_WAIT_MS = 45_000
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command(epilog="Example: antiphon up --nodes 3 --dir /tmp/flights")(up)
-
-
-@reports_errors
+@command("up", "antiphon up --nodes 3 --dir /tmp/flights")
 def up(
     nodes: Annotated[int | None, typer.Option(help="How many nodes (a fresh cluster: 3).")] = None,
     directory: DirOption = DEFAULT_DIR,
@@ -72,8 +58,8 @@ def up(
     if insecure and secure:
         usage("--secure and --insecure exclude each other")
     directory = directory.absolute()
-    cluster = _cluster_to_start(directory, nodes, host, profile, secure=secure)
-    _note_security(cluster, name or [], insecure=insecure)
+    cluster = cluster_to_start(directory, nodes, host, profile, secure=secure)
+    note_security(cluster, name or [], insecure=insecure)
     fresh = not any(node.native for node in cluster.nodes)
     bases = {
         "kafka": _base(kafka_port, 9092, fresh),
@@ -84,7 +70,7 @@ def up(
     bases["peer"] = _peer_base(bases["native"])
     asked = note_signals()  # from the first fork on nothing may end this process without its nodes
     with progress(f"starting {len(cluster.nodes)} nodes"):
-        pids = _start_all(directory, cluster, bases, asked)
+        pids = start_all(directory, cluster, bases, asked)
     _announce(directory, cluster, pids, time.monotonic() - started_at, as_json=as_json)
     if not detach:
         attend(directory, cluster, asked)
@@ -102,122 +88,10 @@ def _peer_base(native: int | None) -> int | None:
     return native + PEER_PORTS_FROM_NATIVE if 0 < native < PEER_PORTS_MAX else 0
 
 
-def _cluster_to_start(
-    directory: Path, nodes: int | None, host: str, profile: str, *, secure: bool
-) -> LocalClusterFile:
-    cluster = load_cluster(directory)
-    if cluster is None:
-        if directory.exists() and any(directory.iterdir()):
-            raise InvalidRequestError(
-                f"{directory} holds other things and no cluster; name an empty or new directory with --dir"
-            )
-        made = new_cluster(directory, nodes if nodes is not None else 3, host, profile)
-        made.secure = secure
-        return made
-    if secure and not cluster.secure:
-        raise InvalidRequestError(
-            f"{directory} holds a cluster that was made without --secure: `antiphon up` without it goes on as before, and "
-            "docs/security.md says what to set in each node.toml to secure it; for a secure one name a new --dir"
-        )
-    if nodes is not None and nodes != len(cluster.nodes):
-        raise InvalidRequestError(
-            f"{directory} holds a cluster of {len(cluster.nodes)} nodes: leave out --nodes {nodes} or name another --dir"
-        )
-    running = [node.id for node in cluster.nodes if running_pid(Path(node.dir)) is not None]
-    if running:
-        raise InvalidRequestError(
-            f"node {running[0]} of the cluster in {directory} is running already; "
-            f"`antiphon down --dir {directory}` stops it"
-        )
-    cluster.host = host
-    return cluster
-
-
-def _note_security(cluster: LocalClusterFile, names: list[str], *, insecure: bool) -> None:
-    """Note what was asked for; refuse what is not safe before anything is written. Raises InvalidRequestError."""
-    if names and not cluster.secure:
-        raise InvalidRequestError("--name is for the certificates of a cluster that is made with --secure")
-    if insecure and cluster.secure:
-        raise InvalidRequestError("this cluster is secure, --insecure has no meaning for it: leave it out")
-    cluster.names = list(dict.fromkeys([*cluster.names, *names]))
-    cluster.insecure |= insecure
-    for node in cluster.nodes:
-        has_own = (Path(node.dir) / CONFIG_FILE).exists()
-        security = load_config(Path(node.dir)).security if has_own else new_security(cluster)
-        refuse_exposure(
-            cluster.host, msgspec.structs.replace(security, insecure=security.insecure or cluster.insecure)
-        )
-
-
-def _start_all(
-    directory: Path, cluster: LocalClusterFile, bases: dict[str, int | None], asked: list[int]
-) -> dict[int, int]:
-    """Start every node; returns their pids. Once a signal is in `asked`, stops those that run: KeyboardInterrupt."""
-    from antiphon.cli.node_process import prepare, run
-    from antiphon.server.process import warm_up
-
-    bound = supervisor.bind_ports(cluster, bases)
-    pids: dict[int, int] = {}
-    pipes: dict[int, int] = {}
-    failed: dict[int, str] = {}
-    try:
-        make_key(directory, cluster)
-        save_cluster(directory, cluster)
-        forget_stopped(directory)
-        secure_cluster(directory, cluster)
-        warm_up()
-        for node, sockets in zip(cluster.nodes, bound, strict=True):
-            others = [other for other in bound if other is not sockets]
-            try:
-                config = _patient(prepare(cluster, node))
-                pids[node.id], pipes[node.id] = supervisor.fork_node(
-                    Path(node.dir), partial(run, config, sockets), others
-                )
-            except OSError as error:
-                failed[node.id] = unwritable(error, node.dir)
-        alone = supervisor.wait_ready(pipes, asked=asked, failed=failed)
-        _judge_failed(directory, cluster, failed)
-        if alone:
-            raise UnavailableError(
-                f"nodes {alone} found no coordinator; node.log in the nodes' folders in {directory} says why"
-            )
-        if not cluster.founded:
-            wait_for_first_user(directory, cluster, asked)
-            cluster.founded = True
-            save_cluster(directory, cluster)
-    except BaseException:
-        supervisor.stop_nodes([Path(node.dir) for node in cluster.nodes if node.id in pids])
-        raise
-    finally:
-        supervisor.close_sockets(bound)
-    return pids
-
-
-def _patient(config: NodeConfig) -> NodeConfig:
-    """What a node is told that starts together with the others: their coordinator may come late."""
-    wait_ms = max(config.timings.ready_wait, TOGETHER_WAIT_MS)
-    return msgspec.structs.replace(
-        config, timings=msgspec.structs.replace(config.timings, ready_wait=wait_ms)
-    )
-
-
-def _judge_failed(directory: Path, cluster: LocalClusterFile, failed: dict[int, str]) -> None:
-    """A cluster that has run before goes on without nodes that cannot start; a new one needs all of them."""
-    for node_id, why in failed.items():
-        if not cluster.founded or len(failed) == len(cluster.nodes):
-            raise UnavailableError(f"node {node_id} did not start: {why}")
-        folder = directory / f"node-{node_id}"
-        typer.echo(
-            f"antiphon: node {node_id} did not start: {' '.join(why.split())}; the others go on, "
-            f"`antiphon node start --dir {folder}` brings it back",
-            err=True,
-        )
-
-
 def _announce(
     directory: Path, cluster: LocalClusterFile, pids: dict[int, int], took_s: float, *, as_json: bool
 ) -> None:
-    from antiphon.cli.client_examples import as_plain, as_text
+    from antiphon.tools.client_examples import as_plain, as_text
 
     first, servers = cluster.nodes[0], servers_of(cluster)
     if as_json:
@@ -247,10 +121,10 @@ def _announce(
     print_table(("NODE", "PID", "KAFKA", "OXIA", "NATIVE", "HTTP"), rows, as_json=False)
     if cluster.secure:
         typer.echo(as_text(directory, cluster))
-        if cluster.host_told in EVERYWHERE:
+        if cluster.public_host in EVERYWHERE:
             typer.echo(
-                f"antiphon: other machines cannot connect to {cluster.host_told}, which clients are told: give the name or "
-                "address of this machine with --name",
+                f"antiphon: other machines cannot connect to {cluster.public_host}, which clients are told: give the "
+                "name or address of this machine with --name",
                 err=True,
             )
     else:

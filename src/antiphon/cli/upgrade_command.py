@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-import antiphon
 from antiphon import system
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, server_addresses
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, reports_errors, usage
+from antiphon.cli.declare import COMMON, CommonOptions, command
+from antiphon.cli.output import EXIT_FAILED, print_json, print_table, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -18,19 +17,12 @@ if TYPE_CHECKING:
 HEADINGS = ("ORDER", "NODE", "STATUS", "VERSION", "METADATA", "REPLICAS", "LEADS", "STALLS")
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon upgrade --check --json")(upgrade)
-
-
-@reports_errors
+@command("upgrade", "antiphon upgrade --check --json")
 def upgrade(
     check: Annotated[
         bool, typer.Option("--check", help="Ask every node, and change nothing: all that this command does.")
     ] = False,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """Say whether a running cluster can be upgraded to the version of this command, and how.
 
@@ -46,10 +38,10 @@ def upgrade(
             "the nodes one after the other"
         )
     version = system.installed_version()
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         found = check_upgrade(db, version)
-    following = _next(found, servers, directory)
-    if as_json:
+    following = _next(found, common.servers, common.directory)
+    if common.as_json:
         print_json({**msgspec.to_builtins(found), "next": following})
     else:
         _show(found, following)

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from antiphon.cli.output import print_json, reports_errors, usage
+from antiphon.cli.declare import command
+from antiphon.cli.output import print_json, usage
 from antiphon.errors import InvalidRequestError
 from antiphon.tools.secure_folder import forget_settings
 
@@ -14,12 +15,7 @@ SECONDS_DEFAULT: Final = 20.0
 SHOWN: Final = 10  # problems of one check
 
 
-def mount(app: typer.Typer) -> None:
-    """Add this module's command to the command line."""
-    app.command(epilog="Example: antiphon verify --seconds 30 --faults kill,partition")(verify)
-
-
-@reports_errors
+@command("verify", "antiphon verify --seconds 30 --faults kill,partition")
 def verify(
     seconds: Annotated[
         float, typer.Option(help="How long to load and hurt the cluster.", min=1, max=86_400)

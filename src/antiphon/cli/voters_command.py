@@ -1,30 +1,26 @@
 """`antiphon node voters`: who votes in `__cluster`, where all metadata is, and how that changes."""
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-import antiphon
-from antiphon.cli.cluster_commands import DirOption, JsonOption, ServersOption, node_app, server_addresses
+from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.membership_commands import TimeoutOption, WaitOption
-from antiphon.cli.moves import WAIT_S, listed, tell_until_done
-from antiphon.cli.output import print_json, print_table, reports_errors, usage
-from antiphon.client.local_folder import DEFAULT_DIR
+from antiphon.cli.moves import WAIT_S, listed, wait_until_done
+from antiphon.cli.output import print_json, print_table, usage
 from antiphon.client.moves import is_on_its_way
 from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, ShardMeta
 from antiphon.model.requests import AlterVoters
 
+if TYPE_CHECKING:
+    import antiphon
+
 ANSWER_S: Final = 5.0
 NOBODY: Final = -1
 
 
-def mount(_app: typer.Typer) -> None:
-    """Add this command to those of nodes."""
-    node_app.command("voters", epilog="Example: antiphon node voters --replace 1 3")(node_voters)
-
-
-@reports_errors
+@command("node voters", "antiphon node voters --replace 1 3")
 def node_voters(
     add: Annotated[int | None, typer.Option("--add", metavar="NODE", help="Have this node vote too.")] = None,
     remove: Annotated[
@@ -41,9 +37,7 @@ def node_voters(
     ] = False,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
-    servers: ServersOption = None,
-    directory: DirOption = DEFAULT_DIR,
-    as_json: JsonOption = False,
+    common: CommonOptions = COMMON,
 ) -> None:
     """List the voters of the cluster's own log, or change them, one at a time, while everybody works.
 
@@ -53,7 +47,7 @@ def node_voters(
     asked = [add is not None, remove is not None, replace is not None, cancel]
     if sum(asked) > 1:
         usage("give one of --add, --remove, --replace and --cancel: one change is made at a time")
-    with antiphon.connect(server_addresses(servers, directory)) as db:
+    with common.connect() as db:
         if any(asked):
             old, new = replace or (NOBODY if remove is None else remove, NOBODY if add is None else add)
             db.run(db.aio.administer(AlterVoters(new, old, cancel)))
@@ -61,7 +55,7 @@ def node_voters(
                 _wait(db, timeout_s)
         cluster = db.metadata()
         found = _rows(db, cluster)
-    _show(_voters(cluster), found, as_json=as_json)
+    _show(_voters(cluster), found, as_json=common.as_json)
 
 
 def _voters(cluster: ClusterMeta) -> ShardMeta:
@@ -78,7 +72,7 @@ def _wait(db: "antiphon.Client", timeout_s: float) -> None:
         voters = _voters(cluster)
         return _waits_for(cluster, voters) if is_on_its_way(voters) else ""
 
-    tell_until_done(
+    wait_until_done(
         look,
         timeout_s,
         "It goes on by itself: `antiphon node voters` shows how far it is, `--cancel` takes it back",

@@ -113,6 +113,6 @@ def attempt_of(error: BaseException, name: str) -> Attempt:
         told = " that may have been carried out" if isinstance(error, AntiphonError) else ""
         raise InvalidRequestError(
             f"retry takes the TimedOutError of an append to {name!r}{told} (`error.outcome_unknown`), not {error!r}: append "
-            "anew what was not carried out"
+            "again what was not carried out"
         )
     return attempt

@@ -77,7 +77,7 @@ class Coordinators:
         while not self._cluster.knows_shard(reply.shard_id):
             await self._cluster.refresh_from_all()
             if not self._cluster.knows_shard(reply.shard_id):
-                lacks = UnavailableError(f"no node tells who leads shard {reply.shard_id} yet")
+                lacks = UnavailableError(f"no node knows who leads shard {reply.shard_id} yet")
                 await self._cluster.learn(lacks, tries)
         if len(self._places) >= PLACES_MAX:
             self._places.clear()

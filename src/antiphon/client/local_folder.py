@@ -69,15 +69,15 @@ class LocalClusterFile(msgspec.Struct):
     insecure: bool = False
 
     @property
-    def host_told(self) -> str:
+    def public_host(self) -> str:
         """What clients are told to connect to: the first of `names` where the nodes listen on every address."""
         return self.names[0] if self.host in EVERYWHERE and self.names else self.host
 
-    def told(self, address: str) -> str:
+    def advertised(self, address: str) -> str:
         """A listener's address as clients are told it."""
         if self.host not in EVERYWHERE:
             return address
-        host, port = self.host_told, address.rpartition(":")[2]
+        host, port = self.public_host, address.rpartition(":")[2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
@@ -141,7 +141,7 @@ def local_servers(servers: str, directory: Path) -> tuple[str, LocalClusterFile 
         return servers_of(cluster), cluster
     with contextlib.suppress(AntiphonError, OSError):
         cluster = find_cluster(directory)
-        own = {each for node in cluster.nodes for each in (node.native, cluster.told(node.native))}
+        own = {each for node in cluster.nodes for each in (node.native, cluster.advertised(node.native))}
         if {text.strip() for text in servers.split(",")} <= own:
             return servers, cluster
     return servers, None

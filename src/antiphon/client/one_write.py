@@ -73,7 +73,7 @@ class OneWrite:
 
     def _not_known(self, why: str) -> TimedOutError:
         self.unknown = TimedOutError(
-            f"whether the transaction was committed is not known: {why}; the rows that it changes tell",
+            f"whether the transaction was committed is not known: {why}; read the rows that it changes",
             earlier_try=True,
         )
         return self.unknown

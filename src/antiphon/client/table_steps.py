@@ -291,7 +291,7 @@ class TableSteps(ABC):
             except KeyLockedError as error:
                 if loop.time() >= give_up_s:
                     raise KeyLockedError(
-                        f"{error.message}: the transaction gives way after {LOCK_WAIT_S:g} s; begin it again"
+                        f"{error.message}: the transaction was given up after {LOCK_WAIT_S:g} s; begin it again"
                     ) from error
                 await asyncio.sleep(backoff.next_s(system.rng().uniform))
             else:

@@ -234,7 +234,7 @@ class Elections:
         election = self._open.get(shard_id)
         leads = meta.leader == node or (election is not None and election.candidate == node)
         if restarted and election is not None and election.candidate is None:
-            # A process that is gone has promised. One that has forgotten its promises waits to be asked, or is never fed.
+            # A process that is gone has promised. One that has forgotten its promises waits to be asked.
             election.replies.pop(node, None)
         if meta.status == ShardStatus.OFFLINE or (restarted and leads) or replaced:
             self.begin(shard_id, "member_returned")
@@ -389,9 +389,9 @@ class Elections:
         if not leads or meta.term != report.term:
             return
         self._shards.report(record, sender, report, by_live=goes_by_live(meta, election))
-        fed = {sender, *report.lagging, *live_sets.vouched_for(meta, report)}
+        replicating = {sender, *report.lagging, *live_sets.vouched_for(meta, report)}
         for node in meta.everybody:
-            if node in fed:
+            if node in replicating:
                 self.followers.arrived(meta.shard_id, node)
             elif self._model.is_alive(node) and not self.followers.is_returning(meta.shard_id, node):
                 self.followers.bring_back(meta.shard_id, node, sender, now_ms, delay_ms=STRANGER_MS)

@@ -63,7 +63,7 @@ class Move:
     caught_up: frozenset[NodeId] = frozenset()  # by the word of the leader of `reported_term`
     reported_term: int = -1
     reported: Members | None = None  # where replicas vote: the members in the leader's log
-    fed_since: tuple[int, int] = (-1, -1)  # (term, version) in which new nodes were given to the leader
+    returning_since: tuple[int, int] = (-1, -1)  # (term, version) in which new nodes were given to the leader
     told: tuple[int, int] = (-1, -1)  # (term, version) that the leader has confirmed
     said: tuple[int, int] = (-1, -1)  # (term, version) that it was last told
     left: frozenset[NodeId] = frozenset()  # where every replica writes: who may go
@@ -325,7 +325,7 @@ class Reconfigurations:
             self._end(move.shard_id)
             return
         options = self._options_of(record)
-        self._tell(move, record.meta, options, again=again)
+        self._send_members(move, record.meta, options, again=again)
         step = next_step(record.meta, self._facts(move, record, options))
         if isinstance(step, TakeTurn):
             if not self._take_turn(move, record.meta):
@@ -401,13 +401,13 @@ class Reconfigurations:
         now = (meta.term, meta.members_version)
         if move.committed_version != meta.members_version or move.reported is not None:
             return
-        if again or move.fed_since != now:
-            # That the leader feeds it is no proof that it promised: it may be fed as what it was before it left.
-            move.fed_since = now
+        if again or move.returning_since != now:
+            # That the leader replicates to it is no proof that it promised: it may do so since before the node left.
+            move.returning_since = now
             for node in nodes:
                 self._elections.followers.bring_back(meta.shard_id, node, meta.leader, now_ms)
 
-    def _tell(self, move: Move, meta: ShardMeta, options: Replication, *, again: bool) -> None:
+    def _send_members(self, move: Move, meta: ShardMeta, options: Replication, *, again: bool) -> None:
         """Tell the leader of every change of the members, until it has confirmed it.
 
         With `writers=multi` outgoing members are asked whether they may leave.

@@ -137,11 +137,11 @@ def next_step(meta: ShardMeta, facts: Facts) -> Step:
 # -- where a coordinator elects -----------------------------------------------------------------------------------
 
 
-def _feed(meta: ShardMeta, facts: Facts) -> Step | None:
-    """Have the new nodes fed; None when all of them have caught up.
+def _catch_up(meta: ShardMeta, facts: Facts) -> Step | None:
+    """Have the leader replicate to the new nodes; None when all of them have caught up.
 
-    A node that left a moment ago has deleted its data. Before its leader hears that the node is fed again, it must have
-    heard of the removal and have forgotten what the node acknowledged.
+    A node that left a moment ago has deleted its data. Before its leader hears that it is a learner again, the leader must
+    have heard of the removal and have forgotten what the node acknowledged.
     """
     wanted = tuple(node for node in meta.aim if node not in meta.ensemble)
     if set(meta.learners) != set(wanted):
@@ -157,9 +157,9 @@ def _feed(meta: ShardMeta, facts: Facts) -> Step | None:
 
 
 def _by_majority(meta: ShardMeta, facts: Facts) -> Step:
-    fed = _feed(meta, facts)
-    if fed is not None:
-        return fed
+    step = _catch_up(meta, facts)
+    if step is not None:
+        return step
     goal = meta.aim
     if facts.election == "manual" and meta.leader not in goal:
         return Wait(f"node {meta.leader} leads, and only an operator moves leadership here")
@@ -200,9 +200,9 @@ def _by_live_set(meta: ShardMeta, facts: Facts) -> Step:
     """No joint step: an election asks the live set, which names no new node before its leader vouches for it."""
     goal = meta.aim
     if any(node not in meta.ensemble for node in goal):
-        fed = _feed(meta, facts)
-        if fed is not None:
-            return fed
+        step = _catch_up(meta, facts)
+        if step is not None:
+            return step
         new = tuple(node for node in goal if node not in meta.ensemble)
         return _changed(meta, ensemble=(*meta.ensemble, *new), learners=())
     if not facts.has_turn:

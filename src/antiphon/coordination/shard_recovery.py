@@ -183,18 +183,18 @@ class ShardRecoveries:
             return
         self._told[meta.shard_id] = known.number
         self._ledger.act(ShardRecovered(meta.shard_id, known.term, known.node, known.at))
-        self._tell(meta.shard_id, known.number, 0, now_ms)
+        self._send_alone(meta.shard_id, known.number, 0, now_ms)
 
     def tick(self, now_ms: int) -> None:
         """Repeat what was not answered."""
         for shard_id, number, repeats in self._timers.due(now_ms, REPEATS_PER_TICK):
-            self._tell(shard_id, number, repeats, now_ms)
+            self._send_alone(shard_id, number, repeats, now_ms)
 
     def deleted(self, shard_id: int) -> None:
         """The shard is about to be deleted."""
         self._told.pop(shard_id, None)
 
-    def _tell(self, shard_id: int, number: int, repeats: int, now_ms: int) -> None:
+    def _send_alone(self, shard_id: int, number: int, repeats: int, now_ms: int) -> None:
         """Where replicas vote, tell the one that is left to go on alone, until it reports that it does."""
         record = self._model.shards.get(shard_id)
         known = None if record is None else record.meta.recovery

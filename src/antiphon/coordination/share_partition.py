@@ -157,7 +157,7 @@ class SharePartition:
                     lock_ms=now_ms + self.bounds.record_lock_duration_ms,
                 )
                 self._set(taken)
-                _tell(found, taken)
+                _add_acquired(found, taken)
                 left -= span.end - span.first
                 self.counts.delivered += span.end - span.first
             if self.end < batch.end:
@@ -330,7 +330,7 @@ def _put(spans: list[Span], span: Span) -> None:
         spans.append(span)
 
 
-def _tell(found: list[Acquired], taken: Span) -> None:
+def _add_acquired(found: list[Acquired], taken: Span) -> None:
     last = found[-1] if found else None
     if last is not None and last.end == taken.first and last.deliveries == taken.deliveries:
         found[-1] = last._replace(end=taken.end)

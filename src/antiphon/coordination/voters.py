@@ -2,8 +2,8 @@
 
 The change is a goal, as for every shard (`reconfiguration_steps`), in a record of its own: `voters`, the after-image of a
 shard's metadata with id 0. Its steps are those of shards whose replicas vote: the record names the new node, which opens a
-replica; the leader feeds it as a learner; a joint entry in the log replaces the voters; the record follows. Who votes is
-said by the log alone. The record tells the other nodes, and a later coordinator what is still wanted.
+replica; it gets the log as a learner; a joint entry in the log replaces the voters; the record follows. The log alone
+says who votes. The record tells the other nodes, and a later coordinator what is still wanted.
 
 What is different: the leader is on the coordinator's own node, so the coordinator is asked, and reported to, with each tick.
 Leadership is not handed over for its own sake. One change is made at a time, and of at most one node on each side, so that

@@ -43,11 +43,11 @@ async def administer(
         raise
     finally:
         who = {"by": str(rights.principal), "host": host, "listener": listener, "outcome": outcome}
-        for facts in _told(request):
+        for facts in _facts(request):
             structlog.get_logger().info(EVENT, **who, **facts)
 
 
-def _told(request: AlterUser | AlterAcls | AlterQuota) -> Iterator[dict[str, Any]]:
+def _facts(request: AlterUser | AlterAcls | AlterQuota) -> Iterator[dict[str, Any]]:
     match request:
         case AlterUser():
             yield {

@@ -309,7 +309,7 @@ class Quotas:
             self._places[user] = count + 1
             return None
         self._count(Use.OPEN_CONNECTION, 0.0)
-        self._tell(user, count, limit.rate, peer)
+        self._log_refused(user, count, limit.rate, peer)
         return OverloadedError(
             f"user {user!r} has {count:,} connections open at this node, and may have {limit.rate:,.0f} (quota "
             f"{CONNECTIONS}): close some, or have the quota raised",
@@ -323,7 +323,7 @@ class Quotas:
         if self._places[user] <= 0:
             del self._places[user]
 
-    def _tell(self, user: str, count: int, most: float, peer: str) -> None:
+    def _log_refused(self, user: str, count: int, most: float, peer: str) -> None:
         now_s = system.monotonic_s()
         if now_s - self._told_s >= TELL_EVERY_S:
             self._told_s = now_s

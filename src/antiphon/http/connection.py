@@ -8,15 +8,18 @@ import asyncio
 import contextlib
 import math
 import socket
+from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon import system
+from antiphon.errors import OverloadedError
 from antiphon.http.access import API, CHALLENGE, OPEN_PAGES, UNAUTHORIZED, Reply, path_of, refused
 from antiphon.http.api.problems import as_problem
 from antiphon.http.bridge import WebAnswer, WebRequest
 from antiphon.http.heads import body_bytes, halves, is_for_board
 from antiphon.security.authenticator import FAILED_DELAY_S
+from antiphon.security.authorization import hard_part
 from antiphon.security.session import Session, session_of
 from antiphon.security.tls import is_encrypted
 
@@ -185,9 +188,37 @@ class HttpConnection(asyncio.Protocol):
         self._queue()
 
     def _answer(self, lines: list[bytes], form: bytes) -> None:
+        """Answer a request, as soon as it is known who asks: a password is checked in a thread."""
+        plain = {name.strip().lower(): value.strip() for name, _, value in map(halves, lines[1:])}
+        session = session_of(self._listener.authenticator, self._transport, "http")
+        is_open = path_of(lines[0]) in OPEN_PAGES
+        work = None if is_open else hard_part(session, plain.get(b"authorization", b""))
+        if work is None:
+            self._answer_as(session, lines, form)
+        else:
+            proving = self._answer_proved(work, session, lines, form)
+            self._page_making = asyncio.get_running_loop().create_task(proving, name="http login")
+
+    async def _answer_proved(
+        self, work: Coroutine[Any, Any, None], session: Session, lines: list[bytes], form: bytes
+    ) -> None:
+        try:
+            await work
+        except OverloadedError as error:
+            self._page_making, self._retry_s = None, 1
+            is_api = path_of(lines[0]).startswith(API)
+            reply: Reply = TOO_MANY, TEXT, f"{error.message}\n".encode()
+            self._reply(as_problem(reply[0], reply[2]) if is_api else reply, keep=False, body=True)
+            return
+        await self._listener.pool.budget.turns.next(self, self._client)
+        self._page_making = None
+        self._answer_as(session, lines, form)
+        if self._page_making is None:
+            self._next()
+
+    def _answer_as(self, session: Session, lines: list[bytes], form: bytes) -> None:
         plain = {name.strip().lower(): value.strip() for name, _, value in map(halves, lines[1:])}
         headers = {name: value.lower() for name, value in plain.items()}
-        session = session_of(self._listener.authenticator, self._transport, "http")
         refusal = refused(session, path_of(lines[0]), plain.get(b"authorization", b""))
         self._client = session.client(self.host)
         is_api = path_of(lines[0]).startswith(API)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from antiphon.gateway.quotas import Charged, Payer
-from antiphon.kafka.pacing import Pace, at_once
+from antiphon.kafka.pacing import TurnBudget, at_once
 from antiphon.kafka.schema import Message
 from antiphon.security.authorizer import Rights
 from antiphon.security.session import OPEN, Session
@@ -75,9 +75,9 @@ class RequestContext(NamedTuple):
     software: Software | None = None
 
     @property
-    def pace(self) -> Pace:
+    def turn_budget(self) -> TurnBudget:
         """How a request goes on that names much."""
-        return Pace(self.turn)
+        return TurnBudget(self.turn)
 
     @property
     def client(self) -> object:

@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, reason: str, **facts: Any) -> None:
         """Close because of what the client sent, with a line in the log."""
         if not self.is_closed:
-            self._inbox.tell_closed(self.client_host, reason, **facts)
+            self._inbox.log_closed(self.client_host, reason, **facts)
         self.abort()
 
     def start_task(self, work: Any, name: str) -> None:

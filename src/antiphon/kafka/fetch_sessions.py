@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what a consumer follows is kept here, and it is told of what changed.
+"""Fetch sessions (KIP-227): what a consumer follows is kept here, and it is sent what changed.
 
 A session belongs to the connection that opened it and ends with it: Kafka's clients open a new one after a disconnect
 anyway. What it keeps is counted in the connection's account (`gateway.budget`); where there is no room, and while all
@@ -48,26 +48,26 @@ Place = tuple[TopicKey, int]
 class _Followed:
     """One partition of a session. `told_*` is what the client knows; `waits_at` is where the log is followed, or -1."""
 
-    __slots__ = ("key", "shard_id", "told_end", "told_start", "waits_at", "wanted")
+    __slots__ = ("key", "sent_end", "sent_start", "shard_id", "waits_at", "wanted")
 
     def __init__(self, wanted: PartitionWanted, key: int) -> None:
         self.wanted = wanted
         self.key = key
         self.shard_id = -1
         self.waits_at = -1
-        self.told_end, self.told_start = (-1, -1), -1
+        self.sent_end, self.sent_start = (-1, -1), -1
 
-    def told(self, fetched: PartitionFetched) -> None:
+    def sent(self, fetched: PartitionFetched) -> None:
         """The client hears this. An error is forgotten, so that its end is news."""
-        self.told_end = (-1, -1) if fetched.error_code else (fetched.high_watermark, fetched.stable_end)
-        self.told_start = fetched.log_start_offset
+        self.sent_end = (-1, -1) if fetched.error_code else (fetched.high_watermark, fetched.stable_end)
+        self.sent_start = fetched.log_start_offset
 
     def is_news(self, fetched: PartitionFetched) -> bool:
         """Does this differ from what the client knows?"""
         if fetched.error_code or fetched.size_bytes or fetched.read_at != NOWHERE:
             return True
         ends = fetched.high_watermark, fetched.stable_end
-        return ends != self.told_end or fetched.log_start_offset != self.told_start
+        return ends != self.sent_end or fetched.log_start_offset != self.sent_start
 
 
 class FetchSession:
@@ -118,11 +118,11 @@ class FetchSession:
         self._due.clear()
         self._count()
 
-    def told_in_full(self, topic: TopicFetched, fetched: PartitionFetched) -> None:
+    def sent_in_full(self, topic: TopicFetched, fetched: PartitionFetched) -> None:
         """The full answer with which the session begins has this."""
         known = self._partitions.get((_key(topic), fetched.partition))
         if known is not None:
-            known.told(fetched)
+            known.sent(fetched)
 
     def due(self, isolation: str) -> list[TopicWanted]:
         """What has to be read, because something may have changed: all, where the client reads to another end now."""
@@ -174,13 +174,13 @@ class FetchSession:
             return
 
     def news(self) -> list[TopicFetched]:
-        """What the client has to be told of what was found. Who gets records is served last the next time."""
+        """Of what was found, what the client has to be sent. Who gets records is served last the next time."""
         topics: dict[TopicKey, TopicFetched] = {}
         for place, fetched in self._found.items():
             known = self._partitions.get(place)
             if known is None or not known.is_news(fetched):
                 continue
-            known.told(fetched)
+            known.sent(fetched)
             if fetched.size_bytes and place in self._due:
                 del self._due[place]
                 self._due[place] = None
@@ -299,7 +299,7 @@ class FetchSessions:
         await self._change(session, request, answer)
         for topic in fetched:
             for place, partition in enumerate(topic.partitions, 1):
-                session.told_in_full(topic, partition)
+                session.sent_in_full(topic, partition)
                 if not place % PIECE:
                     await answer.next_turn()
         session.busy = False

@@ -15,7 +15,7 @@ class Inbox:
         self._closed = 0
         self._lines = BoundedLines("kafka connection closed", "client", "connections", "closed")
 
-    def tell_closed(self, client: str, reason: str, **facts: Any) -> None:
+    def log_closed(self, client: str, reason: str, **facts: Any) -> None:
         """A connection is closed because of what its client sent, or did not: a line, of which an address has a few."""
         self._closed += 1
-        self._lines.tell(client, self._closed, reason=reason, **facts)
+        self._lines.log(client, self._closed, reason=reason, **facts)

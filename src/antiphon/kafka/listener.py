@@ -14,6 +14,7 @@ from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Payer, Steps, Use, payer_of
 from antiphon.gateway.request_times import RequestTimes
+from antiphon.gateway.shares import asking
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.answer_sizes import BODY_BYTES_MAX, AnswerSizes, Key
 from antiphon.kafka.api import (
@@ -31,9 +32,9 @@ from antiphon.kafka.composition import handlers_of
 from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
+from antiphon.kafka.groups.hosted import HostedGroups
 from antiphon.kafka.groups.offset_expiry import OffsetExpiry
 from antiphon.kafka.groups.share_partitions import SharePartitions
-from antiphon.kafka.groups.told import HostedGroups
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.logins import HANGS_UP, bare_login
 from antiphon.kafka.handlers.metadata import served_versions
@@ -241,6 +242,7 @@ class KafkaListener:
         self.requests += 1
         session = answer.connection.session
         if session.takes_bare_messages and session.has_begun:
+            answer.connection.hold(answer)
             answer.connection.start_task(bare_login(frame, answer), "kafka login")
             return
         header, reader = read_header(frame, self._apis)
@@ -256,9 +258,11 @@ class KafkaListener:
         if isinstance(handler, HotHandler):
             work = self._begin(handler, header, reader, answer)
         else:
+            if header.api.key == SASL_AUTHENTICATE:
+                answer.connection.hold(answer)  # a password is checked in a thread
             work = self._serve_in_turn(handler(self._handlers), header, reader, answer)
         if work is not None:
-            guarded = self._guard(work, header, answer.connection)
+            guarded = self._guard(work, header, answer)
             answer.connection.start_task(guarded, f"kafka {header.api.name}")
 
     def _begin(
@@ -310,6 +314,7 @@ class KafkaListener:
 
         A large one is decoded, and its answer encoded, in a thread, which leaves the event loop to others meanwhile.
         """
+        asking.set(answer.connection.client)
         reader.limit_elements(ELEMENTS_OF.get(header.api.key, ELEMENTS_MAX))
         api, key = header.api, (header.api.key, header.version, reader.next_bytes(BODY_BYTES_MAX + 1))
         reads = api.name in BULKY or api.name.startswith(("Describe", "List"))
@@ -369,10 +374,13 @@ class KafkaListener:
             await answer.connection.wait_for_room(LOOK_S)
             await answer.next_turn()
 
-    async def _guard(self, work: Awaitable[None], header: RequestHeader, connection: Connection) -> None:
+    async def _guard(self, work: Awaitable[None], header: RequestHeader, answer: Answer) -> None:
         """A failure of ours in one request closes its connection, not the node."""
+        connection = answer.connection
         try:
             await work
+            if header.api.key == SASL_AUTHENTICATE:
+                connection.go_on(answer)
         except (ProtocolViolationError, NotReadyError) as error:
             # Not ready is a node that knows no rights yet, for which Kafka has no code.
             connection.fail(error.message)

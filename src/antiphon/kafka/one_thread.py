@@ -57,19 +57,34 @@ class OneThread:
     def __init__(self) -> None:
         self._gate = Gate(1)
 
-    async def run(self, work: Callable[..., Result], *arguments: object, client: object = None) -> Result:
+    async def run(
+        self,
+        work: Callable[..., Result],
+        *arguments: object,
+        client: object = None,
+        unless: Callable[[], Result | None] = lambda: None,
+    ) -> Result:
         """What `work` returns. Where whoever waits is cancelled, the next piece still waits for the end of this one.
 
-        `client`: who has this piece in turn with the others, however many he has waiting.
+        Args:
+            work: called in the thread.
+            arguments: of `work`.
+            client: who has this piece in turn with the others, however many he has waiting.
+            unless: asked on the event loop when it is this piece's turn: what it returns, if that is not None, is
+                returned in place of what `work` would. What it raises is raised.
         """
         await self._gate.enter(client)
         try:
+            if (found := unless()) is not None:
+                self._gate.leave()
+                return found
             working = asyncio.get_running_loop().run_in_executor(None, _resting, work, *arguments)
         except BaseException:
             self._gate.leave()
             raise
-        working.add_done_callback(self._done)
-        return await asyncio.shield(working)
+        waiting = asyncio.shield(working)
+        working.add_done_callback(self._done)  # whoever waits goes on before the next one's `unless` is asked
+        return await waiting
 
     def _done(self, working: "asyncio.Future[Result]") -> None:
         self._gate.leave()

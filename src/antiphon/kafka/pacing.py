@@ -8,7 +8,7 @@ T = TypeVar("T")
 PIECE: Final = 128  # elements of a request that are dealt with in one turn
 
 
-class Pace:
+class TurnBudget:
     """Of one request, however its elements are nested. `turn` returns when it is the connection's turn."""
 
     __slots__ = ("_left", "_turn")

@@ -7,6 +7,8 @@ available to others then. What it keeps is counted in the connection's account (
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from antiphon.errors import OverloadedError
+from antiphon.gateway.shares import Shares
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.handlers.refusals import RefusedError
 
@@ -62,6 +64,7 @@ class ShareSessions:
         self._max = sessions_max
         self._sessions: dict[Key, ShareSession] = {}  # the longest unused first
         self._of: dict[Connection, dict[Key, ShareSession]] = {}
+        self._shares = Shares(sessions_max, "share sessions")
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -93,8 +96,13 @@ class ShareSessions:
                     code.SHARE_SESSION_LIMIT_REACHED, f"{self._max} share sessions are open here"
                 )
             self.close(oldest.key)
+        try:
+            self._shares.check(len(self._sessions))
+        except OverloadedError as error:
+            raise RefusedError(code.SHARE_SESSION_LIMIT_REACHED, error.message) from None
         session = self._sessions[key] = ShareSession(key, connection)
         self._of.setdefault(connection, {})[key] = session
+        self._shares.add(session)
         return session
 
     def close(self, key: Key) -> None:
@@ -102,6 +110,7 @@ class ShareSessions:
         session = self._sessions.pop(key, None)
         if session is None:
             return
+        self._shares.drop(session)
         session.partitions.clear()
         session.count()
         own = self._of[session.connection]

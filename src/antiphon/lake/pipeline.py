@@ -196,7 +196,7 @@ def _target(found: Mapping[str, Any], base: Path) -> dict[str, Any]:
     path = target.get("path", "")
     if path and "://" not in path and not path.startswith("~"):
         target["path"] = os.path.normpath(base / path)
-    if target.get("catalog"):
+    if isinstance(target.get("catalog"), dict):
         target["catalog"] = {name: str(value) for name, value in target["catalog"].items()}
     kind, options = options_of(target)
     if kind.has_tables:
@@ -212,7 +212,7 @@ def _check_table(kind: TargetKind, options: Mapping[str, Any]) -> None:
         return
     if not options.get("path") or "." not in str(options.get("table", "")):
         raise InvalidRequestError(
-            f"a target of kind {kind.name} needs table = 'namespace.name', and a path or [target.catalog]"
+            f"a target of kind {kind.name} needs table = 'namespace.name', and a path, catalog = 'NAME' or [target.catalog]"
         )
 
 

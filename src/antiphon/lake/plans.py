@@ -8,7 +8,6 @@ which the sink writes them once.
 
 import hashlib
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ import msgspec
 from antiphon.errors import UNDECODABLE, InvalidRequestError, TargetConflictError
 from antiphon.lake.records import OFFSET, PARTITION
 from antiphon.lake.targets.folder import Folder
-from antiphon.lake.targets.staged import DataFile
+from antiphon.lake.targets.staged import DataFile, read_frame
 from antiphon.lake.targets.target import MarkStep, Target
 from antiphon.spark.servers import options_of
 
@@ -109,7 +108,8 @@ def send_dead_letters(spark: Any, servers: str, topic: str, folder: Folder, plan
     """
     from antiphon.lake.records import BAD_SCHEMA
 
-    frame = _read(spark, folder, plan.bad_files, BAD_SCHEMA)
+    urls = [folder.url_of(file.name) for file in plan.bad_files]
+    frame = read_frame(spark, urls, BAD_SCHEMA, folder.options)
     (
         frame.coalesce(1)
         .sortWithinPartitions(PARTITION, OFFSET)
@@ -119,9 +119,3 @@ def send_dead_letters(spark: Any, servers: str, topic: str, folder: Folder, plan
         .options(**options_of(servers), topic=topic, txnId=f"dead-letters/{plan.id}", protocol="direct")
         .save()
     )
-
-
-def _read(spark: Any, folder: Folder, files: Sequence[DataFile], schema: Any) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return spark.read.schema(from_arrow_schema(schema)).parquet(*[folder.url_of(file.name) for file in files])

@@ -21,6 +21,7 @@ from antiphon.lake.targets.staged import DataFile, PartWriter, fitted, reports
 from antiphon.lake.targets.target import DELETED, KEY, VERSION
 from antiphon.lake.values.decoding import REST, ValueSpec, decode
 from antiphon.lake.values.spec import decoder
+from antiphon.spark.worker import spare_imports
 
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
@@ -176,6 +177,7 @@ class MirrorTask:
                         break
                     dead.write(self._dead(batch, bad))
                 part.write(good)
+        spare_imports()
         decoder = rows.decoder
         return TaskReport(part.file, dead.file, count, first, dict(decoder.found), frozenset(decoder.mixed))
 

@@ -90,7 +90,8 @@ def _begin(
     """The table's first rows, where the lake has nothing of it."""
     if lake.schema() is not None and lake.files():
         raise InvalidRequestError(
-            f"{lake.folder.url} has rows that no mirror of table {source.name} as it is now brought: choose an empty table"
+            f"{lake.folder.url} has rows that do not come from a mirror of the present table {source.name}: choose an "
+            "empty table"
         )
     bounds = shard_ends(source, trigger.timeout_ms)
     if start == "earliest":

@@ -176,12 +176,12 @@ def _describe(disk: Disk, directory: str, swap: Swap) -> None:
     for offset in offsets_of(disk.listdir(directory), SNAPSHOT_SUFFIX):
         path = file_of(directory, offset, SNAPSHOT_SUFFIX)
         snapshot = decode_snapshot(read_whole(disk, path), path)
-        told = None if snapshot is None else _told(disk, directory, snapshot, swap)
+        told = None if snapshot is None else _swapped(disk, directory, snapshot, swap)
         if told is not None:
             replace_file(disk, path, encode_snapshot(told))
 
 
-def _told(disk: Disk, directory: str, snapshot: Snapshot, swap: Swap) -> Snapshot | None:
+def _swapped(disk: Disk, directory: str, snapshot: Snapshot, swap: Swap) -> Snapshot | None:
     bases = [one.base_offset for one in snapshot.segments]
     if swap.old[0] not in bases or snapshot.offset < swap.new.next_offset:
         return None

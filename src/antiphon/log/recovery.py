@@ -152,9 +152,9 @@ def load_damage(disk: Disk, directory: str) -> DamageReport | None:
 def forget_start(disk: Disk, directory: str) -> None:
     """Let a damaged log begin at 0 again; `recover` then reads what is left.
 
-    What was trimmed is gone for good, and so are the producers that only it told of. A log that goes on from its old
-    start would be fed by a leader that still has those entries, without a word of the producers. One that begins at 0 gets
-    all entries, or a snapshot with the producers.
+    What was trimmed is gone for good, and so is the producer state that was in it. A log that goes on from its old start
+    would get the entries after it from its leader, without that state. One that begins at 0 gets all entries, or a
+    snapshot, which has the producers.
     """
     disk.remove(os.path.join(directory, START_NAME))
     disk.fsync_dir(directory)
@@ -301,7 +301,7 @@ class _Recovery:
     def _without_producers(self, path: str, marker: DamageReport | None) -> RecoveredLog:
         """Nothing says who had written what was trimmed: a repeated batch of theirs would be taken for a new one.
 
-        So the log counts as empty, and is fed anew from 0 or by a snapshot. What is in its files goes when that begins.
+        So the log counts as empty, and gets entries from 0, or a snapshot. What is in its files goes when that begins.
         """
         reason = "a snapshot cannot be read, and with it what is known of the producers of what was trimmed"
         found = marker or DamageReport(0, path, 0, reason)

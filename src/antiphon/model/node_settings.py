@@ -310,8 +310,8 @@ def find_setting(name: str) -> NodeSetting:
     found = NODE_SETTINGS.get(name) or BY_KAFKA_NAME.get(name)
     if found is None:
         raise InvalidRequestError(
-            f"{name[:VALUE_CHARACTERS_MAX]!r} cannot be changed while a node runs: what a node is told of it stands in its "
-            "node.toml, and takes a restart (`antiphon node settings` lists what can be changed)"
+            f"{name[:VALUE_CHARACTERS_MAX]!r} cannot be changed while a node runs: set it in node.toml and restart the "
+            "node (`antiphon node settings` lists what can be changed)"
         )
     return found
 

@@ -177,7 +177,7 @@ async def rows_as_of(source: PastSource, shard: int, as_of: int, wanted: Wanted)
 def _check(bounds: Bounds, shard: int, as_of: int) -> None:
     if as_of > bounds.end:
         raise OffsetOutOfRangeError(
-            f"shard {shard} ends at offset {bounds.end}, and {as_of} is beyond: nobody knows yet what is written there",
+            f"shard {shard} ends at offset {bounds.end}, and {as_of} is beyond: nothing is written there yet",
             shard=shard,
             asked=as_of,
             start=bounds.start,

@@ -157,7 +157,7 @@ class ElectLeader(Body, frozen=True, array_like=True, tag=True):
 
 
 class MoveReplica(Body, frozen=True, array_like=True, tag=True):
-    """Replace one member of a shard by another node: it is fed first, and counts when it has caught up."""
+    """Replace one member of a shard by another node: it gets the log first, and counts when it has caught up."""
 
     shard_id: int
     from_node: int

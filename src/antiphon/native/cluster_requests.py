@@ -8,7 +8,8 @@ import structlog
 
 from antiphon.errors import InvalidRequestError, NotReadyError, OverloadedError
 from antiphon.gateway import changes
-from antiphon.gateway.told_settings import told_settings
+from antiphon.gateway.settings_reply import settings_reply
+from antiphon.gateway.shares import asking
 from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions, SubscriptionsReply
 from antiphon.model.events import TOLD_MAX
 from antiphon.model.findings import NoteAudit, StartScrub
@@ -75,7 +76,7 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
         exchange.reply(request_id, Done())
         return
     if body.known_version < gateway.metadata_version or body.wait_ms <= 0:
-        _tell(exchange, request_id)
+        _answer_when_there_is_room(exchange, request_id)
         return
     if exchange.waiting >= NEWS_MAX:
         raise OverloadedError(
@@ -88,13 +89,13 @@ def get_metadata(exchange: Exchange, request_id: int, body: GetMetadata, _payloa
             await gateway.wait_metadata(body.known_version, wait_s)
         finally:
             exchange.end()
-        _tell(exchange, request_id)
+        _answer_when_there_is_room(exchange, request_id)
 
     exchange.begin(request_id)
     exchange.wait(wait())
 
 
-def _tell(exchange: Exchange, request_id: int) -> None:
+def _answer_when_there_is_room(exchange: Exchange, request_id: int) -> None:
     """Answer with the metadata that there is when there is room for it."""
 
     def now() -> msgspec.Raw:
@@ -141,7 +142,12 @@ def of_transactions(
 ) -> None:
     """Have the coordinator of transactions, or of groups, on this node answer."""
     gateway = exchange.gateway
-    exchange.later(request_id, gateway.questions.ask(gateway.node_id, body, TRANSACTIONS_S))
+
+    async def run() -> Any:
+        asking.set(exchange.session.client(exchange.host))
+        return await gateway.questions.ask(gateway.node_id, body, TRANSACTIONS_S)
+
+    exchange.later(request_id, run())
 
 
 def get_access(exchange: Exchange, request_id: int, _body: GetAccess, _payload: memoryview) -> None:
@@ -157,7 +163,7 @@ def get_node_settings(
     gateway = exchange.gateway
     exchange.answer(
         request_id,
-        lambda: told_settings(gateway),
+        lambda: settings_reply(gateway),
         lambda: SETTING_BYTES * len(NODE_SETTINGS) * (1 + len(gateway.settings.entries)),
     )
 

@@ -95,12 +95,17 @@ class NativeListener:
         self._addresses.most = of_address
 
     async def start(
-        self, host: str, port: int, sock: socket.socket | None, host_told: str, tls: "ServerTls | None" = None
+        self,
+        host: str,
+        port: int,
+        sock: socket.socket | None,
+        public_host: str,
+        tls: "ServerTls | None" = None,
     ) -> str:
         """Listen on `sock`, or on `host:port`; returns the address as others reach it. Raises PortInUseError."""
         self._server = await listen(self._accept, host, port, sock, "native", tls, self.limits.handshakes)
         self._look = self._loop.call_later(LOOK_S, self._look_around)
-        return bound_address(self._server, host_told)
+        return bound_address(self._server, public_host)
 
     def close(self) -> None:
         """Accept no more connections; those that there are stay."""
@@ -186,7 +191,7 @@ class NativeListener:
         now_s, limits = self._loop.time(), self.limits
         self.quotas.follow()
         if self.authenticator is not None:
-            self.authenticator.tell_left_out()
+            self.authenticator.log_left_out()
         for key, session in list(self.sessions.items()):
             connection = session.connection
             if session.peer_id is not None or connection is None:

@@ -53,11 +53,11 @@ class MetadataAnswers:
         book = self._gateway.access
         if self._access[0] != book.version:
             self.encodings += 1
-            self._access = book.version, msgspec.Raw(_encode(_told(book)))
+            self._access = book.version, msgspec.Raw(_encode(_access_reply(book)))
         return self._access[1]
 
 
-def _told(book: "AccessBook") -> AccessReply:
+def _access_reply(book: "AccessBook") -> AccessReply:
     """Without the keys of credentials."""
     users = tuple(
         (name, tuple(one.mechanism for one in user.credentials)) for name, user in sorted(book.users.items())

@@ -5,7 +5,7 @@ A client that has used up a quota waits: its requests are kept, in their order, 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,6 +18,7 @@ from antiphon.errors import (
     InternalError,
     InvalidRequestError,
     NotLeaderError,
+    OverloadedError,
     ProtocolViolationError,
     UnauthenticatedError,
     UnprovenNodeError,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 Handler = Callable[["Exchange", int, Any, memoryview], None]
 """Carries out one request: id, body, bulk bytes. It answers, now or later, or raises an AntiphonError that is the answer."""
 
+EARLY_MAX: Final = 64  # messages that are kept while a password is checked
 SPANS_MAX: Final = 1_000  # of one connection's requests
 STRANGER_BYTES: Final = 64 * 1024
 """Of a frame until who is connected has said who it is, and has logged in: longer ones take memory and time to decode."""
@@ -126,6 +128,8 @@ class NativeSession:
         self.host = ""  # the address that it comes from; empty where that is not known
         self.is_over = False  # is it being closed?
         self._is_refused = False  # a login failed: what comes before the connection is closed is passed over
+        self._is_proving = False  # is a password being checked? What comes meanwhile is looked at later
+        self._early: deque[Frame] = deque()
         self.since_s = asyncio.get_running_loop().time()
         self._log = structlog.get_logger()
 
@@ -148,7 +152,7 @@ class NativeSession:
 
     def received(self, connection: "Connection", frame: Frame) -> None:
         """See ConnectionOwner."""
-        if self._is_refused:
+        if self._is_refused or (self._is_proving and self._keeps(frame)):
             return
         try:
             if len(frame.header) > HEADER_BYTES_MAX and self._peer is None:
@@ -175,6 +179,14 @@ class NativeSession:
         if self.exchange.mute is not None and self._parks(request_id, body, frame):
             return
         self._begin(request_id, body, frame)
+
+    def _keeps(self, frame: Frame) -> bool:
+        """Keep what came while a password is checked."""
+        if len(self._early) >= EARLY_MAX:
+            raise ProtocolViolationError("too many messages before a login is answered")
+        self._early.append(frame)
+        self.exchange.keep(_size_bytes(frame))
+        return True
 
     def _take_traced(
         self, connection: "Connection", request_id: int, body: Any, frame: Frame, trace: str
@@ -290,11 +302,45 @@ class NativeSession:
         try:
             if body.mechanism:
                 session.begin(body.mechanism)
-            answer = session.step(body.data)
+            work = session.hard_part(body.data)
+            if work is not None:
+                self._is_proving = True
+                exchange.spawn(self._prove(request_id, body, work))
+                return
+            self._step(request_id, body)
         except UnauthenticatedError as error:
             self._is_refused = True
             exchange.spawn(self._refuse(request_id, error))
+
+    async def _prove(self, request_id: int, body: Authenticate, work: Coroutine[Any, Any, None]) -> None:
+        """Log in by a password, when it is checked; then go on with what came meanwhile."""
+        try:
+            await work
+            self._step(request_id, body)
+        except UnauthenticatedError as error:
+            self._is_refused = True
+            await self._refuse(request_id, error)
             return
+        except OverloadedError as error:
+            self._turn_away(request_id, error)
+            return
+        except AntiphonError as error:
+            self.exchange.fail(request_id, error)
+        finally:
+            self._is_proving = False
+        while self._early and not self._is_proving and self.connection is not None:
+            frame = self._early.popleft()
+            self.exchange.keep(-_size_bytes(frame))
+            try:
+                self.received(self.connection, frame)
+            except AntiphonError as error:
+                self.connection.close(error)
+                return
+
+    def _step(self, request_id: int, body: Authenticate) -> None:
+        exchange = self.exchange
+        session = exchange.session
+        answer = session.step(body.data)
         refusal = None if session.has_begun else exchange.take_place()
         if refusal is not None:
             self._turn_away(request_id, refusal)

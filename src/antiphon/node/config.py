@@ -4,8 +4,6 @@ Only what an operator may decide stands here; what depends on the machine (tick,
 that were chosen together and are checked together: a node that misses a few heartbeats is slow, not dead.
 """
 
-import contextlib
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +19,7 @@ from antiphon.errors import UNDECODABLE, InvalidRequestError, NewerFormatError
 from antiphon.model.metadata import SHARDS_MAX
 from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
 from antiphon.records.intake import VALIDATIONS
-from antiphon.security.private_files import FILE_MODE
+from antiphon.security.private_files import replace_text
 from antiphon.security.settings import Security, check_security
 
 CONFIG_FILE: Final = "node.toml"
@@ -257,7 +255,7 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     security: Security = msgspec.field(default_factory=Security)
 
     @property
-    def host_told(self) -> str:
+    def public_host(self) -> str:
         """Host in the addresses that clients and other nodes are given."""
         return self.advertised_host or self.listen_host
 
@@ -396,29 +394,6 @@ def save_config(config: NodeConfig, directory: Path) -> None:
 def _plain(config: NodeConfig) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
     return found
-
-
-def replace_text(file: Path, text: str) -> None:
-    """Replace a text file as a whole; nobody else may read it. Raises OSError with the file's name.
-
-    One that says the same already is left, so that a full disk does not matter.
-    """
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if file.read_text() == text:
-            return
-    temporary = file.with_name(file.name + ".new")
-    try:
-        with open(temporary, "w", opener=_private) as out:
-            out.write(text)
-        temporary.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(file)) from error
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)
 
 
 def _section(name: str, plain: dict[str, Any], defaults: dict[str, Any]) -> list[str]:

@@ -93,10 +93,10 @@ def wanted() -> bool:
     return os.environ.get(FAULTS_VARIABLE) == "1"
 
 
-def tell(
+def inject(
     directory: Path, *, cut: Sequence[int] = (), disk: str = "ok", listener: Mapping[str, Any] | None = None
 ) -> str:
-    """Write what a node is to suffer from; it looks when it gets SIGUSR1. Returns the mark that `taken` then knows."""
+    """Write which faults a node has; it looks when it gets SIGUSR1. Returns the mark that `taken` then knows."""
     serial = secrets.token_hex(8)
     told = {"serial": serial, "cut": list(cut), "disk": disk, "listener": dict(listener or {})}
     _replace(directory / FAULTS_FILE, told)
@@ -124,7 +124,7 @@ def _replace(path: Path, what: Mapping[str, Any]) -> None:
     new.replace(path)
 
 
-class HurtFile:
+class FaultyFile:
     """A file on a disk that may be full or broken."""
 
     def __init__(self, faults: InjectedFaults, file: File) -> None:
@@ -145,7 +145,7 @@ class HurtFile:
         self._file.fdatasync()
 
 
-class HurtDisk(RealDisk):
+class FaultyDisk(RealDisk):
     """The real disk, full or broken when a test says so."""
 
     def __init__(self, faults: InjectedFaults) -> None:
@@ -154,7 +154,7 @@ class HurtDisk(RealDisk):
 
     def open(self, path: str, *, create: bool = False) -> File:
         """See Disk."""
-        return HurtFile(self._faults, super().open(path, create=create))
+        return FaultyFile(self._faults, super().open(path, create=create))
 
     def free_bytes(self, path: str) -> int:
         """See Disk."""

@@ -63,7 +63,7 @@ def _nothing(*_: int) -> None:
     pass
 
 
-class Holes:
+class HeapTrimmer:
     """Gives back what is free when the process has grown."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class LongLived:
     def __init__(self) -> None:
         self._aside = FIRST // 2
 
-    def are(self, count: int) -> bool:
+    def note_count(self, count: int) -> bool:
         """So many are there now. True when they were set aside."""
         if count < 2 * self._aside:
             return False

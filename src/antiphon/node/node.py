@@ -45,7 +45,7 @@ from antiphon.node.local_backups import LocalBackups
 from antiphon.node.local_replicas import LocalReplicas
 from antiphon.node.local_transactions import LocalTransactions
 from antiphon.node.local_view import LocalView
-from antiphon.node.memory import Holes, LongLived
+from antiphon.node.memory import HeapTrimmer, LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.node_gateway import NodeGateway
 from antiphon.node.peer_network import PeerNetwork
@@ -291,7 +291,7 @@ class Node:
             Chore(shards.mend_damaged, checkpoint_s),
             Chore(memory.collect, memory.COLLECT_EVERY_S, later=True),
             Chore(memory.give_back, memory.GIVE_BACK_EVERY_S, later=True),
-            Chore(Holes().look, memory.LOOK_EVERY_S),
+            Chore(HeapTrimmer().look, memory.LOOK_EVERY_S),
             Chore(shards.apply_retention, timings.retention_check / 1000, later=True),
         )
         return Timers(self.loop, timings, heartbeat, chores, self._broken)
@@ -316,7 +316,7 @@ class Node:
         self.network.lost.discard(node_id)
         for host in list(self.hosts.values()):
             host.driver.call(host.replica.peer_connected, node_id)
-        own_voter.tell_of_recovery(self, node_id)
+        own_voter.send_recovery(self, node_id)
         if self.coordinator is not None:
             self.coordinator.peer_up(node_id)
         if not self.agent.registered.is_set():
@@ -428,7 +428,7 @@ class Node:
         own_voter.follow_voters(self, self.shards, is_registered=self.agent.registered.is_set())
         self._ask_returned({node.node_id for node in nodes.values() if node.alive})
         self.splits.look()
-        self._long_lived.are(self.view.shard_count)
+        self._long_lived.note_count(self.view.shard_count)
 
     def registered(self) -> None:
         """The coordinator counts on this node: replicas that waited for that are opened."""
@@ -454,7 +454,7 @@ class Node:
         if shard_id == CLUSTER_SHARD_ID:
             self.turn.for_shard(self.agent.heartbeat)
         elif host is not None and host.mode.live:
-            self.turn.for_shard(partial(self._tell_record, host))
+            self.turn.for_shard(partial(self._pass_record_on, host))
         elif host is not None and host.mode.elects_itself and (leader := host.replica.leader) is not None:
             self.view.led_by(shard_id, host.state.term, leader)
             if leader == self.node_id and host.state.is_serving:
@@ -462,7 +462,7 @@ class Node:
         elif self.view.joining:
             self.turn.for_shard(self.splits.look)
 
-    def _tell_record(self, host: Partition) -> None:
+    def _pass_record_on(self, host: Partition) -> None:
         """A live replica set may have been recorded while its leader was still to be told to lead."""
         found = self.view.recorded(host.shard_id)
         if found is not None:

@@ -255,7 +255,7 @@ class NodeGateway:
             left_s = deadline_s - asyncio.get_running_loop().time()
             if left_s <= 0:
                 raise TimedOutError(
-                    f"{request.name!r} was created, but node {self.node_id} has not heard of it yet"
+                    f"{request.name!r} was created, but node {self.node_id} does not know it yet"
                 )
             await self.cluster.wait_version(self.cluster.view.version, left_s)
         return self.topic(request.name)
@@ -476,7 +476,7 @@ class NodeGateway:
 
 def _sessions(replicas: LocalReplicas, request: ListSessions) -> SessionsReply:
     """See Gateway."""
-    return replicas.host(request.shard_id).sessions.told(request)
+    return replicas.host(request.shard_id).sessions.open_sessions(request)
 
 
 def _unknown(view: LocalView, text: str, **details: Any) -> AntiphonError:

@@ -55,7 +55,7 @@ def history_of(node: "NodeContext") -> int:
     return host.state.term if host is not None and host.log.log_end else -1
 
 
-def tell_of_recovery(node: "NodeContext", node_id: int) -> None:
+def send_recovery(node: "NodeContext", node_id: int) -> None:
     """A connection stands: whoever still goes by what was before a recovery has to know."""
     view = node.view
     if view.recovery is None:

@@ -222,7 +222,7 @@ class PartitionOpener:
             node_id=node.node_id,
             shard=shard.shard_id,
             # A directory that never promised a term may stand for one that did, and was lost or taken away: the
-            # coordinator's word has to come first, or the feed of a leader that was deposed would be acknowledged.
+            # coordinator's word has to come first, or Appends of a leader that was deposed would be acknowledged.
             ensemble=shard.everybody if log.hard_state.term else (),
             restored=restored_state(
                 log,

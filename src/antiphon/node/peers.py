@@ -1,8 +1,8 @@
 """This node's connections to the others: one per node, dialled from here, shared by all shards (S3.21, S0.25).
 
 Whatever this node has to say to another goes over the connection that it dialled; what the other says comes over the
-one that the other dialled. With `dial=leader` a follower answers its leader's feed on the connection that the leader made
-(S0.25), with `dial=follower` a leader feeds on the connection that the follower made (S3.20, S4.20); in any case at most
+one that the other dialled. With `dial=leader` a follower answers its leader's Appends on the connection that the leader made
+(S0.25), with `dial=follower` a leader sends on the connection that the follower made (S3.20, S4.20); in any case at most
 two connections stand between two nodes, one a direction. One-way messages are lost with a connection (the replicas' ticks
 make that good); requests fail with UnavailableError. A connection that is refused tells that the process is dead, at once;
 one that is reset is dialled again first.
@@ -178,7 +178,7 @@ class PeerLink:
         return self._connection is not None and self._connection.congested
 
     def send_replica_message(self, message: ReplicaMessage, frame: list[Buffer]) -> None:
-        """One way, as its `frame`; lost when there is no connection; feeds also when far too much waits already."""
+        """One way, as its `frame`; lost when there is no connection; Appends also when far too much waits already."""
         connection = self._connection
         if not self.up or connection is None:
             return
@@ -271,7 +271,7 @@ class PeerLink:
                 self._swap()
             except (OSError, TimeoutError, AntiphonError) as error:
                 refused = False
-                self._tell_of_tls(error)
+                self._log_tls_error(error)
                 await self._hang_up()
                 self._swap()
             else:
@@ -294,7 +294,7 @@ class PeerLink:
             self._connection.abort()
             await self._gone.wait()
 
-    def _tell_of_tls(self, error: Exception) -> None:
+    def _log_tls_error(self, error: Exception) -> None:
         """A node whose certificate is not taken, or that takes not ours, is not just away."""
         if self._security.dial_context is not None and isinstance(
             error, ValueError

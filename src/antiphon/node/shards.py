@@ -355,7 +355,7 @@ class Shards:
             self.reconcile()
 
     def mend_damaged(self) -> None:
-        """Logs that were damaged and are fed again count only from a term that began since: ask for these elections."""
+        """Logs that were damaged and are being repaired count only from a term that began since: ask for these elections."""
         self._reopening.mend()
 
     def apply_retention(self) -> None:

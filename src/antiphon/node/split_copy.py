@@ -30,7 +30,7 @@ from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, ShardMeta, Split, SplitPhase, key_hash
 from antiphon.model.shard_part import ShardPart
 from antiphon.partition.table_shard import TableShard
-from antiphon.partition.table_writes import tell_judge
+from antiphon.partition.table_writes import judge_appended
 from antiphon.records.batch import BatchHeader, Buffer, iter_batches
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import VERSION, VERSION_HEADER, version_for_store
@@ -124,7 +124,7 @@ class SplitCopy:
         left = state.applied_offset - self._position
         if split.phase is SplitPhase.COPY:
             if left <= CLOSE_OFFSETS:
-                self._say(SplitStep.CLOSE)
+                self._report_step(SplitStep.CLOSE)
         elif state.owned.child == meta.shard_id and self._position > state.owned.frozen_at:
             await self._finish(meta, split, parent, table)
 
@@ -220,7 +220,7 @@ class SplitCopy:
             self._host.sessions.look()
             self._inherited = (frozen_at, start)
             self._log.info("split_copied", parent=split.parent, frozen_at=frozen_at, copied=self._copied)
-        self._say(SplitStep.COPIED, *self._inherited)
+        self._report_step(SplitStep.COPIED, *self._inherited)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -241,14 +241,14 @@ class SplitCopy:
 
     # -- reports --------------------------------------------------------------------------------------------------
 
-    def _say(self, step: SplitStep, frozen_at: int = -1, start: int = -1, reason: str = "") -> None:
+    def _report_step(self, step: SplitStep, frozen_at: int = -1, start: int = -1, reason: str = "") -> None:
         self._report(SplitReport(self._host.shard_id, self._term, step, frozen_at, start, reason))
 
     def _stuck(self, error: AntiphonError) -> None:
         now = self._node.now_s()
         self._stuck_since_s = now if self._stuck_since_s is None else self._stuck_since_s
         if now - self._stuck_since_s > STUCK_S:
-            self._say(SplitStep.STUCK, reason=error.message)
+            self._report_step(SplitStep.STUCK, reason=error.message)
 
 
 def _changes(header: BatchHeader, batch: Buffer) -> Iterator[CopiedRow]:
@@ -352,7 +352,7 @@ def stage(host: "Partition", build: Build) -> "asyncio.Future[Any]":
             raise NotReadyError(f"shard {host.shard_id} has just been elected")
         batch, records, appended = build(evaluator)
         host.clients.stage(batch, records, host.log.log_end + records, None, WRITE_TIMEOUT_S, done)
-        tell_judge(host.driver, appended)
+        judge_appended(host.driver, appended)
 
     host.clients.in_turn(append, WRITE_TIMEOUT_S, done)
     return future

@@ -2,11 +2,11 @@
 
 The rules are those of retention: nothing goes that is not settled, and of a table nothing that its store does not hold on
 disk, nor what a transaction has prepared there; terms, members and what is known of producers stay. Unlike retention, which
-takes whole segments, a log may begin at any batch: never inside one, so that a follower can be fed from its start. The files
-go with whole segments.
+takes whole segments, a log may begin at any batch: never inside one, so that a follower can be sent entries from there.
+The files go with whole segments.
 
-As what is asked for may be quite new, a leader keeps what a follower that is connected is still to be fed: otherwise one
-that is a batch behind would need a snapshot, of a table the whole store. A follower that is away holds nothing up.
+What is asked for may be quite new, so a leader keeps what connected followers do not have yet: otherwise one that is a
+batch behind would need a snapshot, of a table the whole store. A follower that is away holds nothing up.
 """
 
 import asyncio
@@ -52,22 +52,22 @@ async def trim_replica(replicas: "LocalReplicas", shard_id: int, before: int) ->
     host = replicas.host(shard_id)
     _check(host, before)
     host.state.check_alive()
-    fed = await _fed(host, min(before, host.mode.settled))
+    replicated = await _replicated(host, min(before, host.mode.settled))
     host.state.check_alive()
-    limit = _limit(host, fed)
+    limit = _limit(host, replicated)
     if host.table is not None:
         if host.table.state.durable_offset < limit:
             await _flush(host, host.table)
-        limit = min(_limit(host, fed), host.table.state.durable_offset)
+        limit = min(_limit(host, replicated), host.table.state.durable_offset)
         limit = host.log.producers.transactions.last_stable(limit)  # what is prepared stays
     if limit > host.log.log_start:
         limit = _batch_start(host, limit)
     return await _trim(host, limit)
 
 
-def _limit(host: Partition, fed: int) -> int:
+def _limit(host: Partition, replicated: int) -> int:
     """As far as the log may go now."""
-    return min(fed, host.mode.settled, host.log.durable_end)
+    return min(replicated, host.mode.settled, host.log.durable_end)
 
 
 async def _flush(host: Partition, table: "TableShard") -> None:
@@ -92,15 +92,15 @@ def _batch_start(host: Partition, offset: int) -> int:
         raise host.driver.stopped_by(error) from error
 
 
-async def _fed(host: Partition, wanted: int) -> int:
+async def _replicated(host: Partition, wanted: int) -> int:
     """As far as the followers that are connected to this leader have it, which is waited for a moment; else `wanted`."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + FOLLOWERS_WAIT_S
     while True:
         followers = host.replica.followers()
-        fed = min([wanted, *(one.ack_offset for one in followers if one.connected)])
-        if fed == wanted or loop.time() >= deadline_s:
-            return fed
+        replicated = min([wanted, *(one.ack_offset for one in followers if one.connected)])
+        if replicated == wanted or loop.time() >= deadline_s:
+            return replicated
         await asyncio.sleep(RETRY_S / 5)
 
 

@@ -2,7 +2,7 @@
 
 A turn of the loop hands the node many small events: frames of clients, acknowledgements, a finished group of the
 disk. What they add up to is carried out once at the turn's end, in two phases: first the shards (propose what was
-appended, read what is to be fed), then the connections (one write of everything that goes to a peer). The whole node
+appended, read what followers lack), then the connections (one write of everything that goes to a peer). The whole node
 pays for one `call_soon` a turn.
 """
 

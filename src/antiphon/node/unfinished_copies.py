@@ -60,7 +60,7 @@ class UnfinishedCopy:
                 self._log.info("copy_not_finished", error=error.message)
                 await asyncio.sleep(PAUSE_S)
             else:
-                await self._tell(start)
+                await self._report_start(start)
                 return
 
     def _part(self) -> ShardPart | None:
@@ -169,7 +169,7 @@ class UnfinishedCopy:
 
     # -- reports --------------------------------------------------------------------------------------------------
 
-    async def _tell(self, start: int) -> None:
+    async def _report_start(self, start: int) -> None:
         """Who follows the shard is told by the metadata where its own changes begin."""
         for _ in range(REPORTS_MAX):
             part = self._part()

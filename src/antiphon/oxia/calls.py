@@ -35,7 +35,7 @@ from antiphon.oxia.status import (
 )
 from antiphon.oxia.writes import TOGETHER_OPS, Planned, Writes, answered, found_nothing, plan, takes_alone
 from antiphon.security.authenticator import FAILED_DELAY_S
-from antiphon.security.authorization import log_in
+from antiphon.security.authorization import hard_part, log_in
 from antiphon.security.authorizer import Rights
 
 if TYPE_CHECKING:
@@ -127,6 +127,9 @@ class OxiaCalls:
             session = self._listener.session_for(connection, authorization)
             try:
                 if not session.has_logged_in:
+                    work = hard_part(session, authorization)
+                    if work is not None:
+                        await work
                     log_in(session, authorization)
             except UnauthenticatedError:
                 await asyncio.sleep(FAILED_DELAY_S)
@@ -437,7 +440,7 @@ class OxiaCalls:
         request = await call.request(m.HealthCheckRequest)
         status = self._health(request.service)
         if status == SERVICE_UNKNOWN:
-            raise CallFailedError(NOT_FOUND, f"nobody knows the service {request.service[:100]!r}")
+            raise CallFailedError(NOT_FOUND, f"there is no service {request.service[:100]!r}")
         call.post(m.HealthCheckResponse(status=status))
         call.dealt_with()
 

@@ -58,7 +58,7 @@ class ConnectionOwner(Protocol):
         """A connection is gone."""
         ...
 
-    def told_off(self, connection: "OxiaConnection", why: str) -> None:
+    def note_closed(self, connection: "OxiaConnection", why: str) -> None:
         """A connection is closed by us, and why."""
         ...
 
@@ -151,7 +151,7 @@ class OxiaConnection(asyncio.Protocol):
         """See asyncio."""
         self.received_bytes += len(data)
         if self.received_bytes == len(data) and data.startswith(TLS_START):
-            self._listener.told_off(self, "the client speaks TLS, and this port does not")
+            self._listener.note_closed(self, "the client speaks TLS, and this port does not")
             self.abort()
             return
         if self.http2.is_interrupted:
@@ -180,7 +180,7 @@ class OxiaConnection(asyncio.Protocol):
         except ConnectionFailedError as error:
             turns.did(self.http2.work)
             self.account.pool.closed_floods += 1
-            self._listener.told_off(self, str(error))
+            self._listener.note_closed(self, str(error))
             self.close()
             return
         turns.did(self.http2.work)
@@ -388,7 +388,7 @@ class OxiaConnection(asyncio.Protocol):
             outgoing.clear()
         self._count()
         if transport.get_write_buffer_size() > OUTGOING_MAX:
-            self._listener.told_off(self, "the client does not read what it asks for")
+            self._listener.note_closed(self, "the client does not read what it asks for")
             self.abort()
 
     @property

@@ -54,8 +54,8 @@ class Feeds:
         told: Fetched = reply_as(Fetched, reply)
         if told.log_start > start:
             raise OffsetOutOfRangeError(
-                f"the log of shard {shard_id} begins at {told.log_start} by now, so what happened from {start} on cannot be "
-                "told: read the keys, and begin without an offset",
+                f"the log of shard {shard_id} begins at {told.log_start} by now, so notifications from {start} on are gone: "
+                "read the keys, and begin without an offset",
                 log_start=told.log_start,
             )
         end = start

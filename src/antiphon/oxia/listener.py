@@ -107,10 +107,10 @@ class OxiaListener:
         self.open_connections[connection] = _Seen(self._loop.time())
         fits = self._addresses.enter(connection.host)
         if len(self.open_connections) > self.config.connections_max or not fits:
-            self.told_off(connection, "there are too many connections")
+            self.note_closed(connection, "there are too many connections")
             return False
         if not self.quotas.admits(connection.host):
-            self.told_off(connection, "its address makes more connections than its quota")
+            self.note_closed(connection, "its address makes more connections than its quota")
             return False
         connection.session = session_of(self.authenticator, transport, "oxia")
         return True
@@ -132,7 +132,7 @@ class OxiaListener:
         connection.is_shared = connection.calls_open > 1
         return connection.session
 
-    def told_off(self, connection: OxiaConnection, why: str) -> None:
+    def note_closed(self, connection: OxiaConnection, why: str) -> None:
         """A connection is closed by us: a line in the log, at most every few seconds."""
         now_s = self._loop.time()
         if now_s - self._told_s >= TELL_EVERY_S:
@@ -174,7 +174,7 @@ class OxiaListener:
                 connection.abort()  # a user that is gone, a token that has expired
             elif connection.is_slow(now_s):
                 self._pool.closed_slow += 1
-                self.told_off(connection, "the client sends, or reads, too slowly")
+                self.note_closed(connection, "the client sends, or reads, too slowly")
                 connection.abort()
             elif connection.calls_begun != seen.calls or connection.calls:
                 seen.at_s, seen.calls = now_s, connection.calls_begun

@@ -167,7 +167,7 @@ class Reads:
         body = TableScan(shard_id, start, end, limit, values, hashes=place.hashes)
         rows: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
         page = [row for row in rows.rows if row is not None]
-        return _told(page, values), rows.more, page[-1].key if page else after
+        return _results(page, values), rows.more, page[-1].key if page else after
 
     async def _ordered_page(self, asked: Asked, after: Any) -> Page:
         """The same in the hierarchical order. All keys there are text."""
@@ -193,7 +193,7 @@ class Reads:
         page = [one.row for one in found.rows]
         if page:
             after = (found.rows[-1].secondary, page[-1].key)
-        return _told(page, values), found.more, after
+        return _results(page, values), found.more, after
 
 
 def is_empty(wanted: RangeRequest, *, hierarchical: bool) -> bool:
@@ -204,7 +204,7 @@ def is_empty(wanted: RangeRequest, *, hierarchical: bool) -> bool:
     return sort_key(start) >= sort_key(end) if hierarchical else start >= end
 
 
-def _told(rows: list[Row[Any]], values: bool) -> list[Any]:
+def _results(rows: list[Row[Any]], values: bool) -> list[Any]:
     """What a client hears of rows."""
     return [row if values else row.key for row in rows if is_text(row.key)]
 

@@ -54,7 +54,7 @@ class ActionHandlers(Protocol):
         ...
 
     def stopped(self, error: Exception, *, was_leader: bool) -> None:
-        """The replica stopped for good: nobody is fed by it, and whoever relies on it is to be told."""
+        """The replica stopped for good: it sends no entries, and whoever relies on it is to be told."""
         ...
 
 
@@ -72,7 +72,7 @@ class ReplicaDriver:
         self.state = state
         self.shard_id = state.shard_id
         self.carry_out: dict[type, Callable[[Any], None]] = {}
-        self.writer = LogWriter(state.services, state.log, self._tell_written, self.fail)
+        self.writer = LogWriter(state.services, state.log, self._report_written, self.fail)
         stirred = state.services.stirred
         self.steps = Steps(self.carry_out, state.log.terms, state.replica.ends, self.shard_id, stirred)
         self.ticking = False
@@ -116,7 +116,7 @@ class ReplicaDriver:
             if steps.events and state.failed is None:
                 self._step_on()
             if steps.news:
-                steps.tell(self.fail)
+                steps.notify(self.fail)
         if not self.ticking and state.replica.needs_tick and self._wants_ticks():
             self.start_ticking()
 
@@ -189,7 +189,7 @@ class ReplicaDriver:
         """Give the WAL an operation of this log that does not come from the replica, such as a trim, just staged."""
         self.writer.submit(op, callback)
 
-    def _tell_written(self) -> None:
+    def _report_written(self) -> None:
         """Writes come back in order; the replica hears of the last of a group, once a turn."""
         writer, state = self.writer, self.state
         writer.is_told = True
@@ -224,4 +224,4 @@ class ReplicaDriver:
         self.steps.stop()
         state.services.metrics.shard_failures += 1
         self._handlers.stopped(error, was_leader=was_leader)
-        self.steps.tell(self.fail)
+        self.steps.notify(self.fail)

@@ -31,7 +31,7 @@ class ReplicationMode(Protocol):
 
     @property
     def needs_new_term(self) -> bool:
-        """Was the log damaged and is it fed again? It counts only from a term that began since: somebody must begin one."""
+        """Is the log being repaired after damage? It counts only from a term that began since: somebody must begin one."""
         ...
 
     @property

@@ -111,7 +111,7 @@ class MultiWriterPartition:
     def receive(self, sender: int, message: ReplicaMessage) -> None:
         """See Partition. Entries wait, at their sender, while there is no room for them."""
         if isinstance(message, ChangeMembers):
-            self._say_if_held_by_others(sender, message)
+            self._answer_if_others_hold_it(sender, message)
             return
         if isinstance(message, Relay) and not self.services.wal.has_room_for(
             sum(one.size_bytes for one in message.entries)
@@ -123,7 +123,7 @@ class MultiWriterPartition:
             self._duplicates = self.replica.duplicates
             self.services.metrics.relay_duplicates += duplicates
 
-    def _say_if_held_by_others(self, sender: int, message: ChangeMembers) -> None:
+    def _answer_if_others_hold_it(self, sender: int, message: ChangeMembers) -> None:
         """A coordinator asks whether this replica may go: yes, once those that stay have all that is here (S0.2)."""
         replica = self.replica
         stay = [node for node in message.members.voters if node != self.services.node_id]

@@ -20,8 +20,8 @@ from antiphon.replication.multi_writer_actions import (
     AdoptBase,
     AppendEntries,
     ReadForRelay,
+    Send,
     SplitBrain,
-    Tell,
     TrimmedAway,
 )
 from antiphon.replication.multi_writer_relay import TERM
@@ -62,7 +62,7 @@ class MultiWriterActions:
             **self._common.by_action,
             AppendEntries: self._append_entries,
             AdoptBase: self._adopt_base,
-            Tell: self._tell,
+            Send: self._send,
             ReadForRelay: self._read_for_relay,
             SplitBrain: self._split_brain,
             TrimmedAway: self._trimmed_away,
@@ -103,7 +103,7 @@ class MultiWriterActions:
 
     # -- other replicas -----------------------------------------------------------------------------------------
 
-    def _tell(self, action: Tell) -> None:
+    def _send(self, action: Send) -> None:
         self._services.send_message(action.to, action.message)
 
     def _read_for_relay(self, action: ReadForRelay) -> None:
@@ -130,9 +130,9 @@ class MultiWriterActions:
 
     def peer_drained(self, node_id: int) -> None:
         """The connection to a peer has room again."""
-        feed = self._waiting_relays.pop(node_id, None)
-        if feed is not None:
-            self._driver.call(self._entries_read, feed)
+        deferred = self._waiting_relays.pop(node_id, None)
+        if deferred is not None:
+            self._driver.call(self._entries_read, deferred)
 
     def _forget_feed(self) -> None:
         self._feeds = None
@@ -154,5 +154,5 @@ class MultiWriterActions:
         self._common.stopped(error, needs_leader=False)
 
     def closed(self) -> None:
-        """Nobody is fed any more."""
+        """No follower is sent entries any more."""
         self._waiting_relays.clear()

@@ -36,7 +36,7 @@ from antiphon.partition import append_queue
 from antiphon.partition.clients import PartitionClients
 from antiphon.partition.driver import ReplicaDriver
 from antiphon.partition.table_reads import joins
-from antiphon.partition.table_writes import tell_judge
+from antiphon.partition.table_writes import judge_appended
 from antiphon.records.builder import build_batch
 from antiphon.records.session_entries import SessionEnded, SessionEntry, SessionOpened, build_session_entry
 from antiphon.table.evaluator import TableEvaluator
@@ -129,7 +129,7 @@ class PartitionSessions:
         self._state.services.metrics.sessions_expired += 1
         self._log.info("session_expired", session=session_id)
 
-    def told(self, request: ListSessions) -> SessionsReply:
+    def open_sessions(self, request: ListSessions) -> SessionsReply:
         """The open sessions that a list asks for. Raises what clients of sessions are told otherwise."""
         table, evaluator = self._leading()
         now_s, clock, left = self._state.services.now_s(), self._clock_of(evaluator), KEYS_COUNTED_MAX
@@ -320,7 +320,7 @@ class PartitionSessions:
         done: append_queue.Done,
     ) -> None:
         self._clients.stage(batch, records, base + records, result, timeout_s, done)
-        tell_judge(self._driver, appended)
+        judge_appended(self._driver, appended)
 
 
 def _check_settled(owned: OwnedRange) -> None:

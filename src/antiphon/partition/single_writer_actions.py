@@ -11,7 +11,7 @@ from antiphon import tracing
 from antiphon.errors import StorageFailedError
 from antiphon.partition.common_actions import CommonActions
 from antiphon.partition.driver import ReplicaDriver
-from antiphon.partition.feeding import Feeding
+from antiphon.partition.follower_reads import FollowerReads
 from antiphon.partition.live_reports import LiveReports
 from antiphon.partition.mode import SingleWriterMode
 from antiphon.partition.sessions import PartitionSessions
@@ -67,7 +67,7 @@ class SingleWriterActions:
         self._snapshots = snapshots
         self._hint = hint
         self._sessions = sessions
-        self._feeding = Feeding(self._services, self._files)
+        self._follower_reads = FollowerReads(self._services, self._files)
         self._log = driver.state.lines
 
     @property
@@ -138,14 +138,14 @@ class SingleWriterActions:
         self._steps.queue(self._entries_read, action)
 
     def _entries_read(self, action: ReadEntries) -> Sequence[Action]:
-        found = self._feeding.read(action)
+        found = self._follower_reads.read(action)
         return () if found is None else self._replica.entries_read(action.to, *found)
 
     def peer_drained(self, node_id: int) -> None:
         """The connection to a follower has room again."""
-        feed = self._feeding.drained(node_id)
-        if feed is not None:
-            self._driver.call(self._entries_read, feed)
+        deferred = self._follower_reads.drained(node_id)
+        if deferred is not None:
+            self._driver.call(self._entries_read, deferred)
 
     def _send_snapshot(self, action: SendSnapshot) -> None:
         self._services.send_snapshot(self._snapshots, action.to)
@@ -162,7 +162,7 @@ class SingleWriterActions:
         else:
             if state.table is not None:
                 state.table.stop_leading()
-            self._feeding.clear()
+            self._follower_reads.clear()
             self._steps.later(self._common.send_clients_away)
             # What this leader had acknowledged beyond what is settled may yet turn out to be lost.
             state.high_watermark = min(state.high_watermark, self._replica.high_watermark)
@@ -226,9 +226,9 @@ class SingleWriterActions:
 
     def stopped(self, error: Exception, *, was_leader: bool) -> None:
         """See ActionHandlers."""
-        self._feeding.clear()
+        self._follower_reads.clear()
         self._common.stopped(error, needs_leader=was_leader and self._mode.is_appointed)
 
     def closed(self) -> None:
-        """Nobody is fed any more."""
-        self._feeding.clear()
+        """No follower is sent entries any more."""
+        self._follower_reads.clear()

@@ -3,7 +3,7 @@
 A step is an event and the actions that the replica answers it with. While they are carried out nothing else may reach the
 replica: an event that comes meanwhile waits for the next step. And nobody outside the replica is told anything in between,
 because whoever is told may do anything in turn, such as append to the log whose end the remaining actions rely on. What is
-to be told is noted (`later`) and told when the steps are done (`tell`), in the order in which it was noted.
+to be told is noted (`later`) and told when the steps are done (`notify`), in the order in which it was noted.
 
 After a step the replica and its log agree on where the log ends; a step that leaves them apart is an error.
 
@@ -37,10 +37,10 @@ class Steps:
     __slots__ = (
         "_carry_out",
         "_log",
+        "_notifying",
         "_replica",
         "_shard_id",
         "_stirred",
-        "_telling",
         "events",
         "is_acting",
         "is_stopped",
@@ -64,7 +64,7 @@ class Steps:
         self._replica = replica
         self.events: deque[tuple[Event, tuple[Any, ...]]] = deque()
         self.news: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._telling = False
+        self._notifying = False
 
     def step(self, event: Event, *arguments: Any) -> None:
         """Take one event and carry out all of its actions; raises what the event or an action does.
@@ -100,11 +100,11 @@ class Steps:
         """Call it when the steps are done."""
         self.news.append((function, arguments))
 
-    def tell(self, failed: Callable[[Exception], None]) -> None:
+    def notify(self, failed: Callable[[Exception], None]) -> None:
         """Tell what was noted, and what comes up while it is told; errors of the listeners go to `failed`."""
-        if self._telling or self.is_acting:
+        if self._notifying or self.is_acting:
             return
-        self._telling = True
+        self._notifying = True
         try:
             while self.news:
                 function, arguments = self.news.popleft()
@@ -113,7 +113,7 @@ class Steps:
                 except Exception as error:  # noqa: BLE001 - whoever it is relies on what it was told
                     failed(error)
         finally:
-            self._telling = False
+            self._notifying = False
 
     def stop(self) -> None:
         """The replica stopped for good: no more events, and nothing of what was noted is true enough to be told."""

@@ -174,7 +174,7 @@ def open_or_rebuild(disk: Disk, path: str, log: "ShardLog", opened: Callable[[],
     except DamagedStoreError as error:
         if log.log_start or log.damaged is not None:
             raise DamagedStoreError(
-                f"{error.message}; the shard's log, which begins at {log.log_start}, cannot make it anew: the leader "
+                f"{error.message}; the shard's log, which begins at {log.log_start}, cannot rebuild it: the leader "
                 "sends everything once a majority of the replicas is well without this one; where there are no others, "
                 "restore log and store together from a backup, or move the replica to another node",
                 **error.details,

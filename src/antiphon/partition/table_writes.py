@@ -255,10 +255,10 @@ def append_effects(
     written = TableWritten(tuple(evaluation.results), base)
     records = len(evaluation.records)
     clients.stage(batch, records, base + records, written, request.timeout_ms / 1000, done)
-    tell_judge(driver, partial(appended, evaluation, base))
+    judge_appended(driver, partial(appended, evaluation, base))
 
 
-def tell_judge(driver: ReplicaDriver, appended: Callable[[], None]) -> None:
+def judge_appended(driver: ReplicaDriver, appended: Callable[[], None]) -> None:
     """A batch is in the log: its judge hears of it, or else the replica stops, as the store would miss what it says."""
     try:
         appended()

@@ -11,7 +11,7 @@ from antiphon import system
 from antiphon.errors import InvalidRequestError, NotReadyError, WrongKindError
 from antiphon.log.producer_state import TABLE_ID_MIN
 from antiphon.model.cluster import TransactionEnded
-from antiphon.partition.table_writes import tell_judge
+from antiphon.partition.table_writes import judge_appended
 from antiphon.records.builder import build_end_marker
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class TransactionEnds:
         clients.stage(marker, 1, base + 1, TransactionEnded(base), timeout_s, done)
         if evaluator is not None:
             ended = partial(evaluator.appended_marker, producer_id, base, commit=request.commit)
-            tell_judge(self._driver, ended)
+            judge_appended(self._driver, ended)
 
     def _evaluator(self) -> "TableEvaluator | None":
         """Who is to hear of a marker in a table's shard."""

@@ -95,7 +95,7 @@ def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_M
     raise UnsupportedCompressionError(f"unknown compression codec {codec}", codec=codec)
 
 
-def told_bytes(codec: int, data: Buffer) -> int | None:
+def declared_bytes(codec: int, data: Buffer) -> int | None:
     """How many bytes compressed data says that it unpacks to, without unpacking; None where it does not say.
 
     A hint: only unpacking shows the truth. Raises CorruptBatchError for data that does not begin as the codec's does.

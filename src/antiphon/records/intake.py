@@ -38,7 +38,7 @@ from antiphon.records.batch import (
     check_batch,
 )
 from antiphon.records.builder import load_builder
-from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, MissingCodecError, told_bytes
+from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, MissingCodecError, declared_bytes
 from antiphon.records.decode import RECORD_BYTES_MIN, load_batch_class, plain_records
 from antiphon.records.walk_plain import walk_plainly, without_key
 
@@ -139,7 +139,7 @@ def _outside_compressed(header: BatchHeader, batch: Buffer, rules: IntakeRules) 
             f"this topic takes {rules.batch_records_max} (max.batch.records)"
         )
     try:
-        told = told_bytes(header.codec, memoryview(batch)[HEADER_BYTES:])
+        told = declared_bytes(header.codec, memoryview(batch)[HEADER_BYTES:])
     except CorruptBatchError as error:
         return InvalidRecordError(error.message)
     if told is None or told <= rules.plain_bytes_max:

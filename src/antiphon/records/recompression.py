@@ -59,7 +59,7 @@ def recompressed(
         records = compress(rules.codec, plain, rules.level)
     except MissingCodecError as error:
         raise UnsupportedCompressionError(
-            f"this node cannot store the batch as the topic's compression.type={CODEC_NAMES[rules.codec]} wants it: "
+            f"this node cannot store the batch as the topic's compression.type={CODEC_NAMES[rules.codec]} requires: "
             f"{error.message}",
             codec=rules.codec,
         ) from None

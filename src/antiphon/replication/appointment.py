@@ -14,7 +14,7 @@ Decisions
   older one was overtaken. The leader counts by a record from the moment when it hears of it. Between the record of a joint
   step and that moment elections need more than commits do; between the record of its end and that moment, less: but then the
   new voters hold everything, and both commits and elections need a majority of them.
-* **A head is a hint.** It says where to begin to feed, or where to cut; only an Ack counts as an acknowledgement.
+* **A head is a hint.** It says where to begin to send, or where to cut; only an Ack counts as an acknowledgement.
 * **A refusal of a coordinator's message** is a StaleTerm with this replica's term, which is not always above the asked one.
 """
 

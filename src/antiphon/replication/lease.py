@@ -65,7 +65,7 @@ class LeaderLease:
 
     # -- when a round was begun --------------------------------------------------------------------------------------
 
-    def told(self, now_us: int) -> None:
+    def note_time(self, now_us: int) -> None:
         """What is sent from now on is of a round that is begun now, or shortly before."""
         if self.lease_ms and not self.is_over:
             marks = self._marks

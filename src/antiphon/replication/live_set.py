@@ -11,7 +11,7 @@ A member that is to go stays in `counting` until the record without it is known 
 watermark that passes a member that can still be elected loses what was acknowledged). A member that is to come counts
 before it is proposed, so it has everything committed from the moment when it may be elected.
 
-What a fed member is, and what changes that:
+What a member that the leader replicates to is, and what changes that:
 
 | standing | counts | leaves when |
 |---|---|---|
@@ -40,7 +40,7 @@ from antiphon.replication.messages import NodeId
 
 
 class Standing(StrEnum):
-    """What a fed member is to the live set."""
+    """What a member that the leader replicates to is to the live set."""
 
     OUT = "out"
     JOINING = "joining"
@@ -124,7 +124,7 @@ class LiveSet:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def heard(self, progress: MemberProgress, committed: int, log_end: int) -> bool:
-        """A voter that is fed has acknowledged something. True when `counting` has grown.
+        """A voter has acknowledged something. True when `counting` has grown.
 
         It must be a member that may be elected (no learner, nobody on its way out), and connected. `committed` is an end of
         all that was ever committed, by earlier leaders too: it may be beyond the high watermark.

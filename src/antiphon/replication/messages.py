@@ -75,7 +75,7 @@ class BecomeLeaderReply(Message, frozen=True, array_like=True, tag=True):
 
 
 class AddFollower(Message, frozen=True, array_like=True, tag=True):
-    """Coordinator to leader: `node` has promised your term too, feed it (S0.38)."""
+    """Coordinator to leader: `node` has promised your term too, replicate to it (S0.38)."""
 
     node: NodeId
     head: EntryId

@@ -11,7 +11,7 @@ Drive it like any replica: one event at a time, actions in the order of the list
 order, `persisted` never ahead of the disk. It never cuts its log, so a position that was read once stays valid.
 
     replica = MultiWriterReplica(node_id=1, shard=7, origins={1: 1, 2: 2}, index=OriginIndex([START]), end=START, life=1)
-    actions = replica.start()                                   # Tell(2, Subscribe(...))
+    actions = replica.start()                                   # Send(2, Subscribe(...))
     actions = replica.propose([(1, crc, size, batch)])          # AppendEntries(write_id=1, ...)
     actions = replica.persisted(1)                              # Commit(1), ReadForRelay(...) for who has subscribed
 """
@@ -37,8 +37,8 @@ from antiphon.replication.multi_messages import (
 from antiphon.replication.multi_writer_actions import (
     AppendEntries,
     MultiAction,
+    Send,
     SplitBrain,
-    Tell,
     TrimmedAway,
 )
 from antiphon.replication.multi_writer_config import MultiWriterConfig
@@ -273,13 +273,13 @@ class MultiWriterReplica:
             return out
         if sender in self.splits and not isinstance(message, SplitBrainFound | AskOrigin | OriginAnswer):
             if isinstance(message, Relay | Subscribe):
-                out.append(Tell(sender, SplitBrainFound(self.shard, TERM, *self.splits[sender])))
+                out.append(Send(sender, SplitBrainFound(self.shard, TERM, *self.splits[sender])))
             return out
         try:
             handler(sender, message, out)
         except Split as split:
             self._split(sender, split.origin, split.lsn, out)
-            out.append(Tell(sender, SplitBrainFound(self.shard, TERM, split.origin, split.lsn)))
+            out.append(Send(sender, SplitBrainFound(self.shard, TERM, split.origin, split.lsn)))
         return out
 
     def _on_subscribe(self, sender: NodeId, message: Subscribe, out: list[MultiAction]) -> None:
@@ -330,7 +330,7 @@ class MultiWriterReplica:
         held = self._held
         while held and held[0][0] <= self.log.persisted_id:
             _, node, nonce = held.popleft()
-            out.append(Tell(node, OriginAnswer(self.shard, TERM, nonce, self.log.durable_clock)))
+            out.append(Send(node, OriginAnswer(self.shard, TERM, nonce, self.log.durable_clock)))
 
     def _on_answer(self, sender: NodeId, message: OriginAnswer, out: list[MultiAction]) -> None:
         if self._regain is not None:
@@ -368,7 +368,7 @@ class MultiWriterReplica:
         """Reads are of this replica's own state: there is nobody whose word would be needed."""
         return [ReadReady(token, self.log.durable_end)]
 
-    # -- events: disk, feeding, connections, time -------------------------------------------------------------------
+    # -- events: disk, reads of the log, connections, time ------------------------------------------------------------
 
     def persisted(self, write_id: int) -> list[MultiAction]:
         """Every write up to `write_id` is durable: commit, acknowledge, relay."""

@@ -26,7 +26,7 @@ class AdoptBase(msgspec.Struct, frozen=True):
     mark: Mark
 
 
-class Tell(msgspec.Struct, frozen=True):
+class Send(msgspec.Struct, frozen=True):
     """Send to a node; lost messages are made good by later ticks."""
 
     to: NodeId
@@ -57,5 +57,5 @@ class TrimmedAway(msgspec.Struct, frozen=True):
 
 
 MultiAction = (
-    AppendEntries | AdoptBase | Tell | ReadForRelay | Commit | ReadReady | Repaired | SplitBrain | TrimmedAway
+    AppendEntries | AdoptBase | Send | ReadForRelay | Commit | ReadReady | Repaired | SplitBrain | TrimmedAway
 )

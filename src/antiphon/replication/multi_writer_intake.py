@@ -16,7 +16,7 @@ from typing import Final
 
 from antiphon.replication.messages import NodeId, ShardId
 from antiphon.replication.multi_messages import Relay, RelayAck, Subscribe
-from antiphon.replication.multi_writer_actions import MultiAction, Tell
+from antiphon.replication.multi_writer_actions import MultiAction, Send
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_relay import TERM, Split
 from antiphon.replication.origin_history import OriginEntry, link
@@ -98,7 +98,7 @@ class IntakeSide:
         one.skip = self._first_hand(one.node)
         clock = history.clock()
         chains = tuple(history.chains[: len(clock)])
-        out.append(Tell(one.node, Subscribe(self._shard, TERM, one.session, clock, chains, one.skip)))
+        out.append(Send(one.node, Subscribe(self._shard, TERM, one.session, clock, chains, one.skip)))
 
     def _first_hand(self, without: NodeId) -> tuple[int, ...]:
         """Origins that come straight from their own nodes, other than the node `without`."""
@@ -135,7 +135,7 @@ class IntakeSide:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Tell peers at the next tick if what they may leave out has changed."""
+        """Send peers at the next tick if what they may leave out has changed."""
         for node, one in self.subscriptions.items():
             if one.confirmed and one.skip != self._first_hand(node):
                 one.due = True
@@ -229,7 +229,7 @@ class IntakeSide:
         while one.acks and one.acks[0][0] <= self._log.persisted_id:
             seq = max(seq, one.acks.popleft()[1])
         if seq:
-            out.append(Tell(one.node, RelayAck(self._shard, TERM, one.session, seq, self._log.durable_clock)))
+            out.append(Send(one.node, RelayAck(self._shard, TERM, one.session, seq, self._log.durable_clock)))
 
     def persisted(self, out: list[MultiAction]) -> None:
         """More is durable: say so."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from antiphon.replication.messages import NodeId, ShardId
 from antiphon.replication.multi_messages import Relay, RelayAck, RelayBase, Subscribe
-from antiphon.replication.multi_writer_actions import MultiAction, ReadForRelay, Tell
+from antiphon.replication.multi_writer_actions import MultiAction, ReadForRelay, Send
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.origin_history import History, Mark, OriginEntry
 from antiphon.replication.origin_log import OriginLog
@@ -38,8 +38,8 @@ class RelayCursor:
     """How far one peer has been sent this log."""
 
     __slots__ = (
-        "acked", "asked", "connected", "feeding", "halted", "has", "history", "in_flight", "in_flight_bytes",
-        "newest_session", "node", "owes_hint", "quiet_ticks", "seq", "session", "skip", "stalled",
+        "acked", "asked", "connected", "halted", "has", "history", "in_flight", "in_flight_bytes",
+        "newest_session", "node", "owes_hint", "quiet_ticks", "reading", "seq", "session", "skip", "stalled",
     )  # fmt: skip
 
     def __init__(self, node: NodeId) -> None:
@@ -56,7 +56,7 @@ class RelayCursor:
         self.seq = 0
         self.in_flight: deque[tuple[int, int]] = deque()  # (seq, bytes)
         self.in_flight_bytes = 0
-        self.feeding = False
+        self.reading = False
         self.stalled = False  # the log could not be read
         self.owes_hint = False  # the peer does not know how far this replica has come with what is left out
         self.quiet_ticks = 0
@@ -67,7 +67,7 @@ class RelayCursor:
         self.has = History(Mark(0, clock, ())).lsns
         self.in_flight.clear()
         self.in_flight_bytes = 0
-        self.feeding = self.stalled = self.owes_hint = False
+        self.reading = self.stalled = self.owes_hint = False
         self.quiet_ticks = 0
 
     def knows(self, clock: Vclock) -> None:
@@ -113,7 +113,7 @@ class RelaySide:
             0  # it may have started anew unnoticed, and its clock, which numbers sessions, been set back
         )
         if cursor.session and self._go_back(cursor, out):
-            self._say(cursor, (), (), 0, out)
+            self._send(cursor, (), (), 0, out)
             self.send_next(cursor, out)
 
     def peer_lost(self, node: NodeId) -> None:
@@ -146,14 +146,14 @@ class RelaySide:
         cursor.acked = meet(cursor.acked, message.vclock)  # its disk may be another one
         mark = self._log.index.covered_by(message.vclock)
         if mark is None:
-            self._tell_base(cursor, message.session, out)
+            self._send_base(cursor, message.session, out)
             return
         if cursor.session != message.session:
             cursor.session, cursor.seq = message.session, 0
         cursor.skip = frozenset(message.skip)
         cursor.asked = message.vclock
         cursor.begin(mark, message.vclock)
-        self._say(cursor, (), (), 0, out)
+        self._send(cursor, (), (), 0, out)
         self.send_next(cursor, out)
 
     def _compare(self, message: Subscribe) -> None:
@@ -190,25 +190,25 @@ class RelaySide:
         clock = join(cursor.asked, cursor.acked)
         mark = self._log.index.covered_by(clock)
         if mark is None:
-            self._tell_base(cursor, cursor.session, out)
+            self._send_base(cursor, cursor.session, out)
             return False
         cursor.begin(mark, clock)
         return True
 
-    def _tell_base(self, cursor: RelayCursor, session: int, out: list[MultiAction]) -> None:
+    def _send_base(self, cursor: RelayCursor, session: int, out: list[MultiAction]) -> None:
         base = self._log.index.base
         cursor.session = 0
-        out.append(Tell(cursor.node, RelayBase(self._shard, TERM, session, base.clock, base.chains)))
+        out.append(Send(cursor.node, RelayBase(self._shard, TERM, session, base.clock, base.chains)))
 
     def rebase(self, out: list[MultiAction]) -> None:
-        """The log begins elsewhere now: whoever was being fed from before that is fed from there, or told."""
+        """The log begins elsewhere now: who was being sent entries from before that is sent those from there, or told."""
         base = self._log.index.base
         for cursor in self.cursors.values():
             if cursor.session and cursor.history.offset <= base.offset and self._go_back(cursor, out):
-                self._say(cursor, (), (), 0, out)
+                self._send(cursor, (), (), 0, out)
                 self.send_next(cursor, out)
 
-    # -- feeding ------------------------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------------------
 
     def send_to_all(self, out: list[MultiAction]) -> None:
         """More of the log is durable."""
@@ -218,15 +218,15 @@ class RelaySide:
     def send_next(self, cursor: RelayCursor, out: list[MultiAction]) -> None:
         """Ask for what is to be sent next, if anything may be."""
         at, end = cursor.history.offset, self._log.durable_end
-        if not cursor.session or not cursor.connected or cursor.feeding:
+        if not cursor.session or not cursor.connected or cursor.reading:
             return
         if at >= end:
             if cursor.owes_hint and not cursor.in_flight:
-                self._say(cursor, (), (), 0, out)
+                self._send(cursor, (), (), 0, out)
             return
         room = self._config.window_bytes - cursor.in_flight_bytes
         if room > 0 or not cursor.in_flight:
-            cursor.feeding = True
+            cursor.reading = True
             out.append(ReadForRelay(cursor.node, at, end, max(1, min(room, self._config.feed_bytes_max))))
 
     def entries_read(
@@ -234,9 +234,9 @@ class RelaySide:
     ) -> None:
         """What a `ReadForRelay` asked for, or nothing when it cannot be read now; any time later."""
         cursor = self.cursors.get(to)
-        if cursor is None or not cursor.feeding or from_offset != cursor.history.offset:
+        if cursor is None or not cursor.reading or from_offset != cursor.history.offset:
             return
-        cursor.feeding = False
+        cursor.reading = False
         cursor.stalled = not entries
         if not entries or not cursor.session:
             return
@@ -262,10 +262,10 @@ class RelaySide:
             chains.append(before)
             size_bytes += entry.size_bytes
         if chosen:
-            self._say(cursor, tuple(chains), tuple(chosen), size_bytes, out)
+            self._send(cursor, tuple(chains), tuple(chosen), size_bytes, out)
         self.send_next(cursor, out)
 
-    def _say(
+    def _send(
         self,
         cursor: RelayCursor,
         chains: tuple[int, ...],
@@ -280,7 +280,7 @@ class RelaySide:
         message = Relay(
             self._shard, TERM, cursor.session, cursor.seq, self._log.durable_clock, chains, entries
         )
-        out.append(Tell(cursor.node, message))
+        out.append(Send(cursor.node, message))
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class RelaySide:
                 if cursor.in_flight[-1][1] == 0:  # the last one was a question too: the same again
                     cursor.in_flight.pop()
                     cursor.seq -= 1
-                self._say(cursor, (), (), 0, out)
+                self._send(cursor, (), (), 0, out)
 
     # -- what is known of the others ----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from antiphon.replication.messages import NodeId
 from antiphon.replication.multi_messages import AskOrigin, OriginAnswer
-from antiphon.replication.multi_writer_actions import MultiAction, Tell
+from antiphon.replication.multi_writer_actions import MultiAction, Send
 from antiphon.replication.multi_writer_config import MultiWriterConfig
 from antiphon.replication.multi_writer_relay import TERM
 from antiphon.replication.origin_history import OriginEntry
@@ -65,7 +65,7 @@ class Regain:
     def ask(self, node: NodeId, out: list[MultiAction]) -> None:
         """A connection is there: ask, if the member has not answered."""
         if node in self._silent:
-            out.append(Tell(node, AskOrigin(self._shard, TERM, self._nonce)))
+            out.append(Send(node, AskOrigin(self._shard, TERM, self._nonce)))
 
     def ask_all(self, out: list[MultiAction]) -> None:
         """Ask whoever has not answered."""

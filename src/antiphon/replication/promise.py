@@ -33,7 +33,7 @@ class Promise:
         self.at_us: int | None = None
         self.kept: dict[tuple[NodeId, type], tuple[NodeId, AnyMessage]] = {}
 
-    def told(self, now_us: int | None) -> None:
+    def note_time(self, now_us: int | None) -> None:
         """An event has come."""
         self.at_us = now_us
         if now_us is not None and now_us > self.now_us:

@@ -1,8 +1,8 @@
-"""The leader's book of who holds what: one durable end per node that is fed, counted by voting sets (S0.12).
+"""The leader's book of who holds what: a durable end for each node that it replicates to, counted by voting sets (S0.12).
 
 Theory: the leader's own disk is a member like any other (S0.11) and counts only after its write is durable. A slow
-member never delays the commit when others make the quorum (S0.30). Every node that is fed has a slot, whether it counts
-or not, so that what a learner holds is known at the moment when it becomes a voter.
+member never delays the commit when others make the quorum (S0.30). Every node that it replicates to has a slot,
+whether it counts or not, so that what a learner holds is known at the moment when it becomes a voter.
 
 Who counts is said by *quorums*: a quorum is some slots and the number of them that must agree, and all quorums must agree.
 One quorum is the usual case; while members change there are two, the voters and the outgoing ones (S0.2). Three questions
@@ -65,7 +65,7 @@ class QuorumAckTracker:
     # -- who counts ------------------------------------------------------------------------------------------------
 
     def add(self, node: NodeId) -> int:
-        """The slot of a node that is fed from now on; whatever it acknowledged before does not count."""
+        """The slot of a node that it replicates to from now on; whatever it acknowledged before does not count."""
         slot = self._slots.setdefault(node, len(self.acks))
         if slot == len(self.acks):
             self.acks.append(0)
@@ -74,7 +74,7 @@ class QuorumAckTracker:
         return slot
 
     def drop(self, node: NodeId) -> None:
-        """The node is no longer fed."""
+        """The node is sent no more entries."""
         slot = self.slot(node)
         if slot != NOT_FED:
             self.acks[slot] = 0
@@ -102,7 +102,7 @@ class QuorumAckTracker:
         self.settles_apart = False
 
     def _slot_of(self, node: NodeId) -> int:
-        """A member has a slot before it is fed, too."""
+        """A member has a slot before it is sent anything, too."""
         return self._slots[node] if node in self._slots else self.add(node)
 
     def _go_by(self, quorums: list[Quorum], settling: list[Quorum], confirming: list[Quorum]) -> None:

@@ -179,7 +179,7 @@ class RaftReplica(ReplicaBase):
         """One tick of time passed: heartbeats of a leader (S1.29), patience of everybody else (S1.23, S1.30)."""
         out: list[Action] = []
         state = self._state
-        state.tell_time(now_us, self._handlers, out)
+        state.note_time(now_us, self._handlers, out)
         self._follow_members(out)
         if state.failed or state.role is Role.NOT_MEMBER or not self.transfer.tick(out):
             return out

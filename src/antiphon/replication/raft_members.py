@@ -3,7 +3,7 @@
 A change of members is an entry like any other, but it counts from the moment at which it is in a replica's log, committed or
 not; when it is cut off again, the members before it are back. A change of voters takes two entries: a joint one, under which
 both the new and the old voters must agree, and, once that is committed by both, a final one. So at no time are there two
-sets of nodes that could decide without each other. Learners are fed and count nowhere.
+sets of nodes that could decide without each other. Learners get the log and count nowhere.
 
 | step of a change | written when | who must agree |
 |---|---|---|
@@ -61,7 +61,7 @@ def next_members(
     Args:
         current: what the last members entry says.
         voters: at least one.
-        learners: who is to be fed besides.
+        learners: who is to get the log besides.
         settled: is that entry committed?
 
     Raises:

@@ -156,7 +156,7 @@ class ReplicaBase:
         out: list[Action] = []
         if self._state.failed:
             return out
-        self._state.tell_time(now_us, self._handlers, out)
+        self._state.note_time(now_us, self._handlers, out)
         handler = self._handlers.get(type(message))
         if handler is not None and message.shard == self.shard:
             handler(sender, message, out)
@@ -246,7 +246,7 @@ class ReplicaBase:
         leading = self._state.leading
         if leading is not None:
             if now_us is not None:
-                leading.lease.told(now_us)
+                leading.lease.note_time(now_us)
             leading.replicator.send_appended(out)
         return out
 
@@ -261,7 +261,7 @@ class ReplicaBase:
             raise self._cannot_serve()
         out: list[Action] = []
         if now_us is not None:
-            leading.lease.told(now_us)
+            leading.lease.note_time(now_us)
         leading.reads.request(token, now_us, out)
         return out
 
@@ -352,7 +352,7 @@ class ReplicaBase:
     def tick(self, now_us: int | None = None) -> list[Action]:
         """One tick of time passed."""
         out: list[Action] = []
-        self._state.tell_time(now_us, self._handlers, out)
+        self._state.note_time(now_us, self._handlers, out)
         leading = self._state.leading
         if leading is not None:
             leading.tick(out)

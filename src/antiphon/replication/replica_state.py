@@ -23,7 +23,7 @@ class Role(StrEnum):
 
     NOT_MEMBER = "not_member"  # S0.5: not in the shard's ensemble
     FENCED = "fenced"  # S0.6: being synchronised; serves no client
-    FOLLOWER = "follower"  # S0.7: accepts the feed of the leader of its term
+    FOLLOWER = "follower"  # S0.7: accepts Appends of the leader of its term
     LEADER = "leader"  # S0.8: serves reads and writes
 
 

@@ -53,7 +53,7 @@ class Replicator:
     # -- who is sent to --------------------------------------------------------------------------------------------
 
     def add_follower(self, node: NodeId, head: EntryId, out: list[Action]) -> None:
-        """Begin to feed a follower (S0.38). A repeated request for one that is being fed changes nothing.
+        """Begin to send entries to a follower (S0.38). A repeated request changes nothing.
 
         Unless it says that the follower has less than it acknowledged: its replica was removed, or its disk replaced, and it
         has promised this term anew. Then it counts by what it acknowledges from now on. One that is silent is asked again.
@@ -140,7 +140,7 @@ class Replicator:
         self.send_appended(out)
 
     def send_appended(self, out: list[Action]) -> None:
-        """Push what was appended and not sent yet to whoever has everything before it; feed the others from the log."""
+        """Push what was appended and not sent yet to whoever has everything before it; read the log for the others."""
         if not self._unsent:
             return
         entries, size = tuple(self._unsent), self._unsent_bytes
@@ -213,7 +213,7 @@ class Replicator:
         out.append(ReadEntries(progress.node, start, max(1, min(room, wanted))))
 
     def entries_read(self, to: NodeId, entries: Sequence[Entry], size_bytes: int, out: list[Action]) -> None:
-        """Entries that were read for a Feed. Those that are no longer wanted, or no longer in the log, are dropped."""
+        """Entries that were read for an Append. Those that are no longer wanted, or no longer in the log, are dropped."""
         progress = self.progress.get(to)
         if progress is None or progress.reading_from is None:
             return

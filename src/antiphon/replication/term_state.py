@@ -244,15 +244,15 @@ class TermState:
         else:
             self.held.append((log.write_id, Send(to, message)))
 
-    def tell_time(
+    def note_time(
         self, now_us: int | None, handlers: Mapping[type, Callable[..., None]], out: list[Action]
     ) -> None:
         """An event has come at this time, by the host's clock; what waited for it is handled again. None: see `lease`."""
-        self.promise.told(now_us)
+        self.promise.note_time(now_us)
         if now_us is None or self.failed:
             return
         if self.leading is not None:
-            self.leading.lease.told(now_us)
+            self.leading.lease.note_time(now_us)
         for sender, message in self.promise.due():
             handlers[type(message)](sender, message, out)
         for observer in self.observers:

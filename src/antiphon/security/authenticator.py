@@ -5,6 +5,7 @@ an unknown user or a wrong password, fails at the same message with the same err
 """
 
 import hmac
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from antiphon import system
@@ -47,15 +48,37 @@ class LoginCount(Protocol):
     logins_failed: int
 
 
+class Aside(Protocol):
+    """Where passwords are checked beside the event loop, those of an address in turn with others'."""
+
+    async def run(self, address: str, work: Callable[..., bool], *args: object) -> bool:
+        """What `work` returns; raises OverloadedError where too many wait."""
+        ...
+
+
 class Login(Protocol):
     """One login under way. `identity` is set when it has succeeded, `claimed` when the client has said who it is."""
 
     identity: Identity | None
     claimed: str
 
+    def hard_part(self, data: bytes) -> "HardPart | None":
+        """What takes milliseconds of the `step` with this message: it is then to be done before; None: nothing does."""
+        ...
+
     def step(self, data: bytes) -> bytes:
         """The answer to a message of the client; raises UnauthenticatedError, after which the login is over."""
         ...
+
+
+class HardPart:
+    """A password that is to be checked, against what is kept of it. `proves`: does it prove that? None: not known yet."""
+
+    def __init__(self, found: Credential, password: str, *, known: bool) -> None:
+        self.found = found
+        self.password = password
+        self.known = known
+        self.proves: bool | None = None
 
 
 class Authenticator:
@@ -67,6 +90,9 @@ class Authenticator:
         counters: where failed logins are counted.
         secret: unknown users look the same to whoever does not know it.
         token_keys: where the keys are that tokens are checked with; by default the file of the settings.
+
+    Attributes:
+        aside: where passwords are checked; None: where they are asked for, which takes milliseconds.
     """
 
     def __init__(
@@ -78,6 +104,7 @@ class Authenticator:
         token_keys: "KeySource | None" = None,
     ) -> None:
         self.on = settings.authentication
+        self.aside: Aside | None = None
         self.authorizer = Authorizer(book, settings.super_users, counters, on=self.on)
         self._settings = settings
         self._book = book
@@ -142,19 +169,19 @@ class Authenticator:
             return NotReadyError("this node was just started and knows no users yet; ask another, or again")
         return UnauthenticatedError(FAILED)
 
-    def tell_failed(self, listener: str, address: str, mechanism: str, claimed: str) -> None:
+    def log_failed(self, listener: str, address: str, mechanism: str, claimed: str) -> None:
         """Count a failed login, and tell the log of it: at a bounded rate for each address, so that none hides another.
 
         `claimed` is the name that the client gave, empty where it gave none. What proves a name is never told.
         """
         self._counters.logins_failed += 1
         facts = {"listener": listener, "user": shown(claimed), "mechanism": shown(mechanism, MECHANISM_MAX)}
-        self._failures.tell(address, self._counters.logins_failed, **facts)
+        self._failures.log(address, self._counters.logins_failed, **facts)
 
-    def tell_left_out(self) -> None:
+    def log_left_out(self) -> None:
         """Tell the log how many failed logins and denied requests had no line."""
-        self._failures.tell_left_out()
-        self.authorizer.tell_left_out()
+        self._failures.log_left_out()
+        self.authorizer.log_left_out()
 
     # -- what logins ask ------------------------------------------------------------------------------------------
 
@@ -168,17 +195,29 @@ class Authenticator:
             return found, True
         return passwords.of_nobody(self._book, mechanism, name, self._secret), False
 
-    def check_password(self, name: str, password: str) -> Identity:
-        """Who has this name and password; raises UnauthenticatedError. Takes milliseconds."""
-        if name == NODE_USER:
-            raise self.failed()  # its password is never sent
+    def to_prove(self, name: str, password: str) -> HardPart:
+        """What the password of a name has to prove. Of an unknown name that is something that no password does."""
         found, known = self.credential(passwords.SHA_256, name)
         if not known:
             other, known = self.credential(passwords.SHA_512, name)
             found = other if known else found
-        if not passwords.proves(found, password) or not known:
+        return HardPart(found, password, known=known)
+
+    def check_password(self, name: str, password: str, part: HardPart | None = None) -> Identity:
+        """Who has this name and password; raises UnauthenticatedError.
+
+        Takes milliseconds, unless `part` has the result. It counts for what was kept of the user then: one who has got
+        another password since, or is gone, is refused.
+        """
+        if name == NODE_USER:
+            raise self.failed()  # its password is never sent
+        if part is None or part.proves is None:
+            part = self.to_prove(name, password)
+            part.proves = passwords.proves(part.found, password)
+        identity = Identity(Principal("User", name), PLAIN, part.found)
+        if not part.proves or not part.known or not self.holds(identity):
             raise self.failed()
-        return Identity(Principal("User", name), PLAIN, found)
+        return identity
 
     def claimed_by(self, token: str) -> str:
         """Whom a token says to be about, which nobody has checked; empty where it says nothing."""
@@ -210,17 +249,32 @@ class _Plain:
         self.identity: Identity | None = None
         self.claimed = ""
         self._owner = owner
+        self._part: HardPart | None = None
+
+    def hard_part(self, data: bytes) -> HardPart | None:
+        try:
+            name, password = _name_and_password(data)
+        except ValueError:
+            return None
+        self._part = None if name == NODE_USER else self._owner.to_prove(name, password)
+        return self._part
 
     def step(self, data: bytes) -> bytes:
         try:
-            authorized, name, password = data.decode().split("\0")
-        except ValueError:
+            self.claimed = data.decode().split("\0")[1]
+            name, password = _name_and_password(data)
+        except (ValueError, IndexError):
             raise self._owner.failed() from None
-        self.claimed = name
-        if authorized not in {"", name} or not name:
-            raise self._owner.failed()
-        self.identity = self._owner.check_password(name, password)
+        self.identity = self._owner.check_password(name, password, self._part)
         return b""
+
+
+def _name_and_password(data: bytes) -> tuple[str, str]:
+    """Raises ValueError."""
+    authorized, name, password = data.decode().split("\0")
+    if authorized not in {"", name} or not name:
+        raise ValueError("somebody else than the name is to be authorized")
+    return name, password
 
 
 class _Bearer:
@@ -230,6 +284,9 @@ class _Bearer:
         self.identity: Identity | None = None
         self.claimed = ""
         self._owner = owner
+
+    def hard_part(self, data: bytes) -> HardPart | None:  # noqa: ARG002 - others have one
+        return None
 
     def step(self, data: bytes) -> bytes:
         try:
@@ -262,6 +319,9 @@ class _Scram:
         self.claimed = name
         self._found, self._known = found, _ = self._owner.credential(self._mechanism, name)
         return found.salt, found.stored_key, found.server_key, found.iterations
+
+    def hard_part(self, data: bytes) -> HardPart | None:  # noqa: ARG002 - others have one
+        return None
 
     def step(self, data: bytes) -> bytes:
         from scramp import ScramException

@@ -129,7 +129,7 @@ class Authorizer:
         """
         self._counters.denied += 1
         principal, host, operation, resource, name = question
-        self._lines.tell(
+        self._lines.log(
             str(principal),
             self._counters.denied,
             host=host,
@@ -138,9 +138,9 @@ class Authorizer:
             name=shown(name, NAME_MAX),
         )
 
-    def tell_left_out(self) -> None:
+    def log_left_out(self) -> None:
         """Tell the log how many denied requests had no line, by principal."""
-        self._lines.tell_left_out()
+        self._lines.log_left_out()
 
     def _follow(self) -> None:
         self._version = self._book.version

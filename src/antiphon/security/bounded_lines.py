@@ -40,31 +40,31 @@ class BoundedLines:
         every_s: float = 1.0,
     ) -> None:
         self._event, self._who, self._count, self._total = event, who, count, total
-        self._told_max, self._whos_max, self._every_s = told_max, whos_max, every_s
+        self._lines_max, self._whos_max, self._every_s = told_max, whos_max, every_s
         self._from_s = 0.0
-        self._told: dict[str, int] = {}  # lines since `_from_s`, by whom they are about
+        self._written: dict[str, int] = {}  # lines since `_from_s`, by whom they are about
         self._left_out: dict[str, int] = {}
         self._seen = 0
         self._log = structlog.get_logger()
 
-    def tell(self, who: str, total: int, **facts: Any) -> None:
+    def log(self, who: str, total: int, **facts: Any) -> None:
         """A line, or, where there were enough, one more to be counted in the line about those that were left out."""
         self._seen = total
         now_s = system.monotonic_s()
         if now_s - self._from_s >= self._every_s:
             self._from_s = now_s
-            self._told.clear()
-            self.tell_left_out()
-        told = self._told.get(who, 0)
-        is_new = told == 0 and len(self._told) >= self._whos_max
-        if told >= self._told_max or is_new:
+            self._written.clear()
+            self.log_left_out()
+        told = self._written.get(who, 0)
+        is_new = told == 0 and len(self._written) >= self._whos_max
+        if told >= self._lines_max or is_new:
             who = who if who in self._left_out or len(self._left_out) < self._whos_max else OTHERS
             self._left_out[who] = self._left_out.get(who, 0) + 1
             return
-        self._told[who] = told + 1
+        self._written[who] = told + 1
         self._log.warning(self._event, **{self._who: who}, **facts, **{self._total: total})
 
-    def tell_left_out(self) -> None:
+    def log_left_out(self) -> None:
         """Say how many had no line, by whom they were about."""
         for who, count in self._left_out.items():
             facts = {self._who: who, self._count: count, self._total: self._seen}

@@ -21,9 +21,7 @@ class ClientLogin:
         self._scram: Any = None
         self._steps = 0
         if account.is_empty:
-            raise UnauthenticatedError(
-                f"{address} wants to know who asks: give user and password, or a token"
-            )
+            raise UnauthenticatedError(f"{address} asks for a login: give user and password, or a token")
         if account.token:
             if "OAUTHBEARER" not in mechanisms:
                 raise UnauthenticatedError(f"{address} takes no tokens on this connection (it needs TLS)")

@@ -55,8 +55,8 @@ def refuse_believing(nodes: int, security: Security) -> None:
     raise InvalidRequestError(
         f"node.toml names {nodes} nodes, and nothing proves who is one: whoever reaches the port could say so. Give all "
         "nodes the same `peer_key` under [security] (one line: openssl rand -hex 32) with `ports.peer` and the `peer` "
-        "addresses of [[nodes]], or `peer_tls` (docs/security.md), as `antiphon up` does. If whoever says so is to be a "
-        f"node, say it with {_IN_WORDS}"
+        "addresses of [[nodes]], or `peer_tls` (docs/security.md), as `antiphon up` does. To take anybody who says so "
+        f"for a node, use {_IN_WORDS}"
     )
 
 

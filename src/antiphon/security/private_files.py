@@ -1,5 +1,6 @@
 """Files and folders that only the user of a node may read."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,29 @@ def write_private(file: Path, data: bytes) -> None:
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(file)
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Replace a text file as a whole; nobody else may read it. Raises OSError with the file's name.
+
+    One that says the same already is left, so that a full disk does not matter.
+    """
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if file.read_text() == text:
+            return
+    temporary = file.with_name(file.name + ".new")
+    try:
+        with open(temporary, "w", opener=_private) as out:
+            out.write(text)
+        temporary.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
 
 
 def private_folder(folder: Path) -> None:

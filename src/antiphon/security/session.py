@@ -1,10 +1,20 @@
 """One connection of a client: who it has said that it is, and what it may do therefore."""
 
 import ipaddress
+from collections.abc import Coroutine
 from typing import Any, Final
 
-from antiphon.errors import UnauthenticatedError
-from antiphon.security.authenticator import FAILED, MESSAGE_BYTES_MAX, Authenticator, Identity, Login
+from antiphon.errors import OverloadedError, UnauthenticatedError
+from antiphon.security import passwords
+from antiphon.security.authenticator import (
+    FAILED,
+    MESSAGE_BYTES_MAX,
+    Aside,
+    Authenticator,
+    HardPart,
+    Identity,
+    Login,
+)
 from antiphon.security.authorizer import EVERYTHING, Rights
 from antiphon.security.principal import Principal
 from antiphon.security.tls import is_encrypted, principal_of
@@ -91,18 +101,37 @@ class Session:
             self._login = self._authenticator.begin(mechanism, private=self._private)
         except UnauthenticatedError:
             self._has_failed = True
-            self.tell_failed(mechanism)
+            self.log_failed(mechanism)
             raise
 
-    def tell_failed(self, mechanism: str, claimed: str = "") -> None:
+    def log_failed(self, mechanism: str, claimed: str = "") -> None:
         """A login has failed: count it, and tell the log."""
         if self._authenticator is not None:
-            self._authenticator.tell_failed(self._listener, self._host, mechanism, claimed)
+            self._authenticator.log_failed(self._listener, self._host, mechanism, claimed)
 
     @property
     def has_begun(self) -> bool:
         """Is a login under way?"""
         return self._login is not None
+
+    def hard_part(self, data: bytes) -> Coroutine[Any, Any, None] | None:
+        """What is to be awaited before the `step` with this message, as it takes milliseconds; None: nothing does.
+
+        Nothing else of the connection's is to be looked at meanwhile. Raises OverloadedError where too many wait, after
+        which the login is over; it has not failed.
+        """
+        found = self._authenticator
+        if self._login is None or found is None or found.aside is None or self._has_failed:
+            return None
+        part = self._login.hard_part(data) if len(data) <= MESSAGE_BYTES_MAX else None
+        return None if part is None else self._proved(part, found.aside)
+
+    async def _proved(self, part: HardPart, aside: Aside) -> None:
+        try:
+            part.proves = await aside.run(self._host, passwords.proves, part.found, part.password)
+        except OverloadedError:
+            self._login = None
+            raise
 
     def step(self, data: bytes) -> bytes:
         """The answer to a message of a login; raises UnauthenticatedError, after which the login is over.
@@ -118,7 +147,7 @@ class Session:
             if self._has_failed:
                 raise  # it is told already
             self._has_failed = True
-            self.tell_failed(self._mechanism, "" if login is None else login.claimed)
+            self.log_failed(self._mechanism, "" if login is None else login.claimed)
             raise
 
     def _stepped(self, login: Login, data: bytes) -> bytes:

@@ -149,7 +149,7 @@ class ServerTls(_Watched):
     def failed(self, peer: str, error: BaseException) -> None:
         """Count a handshake that failed; one line in the log for all of an address in five seconds."""
         self._counters.tls_handshakes_failed += 1
-        self._failures.tell(
+        self._failures.log(
             peer.rpartition(":")[0],
             self._counters.tls_handshakes_failed,
             peer=peer,
@@ -243,8 +243,8 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path, where: st
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise InvalidRequestError(
-            f"{where}: {certificate} and {key} are not a certificate and its key in PEM: {reason}; restore both, or have "
-            "them made anew"
+            f"{where}: {certificate} and {key} are not a certificate and its key in PEM: {reason}; restore both, or make "
+            "new ones"
         ) from None
 
 

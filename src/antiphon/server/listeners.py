@@ -40,8 +40,8 @@ def clients_tls(config: "NodeConfig", metrics: "NodeMetrics", protocol: str = ""
     return ServerTls(config.security.tls, config.dir, "tls", metrics, protocol)
 
 
-def _told(config: "NodeConfig", port: int) -> str:
-    host = config.host_told
+def _advertised(config: "NodeConfig", port: int) -> str:
+    host = config.public_host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -72,7 +72,7 @@ async def start_http(
     made.addresses.most = config.limits.of_address(min(CONNECTIONS_MAX, most.connections))
     made.authenticator, made.quotas = guards
     port = await made.start(config.listen_host, config.ports.http, sock, tls)
-    return made, _told(config, port)
+    return made, _advertised(config, port)
 
 
 async def start_oxia(
@@ -100,13 +100,13 @@ async def start_oxia(
     )
     made.authenticator, made.quotas = guards
     port = await made.start(config.listen_host, config.ports.oxia, sock, tls)
-    return made, _told(config, port)
+    return made, _advertised(config, port)
 
 
-def _hurt_listener(faults: "InjectedFaults", *place: Any) -> "KafkaListener":
-    from antiphon.kafka.hurt_listener import HurtListener
+def _faulty_listener(faults: "InjectedFaults", *place: Any) -> "KafkaListener":
+    from antiphon.kafka.faulty_listener import FaultyListener
 
-    listener = HurtListener(*place)
+    listener = FaultyListener(*place)
 
     def follow() -> None:
         listener.take(faults.listener)
@@ -147,6 +147,6 @@ async def start_kafka(
         address_connections_max=config.limits.of_address(connections),
     )
     place = (gateway, config.listen_host, config.ports.kafka, transactions, told, pool)
-    listener = KafkaListener(*place) if faults is None else _hurt_listener(faults, *place)
+    listener = KafkaListener(*place) if faults is None else _faulty_listener(faults, *place)
     await listener.start(sock, tls)
-    return listener, _told(config, listener.port)
+    return listener, _advertised(config, listener.port)

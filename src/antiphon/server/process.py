@@ -17,7 +17,7 @@ from antiphon import tracing
 from antiphon.errors import AntiphonError
 from antiphon.node import injected_faults, memory
 from antiphon.node.config import NodeConfig
-from antiphon.node.injected_faults import HurtDisk, InjectedFaults
+from antiphon.node.injected_faults import FaultyDisk, InjectedFaults
 from antiphon.node.logs import bound_output, open_log, set_level
 from antiphon.security.exposure import refuse_believing, refuse_exposure
 from antiphon.security.private_files import only_private_files, private_folder
@@ -86,7 +86,7 @@ async def _serve(config: NodeConfig, sockets: Sockets | None, ready: Callable[[b
         loop.add_signal_handler(number, stop.set)
     faults = InjectedFaults(Path(config.dir)) if injected_faults.wanted() else None
     _trace(config.node_id)
-    server = Server(config, sockets, None if faults is None else HurtDisk(faults), faults)
+    server = Server(config, sockets, None if faults is None else FaultyDisk(faults), faults)
     server.node.settings.follow(lambda: set_level(server.node.config.log_level))
     if faults is not None:
         loop.add_signal_handler(signal.SIGUSR1, faults.take)

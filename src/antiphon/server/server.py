@@ -8,6 +8,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
+from antiphon.gateway.password_thread import PasswordThread
 from antiphon.gateway.quotas import Quotas
 from antiphon.log.wal_thread import WalThread
 from antiphon.node.node import Node
@@ -91,6 +92,7 @@ class Server:
             shared_secret(config, node.disk),
             token_keys,
         )
+        self.authenticator.aside = PasswordThread()
         self.memory = memory_for_clients(config.limits, node.turn.pieces)
         add_memory_gauges(node.metrics.gauges, self.memory)
         add_capacity_gauges(node.metrics.gauges, config.limits, node.view)
@@ -128,12 +130,12 @@ class Server:
         node.metrics.gauges["antiphon_connections"] = ("Native connections", lambda: len(native.sessions))
         addresses = {
             "native": await native.start(
-                config.listen_host, ports.native, self._sockets.get("native"), config.host_told, tls
+                config.listen_host, ports.native, self._sockets.get("native"), config.public_host, tls
             )
         }
         if self.peers is not None:
             addresses["peer"] = await self.peers.start(
-                config.listen_host, ports.peer, self._sockets.get("peer"), config.host_told, nodes_tls(node)
+                config.listen_host, ports.peer, self._sockets.get("peer"), config.public_host, nodes_tls(node)
             )
         if ports.kafka >= 0:
             self.kafka, addresses["kafka"] = await start_kafka(

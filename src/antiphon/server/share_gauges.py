@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from antiphon.node.metrics import Labelled
 
 if TYPE_CHECKING:
-    from antiphon.kafka.groups.told import HostedGroups
+    from antiphon.kafka.groups.hosted import HostedGroups
     from antiphon.node.metrics import NodeMetrics
 
 

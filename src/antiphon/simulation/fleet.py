@@ -179,7 +179,7 @@ class Fleet:
         self.state.apply(records, version)
         self.phase.cpu_s += time.thread_time() - began_s
         self.phase.commits += 1
-        self._long_lived.are(len(self.state.shards))
+        self._long_lived.note_count(len(self.state.shards))
         self._note_leaders(records)
         self._drive(lambda now_ms: self.coordinator.committed(token, version, now_ms))
 

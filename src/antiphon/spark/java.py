@@ -74,7 +74,7 @@ def find_java(cache_dir: Path | None = None) -> Java:
             continue
         if has_vector_module:
             return Java(executable.resolve().parent.parent, version, origin, shimmed=False)
-        return Java(_shim(executable.resolve(), cache_dir or _default_cache()), version, origin, shimmed=True)
+        return Java(_shim(executable.resolve(), cache_dir or default_cache()), version, origin, shimmed=True)
     seen = f" Looked at {'; '.join(refused)}." if refused else ""
     raise JavaNotFoundError(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer and there is none.{seen} "
@@ -113,7 +113,8 @@ def _probe(executable: Path) -> tuple[int, bool] | None:
     return int(base.group(1)), f"{VECTOR_MODULE}@" in listed.stdout
 
 
-def _default_cache() -> Path:
+def default_cache() -> Path:
+    """Where this user's files of Antiphon are kept that can be made again."""
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
         return Path(base) / "antiphon"

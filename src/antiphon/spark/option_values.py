@@ -23,7 +23,7 @@ READ: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "asOfOffset", "asOfTimestamp",
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "key", "keyPrefix", "keyFormat", "minPartitions", "maxPartitions", "maxRecordsPerPartition",
+    "key", "keyPrefix", "keyEncoding", "keyFormat", "minPartitions", "maxPartitions", "maxRecordsPerPartition",
     "failOnDataLoss", "isolation", "readFrom", "retries", "fetchBytes",
     "onCorrupt", "deadLetters",
 )  # fmt: skip

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.spark.classes import OPTION, java_options
 from antiphon.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -50,7 +52,11 @@ def session(
     chosen = master or f"local[{count},{TASK_ATTEMPTS}]"
     prepare_environment(local=chosen.startswith("local"))
     builder = SparkSession.builder.appName(app_name).master(chosen)
-    for name, value in {**_defaults(chosen, count), **(config or {})}.items():
+    settings = {**_defaults(chosen, count), **(config or {})}
+    options = java_options(Path(os.environ["JAVA_HOME"]), str(settings.get(OPTION, "")))
+    if options:
+        settings[OPTION] = options
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Told = dict[str, Any]
-"""What a node's listener does wrong, as `antiphon.kafka.hurt_faults` reads it."""
+"""What a node's listener does wrong, as `antiphon.kafka.listener_faults` reads it."""
 
 
-class Hurt(Protocol):
+class FaultyNode(Protocol):
     """A node whose listener can be told what to do wrong."""
 
     listener: Told
 
-    def tell(self, *, listener: Told | None = None) -> None:
+    def inject(self, *, listener: Told | None = None) -> None:
         """Replace what it was told; returns when it does so. Raises InvalidRequestError for what it refuses."""
         ...
 
@@ -105,15 +105,15 @@ def with_entry(kind: str, name: str, value: Any) -> Callable[[Told], Told]:
     return change
 
 
-def tell(nodes: Sequence[Hurt], change: Callable[[Told], Told]) -> None:
+def inject(nodes: Sequence[FaultyNode], change: Callable[[Told], Told]) -> None:
     """Change what the listeners of nodes do wrong; where one refuses, all are as before."""
-    done: list[tuple[Hurt, Told]] = []
+    done: list[tuple[FaultyNode, Told]] = []
     try:
         for node in nodes:
             before = node.listener
-            node.tell(listener=change(before))
+            node.inject(listener=change(before))
             done.append((node, before))
     except BaseException:
         for node, before in done:
-            node.tell(listener=before)
+            node.inject(listener=before)
         raise

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from antiphon.errors import InvalidRequestError, TimedOutError
 from antiphon.node import injected_faults
-from antiphon.testing.faults import Fault, Tallies, tell, with_entry, with_rule, without_rule
+from antiphon.testing.faults import Fault, Tallies, inject, with_entry, with_rule, without_rule
 from antiphon.tools.local_cluster import LOOK_S, LocalCluster
 
 ENDED_WITHIN_S: Final = 10.0
@@ -110,7 +110,7 @@ class Cluster:
 
         They are carried out at once. The answers behind one on the same connection wait for it, too.
         """
-        tell(self._chosen(node), with_entry("delays", topic, ms or None))
+        inject(self._chosen(node), with_entry("delays", topic, ms or None))
 
     def cap(self, api: str, version: int | None, *, node: "Node | int | None" = None) -> None:
         """Serve an API up to this version only, as an older broker does; None: as always.
@@ -120,15 +120,15 @@ class Cluster:
 
         Raises InvalidRequestError for an API or a version that is not served.
         """
-        tell(self._chosen(node), with_entry("caps", api, version))
+        inject(self._chosen(node), with_entry("caps", api, version))
 
     def _hit(self, kind: str, rule: dict[str, Any], node: "Node | int | None") -> Fault:
         nodes = self._chosen(node)
         self._tallies = self._tallies or Tallies()
         tally = self._tallies.new()
         rule["tally"] = str(tally)
-        tell(nodes, with_rule(kind, rule))
-        return Fault(rule["times"], tally, lambda: tell(nodes, without_rule(kind, rule)))
+        inject(nodes, with_rule(kind, rule))
+        return Fault(rule["times"], tally, lambda: inject(nodes, without_rule(kind, rule)))
 
     def _chosen(self, node: "Node | int | None") -> "list[Node]":
         there = list(self._started.nodes)
@@ -216,7 +216,7 @@ class Node:
         self._disk = "ok"
         self.listener: dict[str, Any] = {}
         self._untold = ""  # the mark of what it was told while it was paused
-        self._telling = threading.Lock()
+        self._injecting = threading.Lock()
         started = cluster.nodes[node_id]
         self.id = node_id
         self.bootstrap_server, self.server, self.http = started.kafka, started.native, started.http
@@ -287,11 +287,11 @@ class Node:
 
     def fill_disk(self) -> None:
         """Nothing can be written any more (ENOSPC) until `heal()`. It serves reads and refuses writes."""
-        self.tell(disk="full")
+        self.inject(disk="full")
 
     def break_disk(self) -> None:
         """Syncs fail (EIO): it stops the replicas whose writes it cannot trust. `heal()` starts it again."""
-        self.tell(disk="broken")
+        self.inject(disk="broken")
 
     def cut_off(self, *others: "Node | int") -> None:
         """Let nothing pass between it and `others`, by default all other nodes. Clients still reach it.
@@ -305,7 +305,7 @@ class Node:
             raise InvalidRequestError(
                 f"node {self.id} cannot be cut off from {wrong}: name other nodes by id"
             )
-        self.tell(cut=cut)
+        self.inject(cut=cut)
 
     def heal(self) -> None:
         """End every fault of this node. A broken disk is sound again after a start, so it is killed and started then.
@@ -314,12 +314,12 @@ class Node:
         """
         was_broken = self._disk == "broken" and self.is_running
         if self._cut or self.listener or self._disk != "ok":
-            self.tell(cut=(), disk="ok", listener={})
+            self.inject(cut=(), disk="ok", listener={})
         if was_broken:
             self.kill()
             self.start()
 
-    def tell(
+    def inject(
         self,
         *,
         cut: tuple[int, ...] | None = None,
@@ -332,12 +332,12 @@ class Node:
 
         Raises InvalidRequestError, with all as before, for what the node refuses.
         """
-        with self._telling:
+        with self._injecting:
             before = (self._cut, self._disk, self.listener)
             self._cut = self._cut if cut is None else cut
             self._disk = self._disk if disk is None else disk
             self.listener = self.listener if listener is None else listener
-            serial = self._tell()
+            serial = self._inject()
             if self._paused:
                 self._untold = serial
             elif self.is_running:
@@ -345,8 +345,8 @@ class Node:
                     self._cluster.until_taken(self.id, serial)
                 except InvalidRequestError:
                     self._cut, self._disk, self.listener = before
-                    self._cluster.until_taken(self.id, self._tell())
+                    self._cluster.until_taken(self.id, self._inject())
                     raise
 
-    def _tell(self) -> str:
+    def _inject(self) -> str:
         return self._cluster.hurt(self.id, cut=self._cut, disk=self._disk, listener=self.listener)

@@ -14,8 +14,7 @@ import msgspec
 
 from antiphon.client.local_folder import CLUSTER_FILE, FORMAT, LocalClusterFile, LocalNode
 from antiphon.errors import InvalidRequestError
-from antiphon.node.config import replace_text
-from antiphon.security.private_files import private_folder, write_private
+from antiphon.security.private_files import private_folder, replace_text, write_private
 
 PID_FILE: Final = "node.pid"
 STOPPED_FILE: Final = "stopped"  # `antiphon down` was here last, and no node was started since

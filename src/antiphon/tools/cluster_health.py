@@ -1,8 +1,9 @@
 """What `antiphon status` and `antiphon doctor` know of a cluster: its metadata and each node's own word."""
 
 import time
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +12,7 @@ from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta, NodeMeta, ShardStatus
 from antiphon.model.requests import StatusReply
 
+T = TypeVar("T")
 NODE_TIMEOUT_S = 3.0
 PASSED_IN_WORDS_S = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
@@ -116,3 +118,17 @@ def ago(since_ms: int) -> str:
 
 def _status(node: NodeMeta, is_up: bool) -> str:
     return "down" if not is_up else "draining" if node.draining else "up"
+
+
+def from_each_node(
+    db: "antiphon.Client", ask: Callable[[int], Iterable[T]]
+) -> tuple[list[tuple[int, T]], list[tuple[int, str]]]:
+    """What every node answers, by node; and the nodes that do not answer, with the reason."""
+    found: list[tuple[int, T]] = []
+    silent: list[tuple[int, str]] = []
+    for node in db.metadata().nodes:
+        try:
+            found += [(node.node_id, one) for one in ask(node.node_id)]
+        except AntiphonError as error:
+            silent.append((node.node_id, error.message))
+    return found, silent

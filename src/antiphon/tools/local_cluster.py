@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 from antiphon.client.local_folder import LISTENERS
 from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError, UnavailableError
-from antiphon.node.injected_faults import FAULTS_VARIABLE, taken, tell
+from antiphon.node.injected_faults import FAULTS_VARIABLE, inject, taken
 from antiphon.tools.cluster_files import running_pid
 
 COMMAND = (sys.executable, "-m", "antiphon.cli.main")
@@ -136,12 +136,12 @@ class LocalCluster:
         disk: str = "ok",
         listener: Mapping[str, Any] | None = None,
     ) -> str:
-        """Cut a node off from others, take its disk away, or let its Kafka listener do wrong (`kafka/hurt_faults.py`).
+        """Cut a node off from others, take its disk away, or let its Kafka listener do wrong (`kafka/listener_faults.py`).
 
         Without arguments all is well again. Returns a mark for `until_taken`.
         """
         node = self.nodes[node_id]
-        serial = tell(node.dir, cut=cut, disk=disk, listener=listener)
+        serial = inject(node.dir, cut=cut, disk=disk, listener=listener)
         with_suppressed_kill(node.pid, signal.SIGUSR1)
         return serial
 

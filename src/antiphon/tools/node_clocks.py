@@ -62,5 +62,5 @@ def _clock_of(host: str, port: int, context: ssl.SSLContext | None) -> int:
         found: Any = json.loads(connection.getresponse().read(ANSWER_BYTES_MAX))
     told = found.get("clock_ms") if isinstance(found, dict) else None
     if not isinstance(told, int) or isinstance(told, bool):
-        raise ValueError("a node of an earlier version tells no time")
+        raise ValueError("a node of an earlier version does not report its time")
     return told

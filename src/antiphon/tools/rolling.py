@@ -8,17 +8,19 @@ process is a `Restarter` (`restarters.py`).
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-import antiphon
 from antiphon.coordination.profiles import Replication, replication_of
 from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError, UnavailableError
 from antiphon.model.in_step import not_to_be_missed, out_of_step
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus, StatusReply
 from antiphon.replication.quorum import majority
+
+if TYPE_CHECKING:
+    import antiphon
 
 HAND_OVER_AT_ONCE: Final = 16
 POLL_S: Final = 0.1
@@ -147,7 +149,7 @@ def _is_handed_over(options: Replication) -> bool:
 # -- one node -------------------------------------------------------------------------------------------------------
 
 
-def hand_over(db: antiphon.Client, node_id: int, timeout_s: float) -> int:
+def hand_over(db: "antiphon.Client", node_id: int, timeout_s: float) -> int:
     """Have other nodes lead what a node leads, where others can; returns how many shards that were.
 
     Raises TimedOutError with what was in the way.
@@ -170,7 +172,7 @@ def hand_over(db: antiphon.Client, node_id: int, timeout_s: float) -> int:
 
 
 async def _elect_all(
-    db: antiphon.Client, wanted: dict[tuple[str, int], int]
+    db: "antiphon.Client", wanted: dict[tuple[str, int], int]
 ) -> dict[tuple[str, int], AntiphonError]:
     places = asyncio.Semaphore(HAND_OVER_AT_ONCE)
     problems: dict[tuple[str, int], AntiphonError] = {}
@@ -186,7 +188,7 @@ async def _elect_all(
     return problems
 
 
-def wait_until_spared(db: antiphon.Client, node_id: int, timeout_s: float, tell: Tell) -> None:
+def wait_until_spared(db: "antiphon.Client", node_id: int, timeout_s: float, tell: Tell) -> None:
     """Return when no shard would miss the node. Raises TimedOutError with what is in the way."""
 
     def missing() -> str:
@@ -200,7 +202,7 @@ def wait_until_spared(db: antiphon.Client, node_id: int, timeout_s: float, tell:
 
 
 def wait_until_back(
-    db: antiphon.Client, node_id: int, before: str, timeout_s: float, tell: Tell
+    db: "antiphon.Client", node_id: int, before: str, timeout_s: float, tell: Tell
 ) -> tuple[float, float]:
     """Return when a process of the node, another one than `before`, takes part in everything.
 
@@ -222,7 +224,7 @@ def wait_until_back(
     return round(back - began, 3), round(time.monotonic() - back, 3)
 
 
-def what_lacks(db: antiphon.Client, cluster: ClusterMeta, node_id: int) -> str:
+def what_lacks(db: "antiphon.Client", cluster: ClusterMeta, node_id: int) -> str:
     """What is missing until the node takes part in everything that it holds, in words; empty: nothing."""
     lacks = out_of_step(cluster, node_id)
     if lacks:
@@ -238,7 +240,7 @@ def what_lacks(db: antiphon.Client, cluster: ClusterMeta, node_id: int) -> str:
     return _voters_lack(db, cluster, of=node_id) or _writers_lack(db, cluster, answer)
 
 
-def _voters_lack(db: antiphon.Client, cluster: ClusterMeta, *, of: int = -1, without: int = -1) -> str:
+def _voters_lack(db: "antiphon.Client", cluster: ClusterMeta, *, of: int = -1, without: int = -1) -> str:
     """Which voter of `__cluster` is behind: one node, or any but one."""
     answer = _ask(db, cluster.controller)
     own = None if answer is None else _replica(answer, CLUSTER_SHARD_ID)
@@ -255,7 +257,7 @@ def _voters_lack(db: antiphon.Client, cluster: ClusterMeta, *, of: int = -1, wit
     return ""
 
 
-def _writers_lack(db: antiphon.Client, cluster: ClusterMeta, answer: StatusReply) -> str:
+def _writers_lack(db: "antiphon.Client", cluster: ClusterMeta, answer: StatusReply) -> str:
     """Where every replica writes: has the node what the others had when they were asked?"""
     node_id = answer.node.node_id
     for topic in cluster.topics:
@@ -283,7 +285,7 @@ def _replica(answer: StatusReply, shard_id: int) -> ReplicaStatus | None:
     return next((one for one in answer.replicas if one.shard_id == shard_id), None)
 
 
-def _ask(db: antiphon.Client, node_id: int) -> StatusReply | None:
+def _ask(db: "antiphon.Client", node_id: int) -> StatusReply | None:
     try:
         return db.node_status(node_id, timeout_s=ANSWER_S)
     except AntiphonError:
@@ -316,7 +318,7 @@ def _wait(missing: Callable[[], str], timeout_s: float, tell: Tell, ending: str)
 
 
 def restart_node(
-    db: antiphon.Client, node_id: int, restarter: Restarter, timeout_s: float, tell: Tell
+    db: "antiphon.Client", node_id: int, restarter: Restarter, timeout_s: float, tell: Tell
 ) -> Restarted:
     """Restart one node: see the module's text. Raises AntiphonError with what was in the way."""
     deadline = time.monotonic() + timeout_s

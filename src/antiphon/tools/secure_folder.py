@@ -22,7 +22,7 @@ import shlex
 import socket
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.client.local_folder import (
     AUTHORITY_FILE,
@@ -32,10 +32,12 @@ from antiphon.client.local_folder import (
     LocalNode,
 )
 from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
-from antiphon.node.config import NodeConfig, replace_text, split_address
-from antiphon.security.private_files import write_private
+from antiphon.security.private_files import replace_text, write_private
 from antiphon.security.settings import Security, Tls
 from antiphon.tools.cluster_files import SETTINGS_FILE
+
+if TYPE_CHECKING:
+    from antiphon.node.config import NodeConfig
 
 FIRST_USER_FILE: Final = "first-user"
 CLIENTS: Final = Tls("node.pem", "node.key", AUTHORITY_FILE)
@@ -91,7 +93,7 @@ def make_authority(file: Path, name: str) -> None:
     write_private(file, issued.certificate)
 
 
-def secure_node(directory: Path, cluster: LocalClusterFile, node: LocalNode, config: NodeConfig) -> None:
+def secure_node(directory: Path, cluster: LocalClusterFile, node: LocalNode, config: "NodeConfig") -> None:
     """See to it that a node's folder has what `config` names. Raises OSError, InvalidRequestError."""
     if not cluster.secure:
         return
@@ -106,9 +108,9 @@ def secure_node(directory: Path, cluster: LocalClusterFile, node: LocalNode, con
         write_first_user(first, FIRST_USER, _password(directory))
 
 
-def _hosts(cluster: LocalClusterFile, config: NodeConfig) -> tuple[str, ...]:
+def _hosts(cluster: LocalClusterFile, config: "NodeConfig") -> tuple[str, ...]:
     """Names and addresses by which clients reach a node."""
-    named = (cluster.host, config.host_told, *cluster.names, *LOOPBACK_NAMES, socket.gethostname())
+    named = (cluster.host, config.public_host, *cluster.names, *LOOPBACK_NAMES, socket.gethostname())
     return tuple(dict.fromkeys(name for name in named if name))
 
 
@@ -152,7 +154,7 @@ def _password(directory: Path) -> str:
 def client_settings(directory: Path, cluster: LocalClusterFile) -> dict[str, str]:
     """The environment of a client of a secure cluster: where it is, whom to trust, who to log in as."""
     return {
-        "ANTIPHON_SERVERS": ",".join(cluster.told(node.native) for node in cluster.nodes),
+        "ANTIPHON_SERVERS": ",".join(cluster.advertised(node.native) for node in cluster.nodes),
         "ANTIPHON_TLS": str(directory / AUTHORITY_FILE),
         "ANTIPHON_USER": FIRST_USER,
         "ANTIPHON_PASSWORD_FILE": str(directory / PASSWORD_FILE),
@@ -210,6 +212,7 @@ def wait_for_first_user(directory: Path, cluster: LocalClusterFile, asked: list[
 def _log_in(directory: Path, address: str) -> None:
     from antiphon.client.blocking import Cluster
     from antiphon.client.tls import tls_of
+    from antiphon.node.config import split_address
     from antiphon.security.account import Account
 
     account = Account(FIRST_USER, _password(directory))

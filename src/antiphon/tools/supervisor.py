@@ -16,7 +16,6 @@ from pathlib import Path
 
 from antiphon.client.local_folder import LISTENERS, PEER_LISTENER, LocalClusterFile, LocalNode
 from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableError
-from antiphon.node.logs import bound_output, open_output
 from antiphon.security.private_files import only_private_files
 from antiphon.tools.cluster_files import running_pid, write_pid
 from antiphon.tools.free_ports import bind_free
@@ -160,6 +159,8 @@ def _report(writer: int, message: bytes) -> None:
 
 def _quiet_stdio(node_dir: Path) -> None:
     """Keep a node's stray output in its own folder, so that the terminal and pipes of the caller are free."""
+    from antiphon.node.logs import bound_output, open_output
+
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

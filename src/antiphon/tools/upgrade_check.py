@@ -93,7 +93,7 @@ def judge_upgrade(
             status="up" if node.node_id in up else "down",
             version=None if node.node_id not in answers else answers[node.node_id].version,
             metadata_reads=node.reads,
-            formats=_told(answers.get(node.node_id)),
+            formats=_formats_of(answers.get(node.node_id)),
             order=order.get(node.node_id),
             replicas=planned[node.node_id].replicas,
             leads=planned[node.node_id].leads,
@@ -198,7 +198,7 @@ def _reads_less(node: NodeMeta, answer: StatusReply | None) -> bool:
     return bool(told) and any(told.get(name, 1) < written for name, written, _ in FORMATS)
 
 
-def _told(answer: StatusReply | None) -> dict[str, dict[str, int]] | None:
+def _formats_of(answer: StatusReply | None) -> dict[str, dict[str, int]] | None:
     return _by_name(answer.formats) if answer is not None and answer.formats else None
 
 

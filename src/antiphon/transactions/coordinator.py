@@ -17,6 +17,7 @@ from antiphon.coordination import transactions as t
 from antiphon.coordination.transactions import Bounds, Producer, Refused, Row, State, Step
 from antiphon.errors import AntiphonError, NotReadyError, OverloadedError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.shares import Shares
 from antiphon.model.cluster import AskTransaction
 from antiphon.model.internal import TRANSACTIONS_TABLE
 from antiphon.model.metadata import ShardMeta
@@ -83,6 +84,7 @@ class TransactionCoordinator:
         holder = Holder("transactions", _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, self._table, holder)
         self._sweep_s = 0.0
+        self._shares = Shares(IDS_MAX, "transactional ids")
 
     def start(self) -> None:
         """Begin to follow who leads, and the time."""
@@ -252,9 +254,9 @@ class TransactionCoordinator:
         led = await self._ready(name)
         held = led.held.get(name)
         if held is None:
-            if self.ids >= IDS_MAX:
-                raise OverloadedError(f"this node coordinates {IDS_MAX} transactional ids already")
+            self._shares.check(self.ids)
             held = led.held[name] = _Held(Kept(None, ABSENT))
+        self._shares.add(held)
         if held.waiting >= WAITING_MAX:
             return Refused.CONCURRENT, None, False
         held.waiting += 1
@@ -269,8 +271,8 @@ class TransactionCoordinator:
                 return found.refused, row, found.needs_id
         finally:
             held.waiting -= 1
-            if not held.waiting and held.kept == Kept(None, ABSENT) and led.held.get(name) is held:
-                del led.held[name]
+            if not held.waiting and held.kept == Kept(None, ABSENT):
+                self._let_go(led, name, held)
 
     async def _current(self, led: _Led, name: str, held: _Held) -> Kept:
         """The row as it stands in the table. Called with the id's lock."""
@@ -366,6 +368,7 @@ class TransactionCoordinator:
 
     def _drop(self, led: _Led) -> None:
         for held in led.held.values():
+            self._shares.drop(held)
             if held.ending is not None and held.ending is not asyncio.current_task():
                 held.ending.cancel()
 
@@ -421,4 +424,9 @@ class TransactionCoordinator:
                 return
             held.kept = Kept(None, ABSENT)
             if not held.waiting:
-                led.held.pop(name, None)
+                self._let_go(led, name, held)
+
+    def _let_go(self, led: _Led, name: str, held: _Held) -> None:
+        if led.held.get(name) is held:
+            del led.held[name]
+            self._shares.drop(held)

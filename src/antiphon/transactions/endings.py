@@ -39,9 +39,9 @@ class Endings:
     async def carry_out(self, name: str, ending: Ending, known_at: int) -> None:
         """Return when every participant has the marker."""
         left: list[Callable[[], Awaitable[None]]] = [
-            partial(self._tell_shard, ending, shard_id, known_at) for shard_id in ending.shards
+            partial(self._end_in_shard, ending, shard_id, known_at) for shard_id in ending.shards
         ]
-        left += [partial(self._tell_group, ending, group) for group in ending.groups]
+        left += [partial(self._end_in_group, ending, group) for group in ending.groups]
         pause_s, rounds = PAUSE_FIRST_S, 0
         while left:
             left, reasons = await self._round(left)
@@ -86,7 +86,7 @@ class Endings:
                 worker.cancel()
         return left, reasons
 
-    async def _tell_shard(self, ending: Ending, shard_id: int, known_at: int) -> None:
+    async def _end_in_shard(self, ending: Ending, shard_id: int, known_at: int) -> None:
         request = EndTransaction(
             shard_id,
             ending.producer_id,
@@ -102,7 +102,7 @@ class Endings:
             if self._gateway.metadata_version < known_at:
                 raise
 
-    async def _tell_group(self, ending: Ending, group: str) -> None:
+    async def _end_in_group(self, ending: Ending, group: str) -> None:
         leader = shard_of_name(self._gateway, GROUPS_TABLE, group).leader
         request = EndOffsets(group, ending.producer_id, ending.epoch, ending.number, ending.commit)
         await self._gateway.questions.ask(leader, request, TRY_S)

@@ -161,7 +161,7 @@ class GroupOffsets:
             try:
                 group, _, _ = _split(rows[0].key)
             except _BadRowError as error:
-                self._unreadable.tell(rows[0].key, str(error))
+                self._unreadable.log(rows[0].key, str(error))
                 start = rows[0].key + b"\x00"
                 continue
             if len(group.encode()) <= _TEXT_BYTES_MAX:
@@ -181,7 +181,7 @@ class GroupOffsets:
             _, topic, partition = _split(row.key)
             return OffsetAt(topic, partition, _decoded(row.value or b""))
         except _BadRowError as error:
-            self._unreadable.tell(row.key, str(error))
+            self._unreadable.log(row.key, str(error))
             return None
 
     def _is_current(self, topic: str, committed: Committed) -> bool:

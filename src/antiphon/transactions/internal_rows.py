@@ -41,7 +41,7 @@ class UnreadableRows:
         self._event = event
         self._told: set[bytes] = set()
 
-    def tell(self, key: bytes, reason: str) -> None:
+    def log(self, key: bytes, reason: str) -> None:
         """This row cannot be read."""
         if key not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(key)

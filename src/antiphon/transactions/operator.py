@@ -18,7 +18,7 @@ async def answer_operator(coordinator: TransactionCoordinator, asked: Any) -> Tr
     if isinstance(asked, ListTransactions):
         return await _listed(coordinator, asked)
     if not isinstance(asked, AbortTransaction):
-        raise InternalError(f"nobody answers a {type(asked).__name__} here")
+        raise InternalError(f"this node does not answer a {type(asked).__name__} here")
     refused = await coordinator.abort(asked.transactional_id)
     if refused is not None:
         raise InvalidTxnStateError(

@@ -86,10 +86,10 @@ class TransactionRows:
             found = _DECODER.decode(row.value or b"")
             numbers_fit = 0 <= found.number <= NUMBER_MAX and -1 <= found.epoch <= EPOCH_MAX
         except UNDECODABLE as error:
-            self._unreadable.tell(row.key, str(error))
+            self._unreadable.log(row.key, str(error))
             return Kept(None, row.version.id)
         if not numbers_fit:
-            self._unreadable.tell(row.key, "a number that is too large")
+            self._unreadable.log(row.key, "a number that is too large")
             return Kept(None, row.version.id)
         return Kept(found, row.version.id)
 

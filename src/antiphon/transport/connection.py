@@ -2,7 +2,7 @@
 
 Theory of operation. A `Connection` hands each received frame to its owner at once and collects what the owner sends
 until the end of the loop's turn, when it leaves in one write. What waits to be sent is bounded: above the limit
-`send` still takes the message (the owner decides), `congested` is True and the owner stops feeding it, or stops
+`send` still takes the message (the owner decides), `congested` is True and the owner stops sending, or stops
 reading what would make it answer more. Reading is stopped by `hold(reason)` and goes on when every reason was
 released, so that several owners of back-pressure do not undo each other's. Frames that had arrived by then are kept and
 handed over afterwards. What has arrived and what waits to be sent is counted in the owner's `account`, if it has one.

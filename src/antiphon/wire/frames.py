@@ -2,7 +2,7 @@
 
 A frame is `u32 length | u32 header length | header | payload`, integers big-endian; `length` counts everything after itself.
 The header is the msgpack array `[request_id, body]` (`model.requests`), the payload is bulk bytes that are never copied here
-where that can be: frames that arrive whole are views of the chunk that was fed in. A peer that breaks the rules gets an
+where that can be: frames that arrive whole are views of the chunk that came in. A peer that breaks the rules gets an
 error at the first byte that shows it, before anything of the announced size is buffered.
 """
 

@@ -1,7 +1,5 @@
 """The archive and backups: files that were damaged or exchanged, rows, manifests. The first byte says which of them."""
 
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from antiphon.archive.digest import digest_of_batches
@@ -16,7 +14,7 @@ from antiphon.errors import ArchiveError, BackupError, NewerFormatError
 from antiphon.model.rows import Row, Version
 from antiphon.records.arrow import to_arrow
 from antiphon.records.builder import build_batch
-from tests.fuzz.target import Target, check
+from tests.fuzz.target import FolderTarget, check
 
 TOPIC_ID: Final = bytes(range(16))
 VERSION: Final = Version(0, 0, 0, 0)
@@ -24,14 +22,14 @@ RECORDS: Final = 24
 NAME: Final = "20260301T120000Z-0123abcd"
 
 
-class Archive(Target):
+class Archive(FolderTarget):
     """0: the bytes of a file; its row stays as it was. 1: a row of the catalog."""
 
     slow_s = 3.0
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._path = Path(self._folder.name) / "t" / "0" / "00000000000000000000.parquet"
+        super().__init__()
+        self._path = self.folder / "t" / "0" / "00000000000000000000.parquet"
         self._path.parent.mkdir(parents=True)
         batch = bytes(
             build_batch(
@@ -84,16 +82,13 @@ class Archive(Target):
             return
         check(found == self._records, "a file that holds other records than were written passes for good")
 
-    def close(self) -> None:
-        self._folder.cleanup()
 
-
-class Backups(Target):
+class Backups(FolderTarget):
     """0: the bytes of a manifest. 1: the bytes of a piece of a log; its manifest stays as it was."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._place = Place(self._folder.name)
+        super().__init__()
+        self._place = Place(str(self.folder))
         batches = [
             bytes(build_batch([(b"k", b"v", (), 1)] * 2, base_offset=2 * n, leader_epoch=1)) for n in range(3)
         ]
@@ -126,6 +121,3 @@ class Backups(Target):
         except (BackupError, NewerFormatError):
             return
         check(found == self._backup, "a manifest that says something else than was written passes for good")
-
-    def close(self) -> None:
-        self._folder.cleanup()

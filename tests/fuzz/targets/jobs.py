@@ -1,8 +1,6 @@
 """What jobs leave in the cluster and beside lake tables: staged blobs, rows of epochs and of jobs, plans of mirrors."""
 
 import struct
-import tempfile
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +15,7 @@ from antiphon.spark.jobs.job_state import decode_job_row
 from antiphon.spark.staging import commit, epochs
 from antiphon.spark.staging.blobs import BlobHead, decode_blob, encode_blob
 from antiphon.spark.staging.epochs import Epoch, Opened, Part
-from tests.fuzz.target import Target, check
+from tests.fuzz.target import FolderTarget, Target, check
 
 TARGET_ID: Final = bytes(range(16))
 VERSION: Final = Version(3, 0, 0, 0)
@@ -127,14 +125,14 @@ class Beside:
         self.meta = Folder.at(folder)
 
 
-class LakePlans(Target):
+class LakePlans(FolderTarget):
     """The plan of a mirror, which the next run completes: it commits the files and removes those of bad records."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._beside = Beside(self._folder.name)
+        super().__init__()
+        self._beside = Beside(str(self.folder))
         self._plans = Plans(self._beside, "t")  # type: ignore[arg-type]  # all that it asks
-        self._file = Path(self._folder.name) / self._plans.name
+        self._file = self.folder / self._plans.name
         self._file.parent.mkdir()
 
     def seeds(self) -> list[bytes]:
@@ -161,10 +159,7 @@ class LakePlans(Target):
             self._file.unlink()
             self._plans.write(plan)
             check(self._plans.open() == plan, "a plan is another one after it was written")
-            beside = set(Path(self._folder.name).rglob("*"))
+            beside = set(self.folder.rglob("*"))
             self._plans.remove(plan)
-            check(beside - set(Path(self._folder.name).rglob("*")) == {self._file}, "other files are removed")
+            check(beside - set(self.folder.rglob("*")) == {self._file}, "other files are removed")
             check(self._plans.open() is None, "a plan that is done is still there")
-
-    def close(self) -> None:
-        self._folder.cleanup()

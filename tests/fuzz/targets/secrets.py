@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import os
-import tempfile
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,7 +16,7 @@ from antiphon.security.peer_key import PeerKey
 from antiphon.security.session import Session
 from antiphon.security.settings import OAuth, Security
 from antiphon.server import first_user
-from tests.fuzz.target import Target, check
+from tests.fuzz.target import FolderTarget, check
 from tests.security.made_credentials import RefusingGateway, key_set, token_of
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -31,14 +29,14 @@ class Counters:
     denied = 0
 
 
-class Logins(Target):
+class Logins(FolderTarget):
     """Messages of a login, of up to three steps: mechanism, then `length, message` each. Nobody gets in by chance."""
 
     slow_s = 1.0
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        keys = Path(self._folder.name) / "keys.json"
+        super().__init__()
+        keys = self.folder / "keys.json"
         keys.write_bytes(key_set())
         settings = Security(
             authentication=True, oauth=OAuth(keys=str(keys)), sasl_mechanisms=list(MECHANISMS)
@@ -93,16 +91,13 @@ class Logins(Target):
             b"secret" in data or session.identity is None, f"{session.identity} got in without the password"
         )
 
-    def close(self) -> None:
-        self._folder.cleanup()
 
-
-class KeySets(Target):
+class KeySets(FolderTarget):
     """A JWKS file, read while a token is checked: keys that cannot be read are left out or kept as they were."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._file = Path(self._folder.name) / "keys.json"
+        super().__init__()
+        self._file = self.folder / "keys.json"
         self._token = token_of({"alg": "RS256", "kid": "k0"}, {"exp": 1 << 40, "sub": "eve"}).decode()
 
     def seeds(self) -> list[bytes]:
@@ -116,16 +111,13 @@ class KeySets(Target):
             return
         check(False, "a token without a signature is good")
 
-    def close(self) -> None:
-        self._folder.cleanup()
 
-
-class OwnFiles(Target):
+class OwnFiles(FolderTarget):
     """The first user's file, or a peer key: the first byte says which."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._file = Path(self._folder.name) / "first-user"
+        super().__init__()
+        self._file = self.folder / "first-user"
 
     def seeds(self) -> list[bytes]:
         user = msgspec.msgpack.encode(User("admin", credentials("secret")))
@@ -142,6 +134,3 @@ class OwnFiles(Target):
         gateway = RefusingGateway()
         asyncio.run(first_user.make_first_user(gateway, self._file))  # type: ignore[arg-type]  # all that it asks
         check(self._file.exists(), "a file whose user was not made is removed")
-
-    def close(self) -> None:
-        self._folder.cleanup()

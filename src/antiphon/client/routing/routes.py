@@ -72,7 +72,7 @@ class Routes:
             return  # a node that lags, or nothing new: hints stay
         self.meta = meta
         leaders = {shard.shard_id: shard.leader for topic in meta.topics for shard in topic.shards}
-        self._tell_of(meta)
+        self._log_new_leaders(meta)
         self.topics = {topic.name: topic for topic in meta.topics}
         self._leaders = leaders
         self.addresses = {node.node_id: node.native for node in meta.nodes if node.native}
@@ -87,7 +87,7 @@ class Routes:
                     self._leaders[shard.shard_id] = shard.leader
                     logger.info(LED, shard.shard_id, shard.leader, shard.term)
 
-    def _tell_of(self, meta: ClusterMeta) -> None:
+    def _log_new_leaders(self, meta: ClusterMeta) -> None:
         """Shards that this client knew with another leader."""
         if not logger.isEnabledFor(INFO):
             return

@@ -130,7 +130,7 @@ async def scrub_node(call: Call, asked: OfNode, body: ScrubBody) -> Outcome:
     """Have a node read what is on its disk now. A dry run only asks whether you may."""
     request = StartScrub(body.shard_id)
     check(call.gateway, call.rights, request)
-    _tell(call, request, dry_run=asked.dry_run)
+    _log_change(call, request, dry_run=asked.dry_run)
     if not asked.dry_run:
         await call.asker.scrub(asked.node, request)
     return Outcome(done=not asked.dry_run, dry_run=asked.dry_run)
@@ -207,7 +207,7 @@ async def _subscribe(call: Call, request: AlterSubscription, *, dry_run: bool) -
     if not dry_run:
         return await _carry_out(call, request, dry_run=False)
     check(call.gateway, call.rights, request)
-    _tell(call, request, dry_run=True)
+    _log_change(call, request, dry_run=True)
     asked = msgspec.structs.replace(request, validate_only=True)
     await call.gateway.administer(asked, DECIDED_S)
     after = subscription_after(Subscription(request.name, {}), request.config).values
@@ -252,7 +252,7 @@ def _check_not_own(name: str) -> None:
 
 async def _carry_out(call: Call, request: AdminRequest, *, dry_run: bool) -> Outcome:
     check(call.gateway, call.rights, request)
-    _tell(call, request, dry_run=dry_run)
+    _log_change(call, request, dry_run=dry_run)
     if dry_run:
         if isinstance(request, AlterUser | AlterAcls | AlterQuota):
             call.gateway.rehearse_access(request)
@@ -275,7 +275,7 @@ async def _carry_out(call: Call, request: AdminRequest, *, dry_run: bool) -> Out
     return Outcome(done=True, dry_run=False)
 
 
-def _tell(call: Call, request: AdminRequest | StartScrub, *, dry_run: bool) -> None:
+def _log_change(call: Call, request: AdminRequest | StartScrub, *, dry_run: bool) -> None:
     """Who wanted what: for those who ask afterwards."""
     what = type(request).__name__
     structlog.get_logger().info(

@@ -166,7 +166,7 @@ async def list_findings(call: Call, asked: Filtered) -> Page[FindingInfo]:
         if wanted in f"{one.kind} {one.what}".lower()
     ]
 
-    def tell(what: tuple[int, Finding]) -> FindingInfo:
+    def info(what: tuple[int, Finding]) -> FindingInfo:
         node, one = what
         return FindingInfo(
             node=node,
@@ -179,7 +179,7 @@ async def list_findings(call: Call, asked: Filtered) -> Page[FindingInfo]:
             mended_ms=one.mended_ms,
         )
 
-    return page(found, asked.start, asked.limit, tell, is_partial=len(statuses) < len(meta.nodes))
+    return page(found, asked.start, asked.limit, info, is_partial=len(statuses) < len(meta.nodes))
 
 
 async def list_events(call: Call, asked: ListEvents) -> Page[EventInfo]:

@@ -46,7 +46,7 @@ async def read_log(call: Call, asked: ReadRecords) -> Records:
     elif asked.offset is not None:
         start = min(max(asked.offset, first.log_start), end)
     seen = await read_records(call.asker, shard.shard_id, start, end, asked.q, asked.limit)
-    told, following = _told(seen.records, asked.max_bytes, seen.next_offset)
+    told, following = _fitting(seen.records, asked.max_bytes, seen.next_offset)
     piece = seen.piece
     return Records(
         topic=topic.name,
@@ -62,7 +62,7 @@ async def read_log(call: Call, asked: ReadRecords) -> Records:
     )
 
 
-def _told(records: list[Record], max_bytes: int, following: int) -> tuple[list[RecordInfo], int]:
+def _fitting(records: list[Record], max_bytes: int, following: int) -> tuple[list[RecordInfo], int]:
     """As many as fit into an answer, and where the next piece begins."""
     found: list[RecordInfo] = []
     size_bytes = 0

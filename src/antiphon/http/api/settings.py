@@ -21,10 +21,10 @@ async def list_node_settings(call: Call, asked: ListSettings) -> Page[NodeSettin
     known_node(call, asked.node)
     told = await call.asker.node(asked.node, GetNodeSettings())
     told = reply_as(NodeSettingsReply, told, "for settings")
-    return page(known_here(told), asked.start, asked.limit, lambda one: _told(*one))
+    return page(known_here(told), asked.start, asked.limit, lambda one: _info(*one))
 
 
-def _told(setting: NodeSetting, values: tuple[tuple[str, str], ...]) -> NodeSettingInfo:
+def _info(setting: NodeSetting, values: tuple[tuple[str, str], ...]) -> NodeSettingInfo:
     value, source = values[0]
     return NodeSettingInfo(
         name=setting.name,

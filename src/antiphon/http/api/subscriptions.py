@@ -12,10 +12,10 @@ async def list_subscriptions(call: Call, asked: Filtered) -> Page[SubscriptionIn
     call.rights.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
     wanted = asked.q.lower()
     found = [one for name, one in sorted(call.gateway.subscriptions.items()) if wanted in name.lower()]
-    return page(found, asked.start, asked.limit, told)
+    return page(found, asked.start, asked.limit, info_of)
 
 
-def told(one: Subscription) -> SubscriptionInfo:
+def info_of(one: Subscription) -> SubscriptionInfo:
     """What a subscription says, with what it does not say as by default."""
     values = {**DEFAULTS, **one.values}
     return SubscriptionInfo(

@@ -15,7 +15,7 @@ async def api(site: Site, look: Look) -> Response:
     """The page. Whoever has logged in may read it: it tells nothing of the cluster."""
     base = f"{look.request.url.scheme}://{look.request.url.netloc}"
     parts = [
-        (tag, title, [_told(one, base) for one in routes.ROUTES if one.tag == tag])
+        (tag, title, [_row(one, base) for one in routes.ROUTES if one.tag == tag])
         for tag, title in document.TAGS.items()
     ]
     schemas = document.document()["components"]["schemas"]
@@ -35,7 +35,7 @@ async def api(site: Site, look: Look) -> Response:
     )
 
 
-def _told(route: Route, base: str) -> dict[str, Any]:
+def _row(route: Route, base: str) -> dict[str, Any]:
     return {
         "route": route,
         "parameters": [_parameter(one) for one in document.parameters_of(route)],

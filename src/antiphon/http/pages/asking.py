@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError, UnknownTopicError
 from antiphon.gateway.access import check
 from antiphon.gateway.interface import Gateway
-from antiphon.gateway.told_settings import told_settings
+from antiphon.gateway.settings_reply import settings_reply
 from antiphon.model.access import Operation, Resource
 from antiphon.model.findings import StartScrub
 from antiphon.model.internal import is_internal
@@ -68,7 +68,7 @@ class Asker:
         if node_id == self._gateway.node_id and isinstance(body, GetStatus):
             return self._gateway.status(body.shards)
         if node_id == self._gateway.node_id and isinstance(body, GetNodeSettings):
-            return told_settings(self._gateway)
+            return settings_reply(self._gateway)
         return await self._gateway.questions.ask(node_id, body, ASK_S)
 
     async def scrub(self, node_id: int, body: StartScrub) -> None:

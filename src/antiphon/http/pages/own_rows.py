@@ -76,7 +76,7 @@ async def groups(gateway: Gateway, asker: Asker) -> tuple[list[Listed], bool]:
     (rows, more), (shared, more_shared), (told, more_told) = await asyncio.gather(
         scan_own(gateway, asker, GROUPS_TABLE, b"offset/", values=False),
         scan_own(gateway, asker, GROUPS_TABLE, b"share/", values=False),
-        _told_of_groups(asker),
+        _groups_by_name(asker),
     )
     counts: Counter[str] = Counter()
     topics: dict[str, set[str]] = {}
@@ -117,7 +117,7 @@ def _share_place(gateway: Gateway, key: bytes) -> tuple[str, str, int] | None:
         return None
 
 
-async def _told_of_groups(asker: Asker) -> tuple[dict[str, GroupState], bool]:
+async def _groups_by_name(asker: Asker) -> tuple[dict[str, GroupState], bool]:
     """What the coordinators say that answer, by name; are there more than are asked for?"""
     found: dict[str, GroupState] = {}
     after, more = "", False
@@ -166,11 +166,11 @@ async def jobs_told(gateway: Gateway, asker: Asker) -> tuple[dict[str, dict[str,
         if what.startswith(JOB_PARTS):
             one["parts"] += 1
         elif what in {b"plan", b"end"}:
-            one[what.decode()] = _told(row.value)
+            one[what.decode()] = _as_text(row.value)
     return dict(sorted(found.items())), more
 
 
-def _told(value: bytes | None) -> str:
+def _as_text(value: bytes | None) -> str:
     """What a job wrote, as text of bounded length."""
     for decode in (msgspec.json.decode, msgspec.msgpack.decode):
         try:

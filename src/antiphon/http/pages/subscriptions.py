@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from antiphon.http.api.subscriptions import told
+from antiphon.http.api.subscriptions import info_of
 from antiphon.http.pages.site import Look, Site, paged
 from antiphon.model.access import Operation, Resource
 
@@ -11,7 +11,9 @@ async def subscriptions(site: Site, look: Look) -> Response:
     """All of them, by name."""
     look.rights.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
     wanted = look.text("q").lower()
-    found = [told(one) for name, one in sorted(site.gateway.subscriptions.items()) if wanted in name.lower()]
+    found = [
+        info_of(one) for name, one in sorted(site.gateway.subscriptions.items()) if wanted in name.lower()
+    ]
     return site.page(
         look,
         "client_metrics.html",

@@ -11,10 +11,11 @@ FileKey = tuple[bytes, str]
 
 
 class _Held:
-    __slots__ = ("group", "is_read", "since_s", "size_bytes")
+    __slots__ = ("client", "group", "is_read", "since_s", "size_bytes")
 
-    def __init__(self, group: "RowGroup", since_s: float) -> None:
+    def __init__(self, group: "RowGroup", since_s: float, client: object) -> None:
         self.group = group
+        self.client = client
         self.size_bytes = int(group.rows.nbytes)
         self.since_s = since_s
         self.is_read = False
@@ -24,7 +25,8 @@ class RowGroups:
     """At most `limit_bytes` of them, and the one that came last; the least recently used is the first to go.
 
     What was read for somebody stays until it was used, or for `KEEP_S`: more readers than there is room for take turns,
-    and none reads a file again and again in vain.
+    and none reads a file again and again in vain. What waits for one client's readers takes no more than what is left for
+    the others: who asks for much and fetches none of it keeps nobody out.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -44,17 +46,18 @@ class RowGroups:
                 return held.group
         return None
 
-    def has_room(self, now_s: float) -> bool:
-        """May another group be read? Not while those that wait for their readers take all there is."""
-        waiting = sum(one.size_bytes for one in self._held.values() if not _may_go(one, now_s))
-        return waiting < self.limit_bytes
+    def has_room(self, now_s: float, client: object = None) -> bool:
+        """May another group be read for a client? Not while those that wait for his readers take as much as is left."""
+        waiting = [one for one in self._held.values() if not _may_go(one, now_s)]
+        own = sum(one.size_bytes for one in waiting if one.client == client)
+        return own < self.limit_bytes - sum(one.size_bytes for one in waiting)
 
-    def add(self, file: "ArchivedFile", group: "RowGroup", now_s: float) -> None:
-        """Keep a group that was just read."""
+    def add(self, file: "ArchivedFile", group: "RowGroup", now_s: float, client: object = None) -> None:
+        """Keep a group that was just read for a client."""
         key = _key(file)
         place = key, group.start
         self._drop(place)
-        held = self._held[place] = _Held(group, now_s)
+        held = self._held[place] = _Held(group, now_s, client)
         self._starts.setdefault(key, []).append(group.start)
         self.held_bytes += held.size_bytes
         for other in [other for other, one in self._held.items() if other != place and _may_go(one, now_s)]:

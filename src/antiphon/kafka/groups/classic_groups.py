@@ -22,6 +22,7 @@ import structlog
 from antiphon import system
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.shares import Shares
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.classic_row import ClassicRow
@@ -86,6 +87,7 @@ class ClassicGroups:
         self._rows = ClassicRows(gateway)
         holder = Holder("classic groups", _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
+        self._shares = Shares(GROUPS_MAX, "groups")
 
     def start(self) -> None:
         """Begin to follow who leads."""
@@ -249,13 +251,14 @@ class ClassicGroups:
     async def _read(self, group_id: str, request: Join) -> _Hosted:
         """Host a group that has no members here, as its row says."""
         led = self._led_of(group_id)
-        if sum(len(each.hosted) for each in self._led) >= GROUPS_MAX:
-            raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
+        self._shares.check(sum(len(each.hosted) for each in self._led))
         kept = await self._rows.load_one(led.shard_id, group_id)
         if self._led_of(group_id) is not led:
             raise NotReadyError(f"group {group_id!r} was being read; ask again")
         self._check_room(request)  # others may have come meanwhile
-        return led.hosted.get(group_id) or self._host(led, group_id, kept)
+        hosted = led.hosted.get(group_id) or self._host(led, group_id, kept)
+        self._shares.add(hosted)
+        return hosted
 
     def _host(self, led: _Led, group_id: str, kept: Kept) -> _Hosted:
         row = kept.row or ClassicRow(0, None, None, None, 0)
@@ -350,6 +353,7 @@ class ClassicGroups:
         led = self._led.get(hosted.shard_id)
         if led is not None and led.hosted.get(hosted.group.group_id) is hosted:
             del led.hosted[hosted.group.group_id]
+            self._shares.drop(hosted)
             if is_empty:
                 self.emptied.note(hosted.group.group_id, _now_ms())
         if hosted.timer is not None:
@@ -372,6 +376,7 @@ class ClassicGroups:
 
     def _drop(self, led: _Led) -> None:
         for hosted in list(led.hosted.values()):
+            self._shares.drop(hosted)
             hosted.group.unload(code.NOT_COORDINATOR)
             _deliver(hosted.group)
             if hosted.timer is not None:

@@ -88,7 +88,7 @@ class ClassicRows:
             return ABSENT
         value = encoded(row)
         if len(value) > ROW_BYTES_MAX:
-            self._tell(group, len(value))
+            self._log_too_large(group, len(value))
             value = encoded(row.without_members)
         found = await self._write(shard_id, Put(row_key(group), value, expected_version=version))
         if found is None:
@@ -124,10 +124,10 @@ class ClassicRows:
                 raise ValueError("not as this node would write it")
             return Kept(decoded(row.value or b""), row.version.id)
         except (*UNDECODABLE, ValueError) as error:
-            self._unreadable.tell(row.key, str(error))
+            self._unreadable.log(row.key, str(error))
             return Kept(None, row.version.id)
 
-    def _tell(self, group: str, size: int) -> None:
+    def _log_too_large(self, group: str, size: int) -> None:
         if group not in self._too_large and len(self._too_large) < 1_000:
             self._too_large.add(group)
             structlog.get_logger().warning(

@@ -33,6 +33,7 @@ from antiphon.coordination.mixed_group import MixedGroup
 from antiphon.coordination.share_group import ShareGroup
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError, UnavailableError
 from antiphon.gateway.interface import Gateway
+from antiphon.gateway.shares import Shares
 from antiphon.kafka.groups.consumer_rows import (
     ABSENT,
     CONSUMER,
@@ -117,6 +118,7 @@ class ConsumerGroups:
         self._led = LedShards(gateway, table, holder)
         self._kept_bytes = 0
         self.converter: Converter | None = None
+        self._shares = Shares(GROUPS_MAX, "groups")
 
     def take(self, bounds: GroupBounds) -> None:
         """The bounds are these from now on, also of groups that are here and have none of their own."""
@@ -454,15 +456,16 @@ class ConsumerGroups:
     # -- who leads ------------------------------------------------------------------------------------------------
 
     def _host(self, led: _Led, group_id: str) -> _Hosted:
-        if sum(len(each.hosted) for each in self._led) >= GROUPS_MAX:
-            raise OverloadedError(f"this node coordinates {GROUPS_MAX} groups already")
+        self._shares.check(sum(len(each.hosted) for each in self._led))
         hosted = led.hosted[group_id] = _Hosted(group_id, led, self._kind.group(self.bounds))
+        self._shares.add(hosted)
         return hosted
 
     def _let_go(self, hosted: _Hosted, led: _Led | None = None) -> None:
         led = led or self._led.get(hosted.shard_id)
         if led is not None and led.hosted.get(hosted.group_id) is hosted:
             del led.hosted[hosted.group_id]
+            self._shares.drop(hosted)
             self._kept_bytes -= sum(hosted.sizes.values())
         if hosted.timer is not None:
             hosted.timer.cancel()

@@ -235,7 +235,7 @@ class ConsumerRows:
             group, name = _split(self._prefix, row.key)
             body = _decoded(name, row.value or b"")
         except (*UNDECODABLE, ValueError) as error:
-            self._unreadable.tell(row.key, str(error))
+            self._unreadable.log(row.key, str(error))
             return
         stored = found.setdefault(group, StoredGroup({}, ABSENT, {}))
         stored.rows[name] = body

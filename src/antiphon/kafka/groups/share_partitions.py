@@ -343,7 +343,7 @@ class SharePartitions:
         now_s = asyncio.get_running_loop().time()
         for share in shares:
             share.looked_s = share.looked_s if share.in_doubt else now_s
-            self._tell(share, waiting[share])
+            self._answer(share, waiting[share])
 
     def _look(self, share: Share, version: int, value: bytes) -> None:
         """This is what is stored of it: is that this node's, and how old?"""
@@ -358,7 +358,7 @@ class SharePartitions:
             share.version, share.stored = version, row.revision
         share.in_doubt = False
 
-    def _tell(self, share: Share, waiting: list[tuple[int, "asyncio.Future[None]"]]) -> None:
+    def _answer(self, share: Share, waiting: list[tuple[int, "asyncio.Future[None]"]]) -> None:
         left = []
         for revision, answer in waiting:
             if share.gone is not None:

@@ -95,7 +95,7 @@ class AccessHandler:
                 await self._create(creation, context)
                 if allowed
                 else m.AclCreationResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-                async for creation in context.pace.each(request.creations)
+                async for creation in context.turn_budget.each(request.creations)
             ]
         )
 
@@ -116,7 +116,9 @@ class AccessHandler:
         if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
             denied = m.DeleteAclsFilterResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
             return m.DeleteAclsResponse(filter_results=[denied for _ in request.filters])
-        results = [await self._delete(one, context) async for one in context.pace.each(request.filters)]
+        results = [
+            await self._delete(one, context) async for one in context.turn_budget.each(request.filters)
+        ]
         return m.DeleteAclsResponse(filter_results=results)
 
     async def _delete(self, wanted: m.DeleteAclsFilter, context: RequestContext) -> m.DeleteAclsFilterResult:
@@ -152,7 +154,7 @@ class AccessHandler:
         users = self._gateway.access.users
         names = [user.name for user in request.users or []] or sorted(users)
         results, times = [], Counter(names)
-        async for name in context.pace.each(names):
+        async for name in context.turn_budget.each(names):
             if times[name] > 1:
                 results.append(m.DescribedUser(user=name, error_code=code.DUPLICATE_RESOURCE))
             elif name not in users:
@@ -180,7 +182,7 @@ class AccessHandler:
                 await self._alter_user(name, one, context)
                 if allowed
                 else m.AlteredUser(user=name, error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-                async for name, one in context.pace.each(wanted.items())
+                async for name, one in context.turn_budget.each(wanted.items())
             ]
         )
 

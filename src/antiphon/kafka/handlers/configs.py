@@ -134,7 +134,7 @@ class ConfigHandler:
         """Change some settings."""
         responses = [
             await self._altered(resource, request.validate_only, context.rights)
-            async for resource in context.pace.each(request.resources)
+            async for resource in context.turn_budget.each(request.resources)
         ]
         return m.IncrementalAlterConfigsResponse(responses=responses)
 
@@ -143,7 +143,7 @@ class ConfigHandler:
     ) -> m.AlterConfigsResponse:
         """The same by AlterConfigs: what is not named goes back to its default."""
         responses = []
-        async for wanted in context.pace.each(request.resources):
+        async for wanted in context.turn_budget.each(request.resources):
             if wanted.resource_type == BROKER_LOGGER:
                 responses.append(_replaces_no_logger(wanted))
                 continue

@@ -42,11 +42,11 @@ class ElectionHandler:
                 m.ElectionTopic(topic=topic.name, partitions=[shard.index for shard in topic.shards])
                 for topic in self._gateway.metadata.topics
             ]
-        results, pace = [], context.pace
-        async for topic in pace.each(wanted):
+        results, budget = [], context.turn_budget
+        async for topic in budget.each(wanted):
             done = [
                 await self._elect(topic.topic, index, request.election_type, deadline_s)
-                async for index in pace.each(topic.partitions)
+                async for index in budget.each(topic.partitions)
             ]
             if request.topic_partitions is None:
                 done = [one for one in done if one.error_code != code.ELECTION_NOT_NEEDED]

@@ -36,7 +36,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Quotas, Use, payer_of
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.archived.reader import WAIT_S, ArchiveReader
-from antiphon.kafka.connection import Answer
+from antiphon.kafka.connection import Answer, Connection
 from antiphon.kafka.fetch_codec import (
     FIRST_TOPIC_IDS,
     NOWHERE,
@@ -55,7 +55,6 @@ from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation
 from antiphon.model.metadata import ShardMeta, TopicMeta
 from antiphon.model.results import COMMITTED, FOLLOWER, FOLLOWER_COMMITTED, FetchResult
-from antiphon.security.authorizer import Rights
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS_MAX: Final = 300_000
@@ -179,8 +178,7 @@ class FetchHandler:
         is_whole = bound > 0 and answer.may_begin(max(bound, BATCH_BYTES))
         reserved = max(bound, BATCH_BYTES) if is_whole else bound
         answer.reserve(reserved)
-        rights = answer.connection.session.rights
-        sweep = _Sweep(self, request, bound, rights, session, is_whole=is_whole)
+        sweep = _Sweep(self, request, bound, answer.connection, session, is_whole=is_whole)
         try:
             await sweep.read(answer.next_turn)
         finally:
@@ -196,7 +194,7 @@ class _Sweep:
         handler: FetchHandler,
         request: FetchRequest,
         bound_bytes: int,
-        rights: Rights,
+        connection: Connection,
         session: FetchSession | None,
         *,
         is_whole: bool,
@@ -213,7 +211,7 @@ class _Sweep:
         self.isolation = isolations[1 if request.isolation else 0]
         self._nearer = cache.in_rack(request.rack) if request.rack and not self._is_near else frozenset()
         self._session = session
-        self._rights = rights
+        self._rights, self._client = connection.session.rights, connection.client
         self.bound_bytes = self._bytes_left = bound_bytes
         self._ends_wait = False  # does the client have to know at once what was found?
         self.found_bytes = 0
@@ -341,9 +339,8 @@ class _Sweep:
         now_s = asyncio.get_running_loop().time()
         self._archive_until_s = self._archive_until_s or now_s + WAIT_S
         wait_s = max(0.0, self._archive_until_s - now_s)
-        who = self._rights.principal
         piece = await self._archive.read(
-            topic, shard.index, offset, bound, at_least_one=at_least_one, wait_s=wait_s, client=who
+            topic, shard.index, offset, bound, at_least_one=at_least_one, wait_s=wait_s, client=self._client
         )
         if piece is None:
             raise error
@@ -370,7 +367,7 @@ class _Sweep:
         """Raise NotLeaderError for a replica that hears of no commits, so that its reader asks the cluster anew."""
         if self._gateway.term_led(shard.shard_id) is None and self._cache.may_change(shard):
             raise NotLeaderError(
-                f"node {self._gateway.node_id} hears nothing of the leader of shard {shard.shard_id}",
+                f"node {self._gateway.node_id} has no contact with the leader of shard {shard.shard_id}",
                 leader=None,
                 shard_id=shard.shard_id,
             )

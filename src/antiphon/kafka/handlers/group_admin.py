@@ -110,7 +110,7 @@ class GroupAdminHandler:
                     if context.rights.may(Operation.DELETE, Resource.GROUP, group_id)
                     else code.GROUP_AUTHORIZATION_FAILED,
                 )
-                async for group_id in context.pace.each(request.groups_names)
+                async for group_id in context.turn_budget.each(request.groups_names)
             ]
         )
 

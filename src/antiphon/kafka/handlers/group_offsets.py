@@ -122,7 +122,7 @@ class GroupOffsetsHandler:
             return m.OffsetFetchResponse(
                 groups=[
                     await self._fetch_group(each, context.rights, request.require_stable)
-                    async for each in context.pace.each(request.groups)
+                    async for each in context.turn_budget.each(request.groups)
                 ]
             )
         asked = m.FetchOffsetsGroup(group_id=request.group_id, topics=request.topics)

@@ -50,7 +50,7 @@ class GroupHandler:
         if context.version >= 4:
             found = [
                 await self._locate(key, request.key_type, context.rights)
-                async for key in context.pace.each(request.coordinator_keys)
+                async for key in context.turn_budget.each(request.coordinator_keys)
             ]
             return cm.FindCoordinatorResponse(coordinators=found)
         one = await self._locate(request.key, request.key_type, context.rights)

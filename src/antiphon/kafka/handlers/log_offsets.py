@@ -43,23 +43,23 @@ class LogOffsetsHandler:
         self, request: m.ListOffsetsRequest, context: RequestContext
     ) -> m.ListOffsetsResponse:
         """Offsets by timestamp or by name."""
-        topics, pace = [], context.pace
+        topics, budget = [], context.turn_budget
         isolation = ISOLATIONS[1 if request.isolation_level else 0]
-        async for topic in pace.each(request.topics):
+        async for topic in budget.each(request.topics):
             allowed = may(self._gateway, context.rights, Operation.DESCRIBE, topic.name)
             found = [
-                await self._list_one(topic.name, wanted, context.version, isolation)
+                await self._list_one(topic.name, wanted, context, isolation)
                 if allowed
                 else m.ListedOffset(
                     partition_index=wanted.partition_index, error_code=code.TOPIC_AUTHORIZATION_FAILED
                 )
-                async for wanted in pace.each(topic.partitions)
+                async for wanted in budget.each(topic.partitions)
             ]
             topics.append(m.ListedOffsetsTopic(name=topic.name, partitions=found))
         return m.ListOffsetsResponse(topics=topics)
 
     async def _list_one(
-        self, topic: str, wanted: m.ListOffsetsPartition, version: int, isolation: str
+        self, topic: str, wanted: m.ListOffsetsPartition, context: RequestContext, isolation: str
     ) -> m.ListedOffset:
         index = wanted.partition_index
         shard = self._shard(topic, index)
@@ -72,7 +72,7 @@ class LogOffsetsHandler:
             found = self._gateway.list_offset(shard.shard_id, timestamp, isolation)
         except NotReadyError:
             # The new leader's high watermark may still be behind what consumers have seen (KIP-207).
-            late = version >= FIRST_OFFSET_NOT_AVAILABLE
+            late = context.version >= FIRST_OFFSET_NOT_AVAILABLE
             error = code.OFFSET_NOT_AVAILABLE if late else code.LEADER_NOT_AVAILABLE
             return m.ListedOffset(partition_index=index, error_code=error)
         except AntiphonError as error:
@@ -81,7 +81,7 @@ class LogOffsetsHandler:
         if mismatch:
             return m.ListedOffset(partition_index=index, error_code=mismatch)
         try:
-            archived = await self._archived(topic, index, wanted.timestamp, found)
+            archived = await self._archived(topic, index, wanted.timestamp, found, context.client)
         except AntiphonError as error:
             return m.ListedOffset(partition_index=index, error_code=code.code_of(error))
         if archived is not None:
@@ -101,7 +101,7 @@ class LogOffsetsHandler:
         )
 
     async def _archived(
-        self, topic: str, index: int, timestamp: int, found: OffsetResult
+        self, topic: str, index: int, timestamp: int, found: OffsetResult, client: object
     ) -> tuple[int, int] | None:
         """(offset, time in ms or -1) where the archive has what is asked for; None: what was found in the log counts."""
         if (timestamp not in {EARLIEST, LATEST_TIERED} and timestamp < 0) or not self._archive.serves():
@@ -115,23 +115,23 @@ class LogOffsetsHandler:
             return None
         if timestamp == EARLIEST:
             return start, UNKNOWN
-        return await self._archive.offset_at(meta, index, timestamp, start, log_start)
+        return await self._archive.offset_at(meta, index, timestamp, start, log_start, client=client)
 
     async def offset_for_leader_epoch(
         self, request: m.OffsetForLeaderEpochRequest, context: RequestContext
     ) -> m.OffsetForLeaderEpochResponse:
         """Where leader epochs end: how a consumer finds out that the log it read was cut (KIP-320)."""
-        pace = context.pace
+        budget = context.turn_budget
         return m.OffsetForLeaderEpochResponse(
             topics=[
                 m.EpochEndTopic(
                     topic=topic.topic,
                     partitions=[
                         self._end_of_epoch(topic.topic, wanted, context.rights)
-                        async for wanted in pace.each(topic.partitions)
+                        async for wanted in budget.each(topic.partitions)
                     ],
                 )
-                async for topic in pace.each(request.topics)
+                async for topic in budget.each(request.topics)
             ]
         )
 

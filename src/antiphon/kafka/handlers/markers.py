@@ -50,7 +50,9 @@ class MarkersHandler:
         refused = code.NONE if allowed else code.CLUSTER_AUTHORIZATION_FAILED
         if parts > PARTS_MAX:
             refused = code.POLICY_VIOLATION
-        markers = [await self._marker(one, refused) async for one in context.pace.each(request.markers)]
+        markers = [
+            await self._marker(one, refused) async for one in context.turn_budget.each(request.markers)
+        ]
         return m.WriteTxnMarkersResponse(markers=markers)
 
     async def _marker(self, marker: m.TxnMarker, refused: int) -> m.WrittenTxnMarker:

@@ -29,7 +29,7 @@ from antiphon.kafka.handlers.rights import may, may_create, sees
 from antiphon.kafka.messages import cluster as m
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 from antiphon.kafka.one_thread import OneThread
-from antiphon.kafka.pacing import Pace, at_once
+from antiphon.kafka.pacing import TurnBudget, at_once
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import encode
 from antiphon.kafka.topic_config import TopicDefaults, is_name, name_problem
@@ -125,7 +125,7 @@ class MetadataHandler:
         if wanted is not None and self._defaults.auto_create and request.allow_auto_topic_creation:
             asked = [
                 name
-                async for name, _ in context.pace.each(wanted)
+                async for name, _ in context.turn_budget.each(wanted)
                 if name is not None and self._may_be_created(context.rights, name)
             ]
             await self._create_missing(asked, context)
@@ -142,10 +142,10 @@ class MetadataHandler:
         body = self._cached.get(key)
         if body is None:
             if self._elements(meta, wanted) <= LARGE:
-                body = await self._made(meta, key, context, Pace(at_once))
+                body = await self._made(meta, key, context, TurnBudget(at_once))
             else:
                 async with self._large:  # one at a time
-                    body = await self._made(meta, key, context, context.pace)
+                    body = await self._made(meta, key, context, context.turn_budget)
         return body
 
     def _elements(self, meta: ClusterMeta, wanted: _Wanted) -> int:
@@ -157,10 +157,10 @@ class MetadataHandler:
             len(topic.shards) for topic in meta.topics if topic.name in names or None in names
         )
 
-    async def _made(self, meta: ClusterMeta, key: _Key, context: RequestContext, pace: Pace) -> bytes:
+    async def _made(self, meta: ClusterMeta, key: _Key, context: RequestContext, budget: TurnBudget) -> bytes:
         """An answer's body; kept for who asks for the same while the metadata is the same."""
         version, wanted, of_cluster, of_topics, *_ = key
-        answer = await self._response(meta, wanted, context.rights, pace)
+        answer = await self._response(meta, wanted, context.rights, budget)
         if of_cluster:
             answer.cluster_authorized_operations = with_cluster(context.rights)
         if of_topics:
@@ -206,19 +206,19 @@ class MetadataHandler:
         return False
 
     async def _response(
-        self, meta: ClusterMeta, wanted: _Wanted, rights: Rights, pace: Pace
+        self, meta: ClusterMeta, wanted: _Wanted, rights: Rights, budget: TurnBudget
     ) -> m.MetadataResponse:
         if wanted is None:
             topics = []
-            async for topic in pace.each(meta.topics):
+            async for topic in budget.each(meta.topics):
                 if sees(self._gateway, rights, topic.name):
                     topics.append(self._topic(topic))
-                    pace.costs(len(topic.shards))
+                    budget.costs(len(topic.shards))
         else:
             topics = []
-            async for name, topic_id in pace.each(wanted):
+            async for name, topic_id in budget.each(wanted):
                 topics.append(self._wanted_topic(name, topic_id, rights))
-                pace.costs(len(topics[-1].partitions))
+                budget.costs(len(topics[-1].partitions))
         return m.MetadataResponse(
             brokers=[
                 m.MetadataBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack or None)
@@ -276,7 +276,7 @@ class MetadataHandler:
     async def _create_missing(self, names: list[str], context: RequestContext) -> None:
         """Start creating what is missing and wait a little; a client that asks too early is told to ask again."""
         tasks = []
-        async for name in context.pace.each(names):
+        async for name in context.turn_budget.each(names):
             try:
                 self._gateway.topic(name)
             except UnknownTopicError:
@@ -292,7 +292,7 @@ class MetadataHandler:
         if len(self._creating) >= CREATING_MAX:
             return None
         if len(self._gateway.metadata.topics) + len(self._creating) >= self._defaults.topics_max:
-            self._tell_refusal(name)
+            self._log_refusal(name)
             return None
         if self._quotas.refuses(Use.MUTATION, context.payer, context.charged):
             return None
@@ -302,7 +302,7 @@ class MetadataHandler:
         task.add_done_callback(lambda _: self._creating.pop(name, None))
         return task
 
-    def _tell_refusal(self, name: str) -> None:
+    def _log_refusal(self, name: str) -> None:
         """A request may name thousands of them: one line in a while, with how many there were."""
         self._refused += 1
         now_s = asyncio.get_running_loop().time()
@@ -333,7 +333,7 @@ class MetadataHandler:
 
     # -- the others -----------------------------------------------------------------------------------------------
 
-    def tell_versions(self, apis: Collection[Api]) -> None:
+    def set_apis(self, apis: Collection[Api]) -> None:
         """Let ApiVersions tell of these from now on."""
         self._apis = apis
 
@@ -344,9 +344,9 @@ class MetadataHandler:
         software, told = context.software, (request.client_software_name, request.client_software_version)
         if software is not None and all(SOFTWARE.fullmatch(text) for text in told):
             software.name, software.version = told
-        return served_versions(self._told(), context.version, meta=self._gateway.metadata)
+        return served_versions(self._advertised(), context.version, meta=self._gateway.metadata)
 
-    def _told(self) -> Collection[Api]:
+    def _advertised(self) -> Collection[Api]:
         """As Kafka does without a receiver, it tells of metrics only where a subscription wants some: librdkafka has a line
         in its log for each client that it takes through them.
 

@@ -87,7 +87,7 @@ class QuorumHandler:
             return m.UpdateFeaturesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
         results = [
             _feature_outcome(one, self._gateway.metadata)
-            async for one in context.pace.each(request.feature_updates)
+            async for one in context.turn_budget.each(request.feature_updates)
         ]
         failed = next((one for one in results if one.error_code), None)
         if failed is not None and context.version > 1:

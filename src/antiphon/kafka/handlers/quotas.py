@@ -54,7 +54,7 @@ class QuotaHandler:
         """Set limits and take them away, entity by entity."""
         allowed = context.rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER)
         results = []
-        async for entry in context.pace.each(request.entries):
+        async for entry in context.turn_budget.each(request.entries):
             result = m.AlteredResult(entity=entry.entity)
             try:
                 if allowed:

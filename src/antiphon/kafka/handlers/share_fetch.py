@@ -12,6 +12,7 @@ from antiphon.coordination.share_terms import Ack, AckType
 from antiphon.errors import AntiphonError
 from antiphon.gateway.interface import Gateway
 from antiphon.gateway.quotas import Payer, Quotas, Use, payer_of
+from antiphon.gateway.shares import asking
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.connection import Answer, Connection
@@ -66,6 +67,7 @@ class ShareFetchHandler:
     async def run(self, header: RequestHeader, request: m.ShareFetchRequest, answer: Answer) -> None:
         """Acknowledge, acquire, wait if there is nothing, answer."""
         answer.connection.go_on(answer)
+        asking.set(answer.connection.client)
         payer = None
         if self._quotas.on:
             payer = payer_of(answer.connection.session.rights.principal, header.client_id)

@@ -50,7 +50,7 @@ class ShareOffsetsHandler:
                 topics = await self._describe(asked, context.rights)
                 groups.append(m.ShareOffsetsGroup(group_id=asked.group_id, topics=topics))
             except (RefusedError, AntiphonError) as error:
-                refused, message = _told(error)
+                refused, message = _code_and_reason(error)
                 groups.append(
                     m.ShareOffsetsGroup(group_id=asked.group_id, error_code=refused, error_message=message)
                 )
@@ -144,7 +144,7 @@ class ShareOffsetsHandler:
                 await self._alter_topic(request.group_id, topic, context.rights) for topic in request.topics
             ]
         except (RefusedError, AntiphonError) as error:
-            refused, message = _told(error)
+            refused, message = _code_and_reason(error)
             return m.AlterShareGroupOffsetsResponse(error_code=refused, error_message=message)
         return m.AlterShareGroupOffsetsResponse(responses=responses)
 
@@ -215,7 +215,7 @@ class ShareOffsetsHandler:
                     )
                 )
         except (RefusedError, AntiphonError) as error:
-            refused, message = _told(error)
+            refused, message = _code_and_reason(error)
             return m.DeleteShareGroupOffsetsResponse(error_code=refused, error_message=message)
         return m.DeleteShareGroupOffsetsResponse(responses=responses)
 
@@ -256,7 +256,7 @@ class ShareOffsetsHandler:
         return topic
 
 
-def _told(error: RefusedError | AntiphonError) -> tuple[int, str]:
+def _code_and_reason(error: RefusedError | AntiphonError) -> tuple[int, str]:
     if isinstance(error, RefusedError):
         return error.error_code, error.reason
     return code.coordinator_code_of(error), error.message

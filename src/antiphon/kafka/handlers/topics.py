@@ -177,7 +177,7 @@ class TopicHandler:
             m.DeletableTopic(name=name, topic_id=ZERO_UUID) for name in request.topic_names
         ]
         responses = []
-        async for topic in context.pace.each(wanted):
+        async for topic in context.turn_budget.each(wanted):
             name = topic.name
             if name is None:
                 try:
@@ -211,8 +211,8 @@ class TopicHandler:
     ) -> m.DeleteRecordsResponse:
         """Let partitions that this node leads begin later, at the very offset; no batch is cut."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
-        topics, pace = [], context.pace
-        async for topic in pace.each(request.topics):
+        topics, budget = [], context.turn_budget
+        async for topic in budget.each(request.topics):
             allowed = may(self._gateway, context.rights, Operation.DELETE, topic.name)
             found = [
                 await self._delete_before(topic.name, part, deadline_s)
@@ -222,7 +222,7 @@ class TopicHandler:
                     low_watermark=-1,
                     error_code=code.TOPIC_AUTHORIZATION_FAILED,
                 )
-                async for part in pace.each(topic.partitions)
+                async for part in budget.each(topic.partitions)
             ]
             topics.append(m.DeletedRecordsTopic(name=topic.name, partitions=found))
         return m.DeleteRecordsResponse(topics=topics)
@@ -262,7 +262,7 @@ class TopicHandler:
             answers = [m.GrownTopic(name=name, error_code=failed, error_message=reason) for name in names]
             return m.CreatePartitionsResponse(results=answers)
         results = []
-        async for topic in context.pace.each(request.topics):
+        async for topic in context.turn_budget.each(request.topics):
             if not may(self._gateway, context.rights, Operation.ALTER, topic.name):
                 results.append(m.GrownTopic(name=topic.name, error_code=code.TOPIC_AUTHORIZATION_FAILED))
                 continue

@@ -47,7 +47,7 @@ class TransactionOffsetsHandler:
             for topic in outcomes:
                 for partition in topic.partitions:
                     partition.error_code = partition.error_code or failed
-        return m.TxnOffsetCommitResponse(topics=[_told(topic) for topic in outcomes])
+        return m.TxnOffsetCommitResponse(topics=[_result(topic) for topic in outcomes])
 
     async def _refusal(self, request: m.TxnOffsetCommitRequest, context: RequestContext) -> int:
         """What is wrong with the request as a whole."""
@@ -85,7 +85,7 @@ class TransactionOffsetsHandler:
         return code.COORDINATOR_LOAD_IN_PROGRESS if failed == code.NOT_ENOUGH_REPLICAS else failed
 
 
-def _told(topic: gm.CommittedTopic) -> m.TxnOffsetCommitTopicResult:
+def _result(topic: gm.CommittedTopic) -> m.TxnOffsetCommitTopicResult:
     partitions = [
         m.TxnOffsetCommitPartitionResult(partition_index=each.partition_index, error_code=each.error_code)
         for each in topic.partitions

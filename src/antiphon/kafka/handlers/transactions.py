@@ -119,7 +119,7 @@ class TransactionHandler:
                 transactional_id=one.transactional_id,
                 topic_results=await self._join(one, context, checked=False),
             )
-            async for one in context.pace.each(request.transactions)
+            async for one in context.turn_budget.each(request.transactions)
         ]
         return m.AddPartitionsToTxnResponse(results_by_transaction=results)
 
@@ -251,7 +251,7 @@ class TransactionHandler:
         """DescribeTransactions."""
         found = [
             await self._described(name, context.rights)
-            async for name in context.pace.each(request.transactional_ids)
+            async for name in context.turn_budget.each(request.transactional_ids)
         ]
         return m.DescribeTransactionsResponse(transaction_states=found)
 

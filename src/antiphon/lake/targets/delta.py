@@ -16,7 +16,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
-from antiphon.lake.targets.folder import LOCAL, Folder, file_options
+from antiphon.lake.targets.folder import LOCAL, Folder, file_options, usable
+from antiphon.lake.targets.s3_options import DELTA, s3_options
 from antiphon.lake.targets.staged import DataFile, lake_schema
 from antiphon.lake.targets.target import (
     COMMIT_TRIES,
@@ -31,13 +32,22 @@ from antiphon.lake.targets.target import (
 )
 
 HOUR_MS: Final = 3_600_000
+# Parts of `deltalake` decode a URL once, others twice: its log and the files that tasks write would be in two places.
+NOT_IN_URLS: Final = frozenset("%#?")
 
 
 def open_delta(options: Mapping[str, Any]) -> "DeltaTarget":
-    """The table in a folder; `storage` has options of `deltalake` under the key `delta`."""
+    """The table in a folder; `storage` has options of `deltalake` under the key `delta`, which come before fsspec's."""
     own = dict((options.get("storage") or {}).get("delta", {}))
     folder = Folder.at(str(options["path"]), file_options(options))
-    return DeltaTarget(folder, {str(name): str(value) for name, value in own.items()})
+    if folder.local_path is None and (odd := NOT_IN_URLS & set(folder.url)):
+        raise InvalidRequestError(
+            f"{folder.url} cannot be the place of a Delta table: its libraries disagree about {min(odd)!r} in a URL"
+        )
+    known = s3_options(folder, DELTA)
+    given = {str(name).upper() for name in own}
+    storage = {name: value for name, value in known.items() if name not in given}
+    return DeltaTarget(folder, storage | {str(name): str(value) for name, value in own.items()})
 
 
 class DeltaTarget(Target):
@@ -48,8 +58,7 @@ class DeltaTarget(Target):
     def __init__(self, folder: Folder, storage_options: dict[str, str]) -> None:
         self.folder = folder
         self._storage = storage_options or None
-        # `deltalake` decodes %xx in URLs and fsspec does not; a path of this machine is a path to both.
-        local = folder.local_path
+        local = folder.local_path  # which is a path to `deltalake` and to fsspec alike
         self._uri = folder.url if local is None else str(local)
 
     @property
@@ -67,7 +76,8 @@ class DeltaTarget(Target):
         local = self.folder.local_path
         if local is not None:
             local.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(self._uri, schema=schema, mode="ignore", storage_options=self._storage)
+        with usable(self.folder.url):
+            DeltaTable.create(self._uri, schema=schema, mode="ignore", storage_options=self._storage)
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns, in a commit of its own."""
@@ -182,9 +192,10 @@ class DeltaTarget(Target):
         return Expired(len(removed))
 
     def _open(self) -> DeltaTable | None:
-        if not DeltaTable.is_deltatable(self._uri, self._storage):
-            return None
-        return DeltaTable(self._uri, storage_options=self._storage)
+        with usable(self.folder.url):
+            if not DeltaTable.is_deltatable(self._uri, self._storage):
+                return None
+            return DeltaTable(self._uri, storage_options=self._storage)
 
     def _required(self) -> DeltaTable:
         table = self._open()
@@ -228,6 +239,5 @@ def _add(file: DataFile) -> AddAction:
 
 
 def _url(uri: str) -> str:
-    if "://" in uri:
-        return uri
-    return LOCAL + unquote(uri)  # `deltalake` encodes paths of this machine, too
+    """As fsspec takes it: `deltalake` encodes, paths of this machine too."""
+    return unquote(uri) if "://" in uri else LOCAL + unquote(uri)

@@ -5,15 +5,25 @@ with a hard link, others through fsspec's exclusive mode. `move` must not lose t
 """
 
 import os
+import re
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from antiphon.archive.places import make_directory
 from antiphon.errors import InvalidRequestError
 
 LOCAL: Final = "file://"
+CREATE_TRIES: Final = 10
+PAUSE_S: Final = 0.05
+# Codes of S3 for an exclusive write: somebody has the name; and nobody has it yet, since another write of it is under way.
+TAKEN: Final = frozenset({"PreconditionFailed", "412"})
+UNDECIDED: Final = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class FileInfo(NamedTuple):
@@ -82,7 +92,7 @@ class Folder:
         return fs.open(f"{root}/{name}", "rb")
 
     def open_write(self, name: str) -> Any:
-        """A new file to write to; its folder is made."""
+        """A new file to write to; its folder is made, where the file system has any."""
         fs, path = self._place_for(name)
         return fs.open(path, "wb")
 
@@ -90,24 +100,19 @@ class Folder:
         """The file system, and the path of a file in it, whose folder is made."""
         fs, root = self._fs()
         path = f"{root}/{name}"
-        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        make_directory(fs, path.rpartition("/")[0])
         return fs, path
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a whole file unless there is one: whoever comes first has it. False: somebody did."""
+        """Write a whole file unless there is one: whoever comes first has it. False: somebody did.
+
+        Raises InvalidRequestError where the file system takes nothing, as a bucket does that is not there.
+        """
         local = self.local_path
         if local is not None:
             return _create_local(local / name, data)
-        fs, path = self._place_for(name)
-        try:
-            fs.pipe_file(path, data, mode="create")
-        except FileExistsError:
-            return False
-        except (RuntimeError, ValueError, TypeError):  # a file system without it: one writer at a time
-            if fs.exists(path):
-                return False
-            fs.pipe_file(path, data)
-        return True
+        with usable(self.url):
+            return _create_remote(*self._place_for(name), data)
 
     def files(self, name: str = "") -> list[FileInfo]:
         """Files right within the folder, or within a folder of it, by name; none where there is no such folder."""
@@ -135,8 +140,9 @@ class Folder:
         try:
             if self.local_path is not None:
                 os.replace(f"{root}/{name}", target)
-            else:
-                fs.mv(f"{root}/{name}", target)
+            else:  # `mv` of fsspec would take characters of the path for a pattern
+                fs.cp_file(f"{root}/{name}", target)
+                fs.rm_file(f"{root}/{name}")
         except FileNotFoundError:
             if not fs.exists(target):
                 raise
@@ -159,6 +165,46 @@ class Folder:
 def file_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of fsspec among those of a target: all of `storage` but what is for `deltalake`."""
     return {name: value for name, value in dict(options.get("storage") or {}).items() if name != "delta"}
+
+
+@contextmanager
+def usable(url: str) -> Iterator[None]:
+    """What the libraries say of a place that cannot be reached, or is not there, as InvalidRequestError in one line."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        said = " ".join(_COLOURS.sub("", str(error)).split())
+        raise InvalidRequestError(f"{url} cannot be used: {said or type(error).__name__}") from error
+
+
+def _create_remote(fs: Any, path: str, data: bytes) -> bool:
+    for left in reversed(range(CREATE_TRIES)):
+        try:
+            fs.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            code = _code(error)
+            if code in TAKEN:
+                return False
+            if code not in UNDECIDED or not left:
+                raise
+            time.sleep(PAUSE_S)
+            continue
+        except (RuntimeError, ValueError, TypeError):  # a file system without it: one writer at a time
+            if fs.exists(path):
+                return False
+            fs.pipe_file(path, data)
+        return True
+    return False
+
+
+def _code(error: OSError) -> str:
+    """What a store that speaks S3 calls it; empty where it said nothing."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
 
 
 def _create_local(path: Path, data: bytes) -> bool:

@@ -13,14 +13,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.expressions import In
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.update import AssertRefSnapshotId
+from pyiceberg.utils.config import Config
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.changes import newer_than
-from antiphon.lake.targets.folder import LOCAL, Folder, file_options
+from antiphon.lake.targets.folder import LOCAL, Folder, file_options, usable
+from antiphon.lake.targets.s3_options import ICEBERG, s3_options
 from antiphon.lake.targets.staged import DataFile, fitted, lake_schema
 from antiphon.lake.targets.target import (
     COMMIT_TRIES,
@@ -33,8 +40,12 @@ from antiphon.lake.targets.target import (
     Target,
     is_due,
 )
+from antiphon.lake.targets.widening import widened
 
 PREFIX: Final = "antiphon."
+OWN_CATALOG: Final = "antiphon"
+PAUSE_S: Final = 0.01
+NOT_MADE_FOR_SURE: Final = (CommitFailedException, CommitStateUnknownException)
 
 
 def open_iceberg(options: Mapping[str, Any]) -> "IcebergTarget":
@@ -43,20 +54,55 @@ def open_iceberg(options: Mapping[str, Any]) -> "IcebergTarget":
     namespace, _, name = table.rpartition(".")
     if not namespace or not name:
         raise InvalidRequestError(f"a target of kind iceberg needs table = NAMESPACE.NAME, not {table!r}")
-    properties = {str(key): str(value) for key, value in dict(options.get("catalog") or {}).items()}
-    if path:
-        properties.setdefault("warehouse", Folder.at(path, storage).url)
-    if "type" not in properties and "uri" not in properties and "py-catalog-impl" not in properties:
-        warehouse = Folder.at(path, storage) if path else None
+    given = options.get("catalog") or {}
+    properties = (
+        {"name": given} if isinstance(given, str) else {str(key): str(value) for key, value in given.items()}
+    )
+    called = properties.pop("name", None)
+    place = path or properties.get("warehouse", "")
+    warehouse = _warehouse(place, storage) if path or "://" in place else None
+    if warehouse is not None:
+        properties = {**s3_options(warehouse, ICEBERG), "warehouse": warehouse.url, **properties}
+    if called is not None:
+        properties = _configured(called) | properties
+        _check_place(called, properties)
+    elif not any(key in properties for key in _WHERE):
         local = warehouse.local_path if warehouse is not None else None
         if local is None:
             raise InvalidRequestError(
-                "a target of kind iceberg needs a catalog, such as catalog = {type = 'rest', uri = '...'}, or a "
-                "path of this machine for the warehouse"
+                "a target of kind iceberg needs a catalog, such as catalog = {type = 'rest', uri = '...'}, the name of one "
+                "in pyiceberg's configuration, or a path of this machine for the warehouse"
             )
         local.mkdir(parents=True, exist_ok=True)
         properties |= {"type": "sql", "uri": f"sqlite:///{local}/catalog.db"}
-    return IcebergTarget(properties, table, storage)
+    return IcebergTarget(load_catalog(called or OWN_CATALOG, **properties), table, storage)
+
+
+_WHERE: Final = ("type", "uri", "py-catalog-impl")
+
+
+def _configured(name: str) -> dict[str, str]:
+    """What pyiceberg's configuration (`.pyiceberg.yaml`, the environment) says of a catalog now."""
+    found = Config().get_catalog_config(name) or {}
+    return {key: str(value) for key, value in found.items()}
+
+
+def _check_place(name: str, properties: Mapping[str, str]) -> None:
+    if not any(key in properties for key in _WHERE):
+        known = ", ".join(Config().get_known_catalogs()) or "none"
+        raise InvalidRequestError(
+            f"pyiceberg's configuration has no catalog {name!r}; it has {known}: describe it in .pyiceberg.yaml, or in "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI and the like"
+        )
+
+
+def _warehouse(place: str, storage: dict[str, Any]) -> Folder:
+    folder = Folder.at(place, storage)
+    if folder.local_path is None and (cut := {"?", "#"} & set(place)):
+        raise InvalidRequestError(
+            f"{place} cannot be a warehouse of Iceberg: pyiceberg reads a URL up to {min(cut)!r} only"
+        )
+    return folder
 
 
 class IcebergTarget(Target):
@@ -64,13 +110,15 @@ class IcebergTarget(Target):
 
     kind = "iceberg"
 
-    def __init__(self, catalog: dict[str, str], table: str, storage: dict[str, Any]) -> None:
-        self._catalog: Catalog = load_catalog("antiphon", **catalog)
+    def __init__(self, catalog: Catalog, table: str, storage: dict[str, Any]) -> None:
+        self._catalog = catalog
         self._name = table
         self._storage = storage
         found = self._open()
         # Until there is a table, nothing is kept beside it; the catalog decides where it will be.
-        self.folder = Folder(catalog.get("warehouse", table), storage) if found is None else self._at(found)
+        self.folder = (
+            Folder(catalog.properties.get("warehouse", table), storage) if found is None else self._at(found)
+        )
 
     def close(self) -> None:
         """Let the catalog go."""
@@ -84,29 +132,42 @@ class IcebergTarget(Target):
     def schema(self) -> pa.Schema | None:
         """Columns."""
         table = self._open()
-        return None if table is None else _schema(table)
+        if table is None:
+            return None
+        self.folder = self._at(table)  # somebody else may have made it since
+        return _schema(table)
 
     def create(self, schema: pa.Schema) -> None:
         """Make the table, and its namespace."""
         self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         try:
-            table = self._catalog.create_table(self._name, schema=schema)
+            with usable(self.folder.url):
+                table = self._catalog.create_table(self._name, schema=schema)
         except TableAlreadyExistsError:
             table = self._required()
         self.folder = self._at(table)
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns, in a commit of its own."""
+        self._evolve(
+            lambda known: pa.schema([*known, *(one for one in fields if one.name not in known.names)])
+        )
+
+    def widen_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Promote columns, in a commit of its own."""
+        self._evolve(lambda known: widened(known, fields))
+
+    def _evolve(self, change: Callable[[pa.Schema], pa.Schema]) -> None:
         for _ in range(COMMIT_TRIES):
             table = self._required()
             known = _schema(table)
-            fresh = [field for field in fields if field.name not in known.names]
-            if not fresh:
+            wanted = change(known)
+            if wanted.equals(known):
                 return
             try:
                 with table.update_schema() as update:
-                    update.union_by_name(pa.schema([*known, *fresh]))
-            except CommitFailedException:
+                    update.union_by_name(wanted)
+            except NOT_MADE_FOR_SURE:
                 continue
             return
         raise self._crowded()
@@ -202,11 +263,12 @@ class IcebergTarget(Target):
         return Expired(removed)
 
     def _commit(self, marks: Marks, change: Callable[[Transaction, Table], None]) -> bool:
+        unknown = False  # the answer to a try was lost; where it was carried out, its marks say so
         for _ in range(COMMIT_TRIES):
             table = self._required()
             stored = {name: _mark(table, name) for name in marks}
             if not is_due(marks, stored, self._name):
-                return False
+                return unknown
             _forbid_retries(table)
             base = table.metadata.current_snapshot_id
             transaction = Transaction(table)
@@ -220,8 +282,12 @@ class IcebergTarget(Target):
                 if marks:
                     transaction.set_properties({PREFIX + name: str(step.new) for name, step in marks.items()})
                 transaction.commit_transaction()
-            except CommitFailedException:
-                time.sleep(0.01)
+            except NOT_MADE_FOR_SURE as error:
+                if isinstance(error, CommitStateUnknownException):
+                    if not marks:  # nothing in the table would tell
+                        raise
+                    unknown = True
+                time.sleep(PAUSE_S)
                 continue
             return True
         raise self._crowded()

@@ -17,8 +17,10 @@ OPTIONS: Final[dict[str, tuple[type, ...]]] = {
     "path": (str,),
     "table": (str,),
     "storage": (dict,),
-    "catalog": (dict,),
+    "catalog": (dict, str),
 }
+
+NAMED: Final = "@"  # in place of a warehouse's path: what follows is the name of a catalog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,7 @@ class TargetKind:
         place: what stands for PLACE. With the option `table` it is `WAREHOUSE#TABLE`, else the path.
         commit: how a commit is made, for the docs.
         refusal: why its rows cannot be changed, as a sentence without its full stop; None where they can be.
+        rigid: why its columns cannot get wider types, in a few words; None where they can.
         marker: a folder in each table's folder by which one is known, for kinds that `antiphon load` reads.
     """
 
@@ -43,7 +46,13 @@ class TargetKind:
     place: str = "PATH"
     commit: str
     refusal: str | None = None
+    rigid: str | None = None
     marker: str | None = None
+
+    @property
+    def widens(self) -> bool:
+        """Can its columns get wider types, with the files as they are?"""
+        return self.rigid is None
 
     @property
     def has_tables(self) -> bool:
@@ -63,6 +72,7 @@ _ROWS: Final = (
         opens="antiphon.lake.targets.delta:open_delta",
         called="A Delta Lake table: path or URL.",
         commit="an `add` and app transactions in one commit of the Delta log (`deltalake`)",
+        rigid="deltalake cannot widen columns",
         marker="_delta_log",
     ),
     TargetKind(
@@ -117,14 +127,17 @@ def _parsed(text: str) -> tuple[TargetKind, dict[str, Any]]:
         )
     if kind.has_tables:
         warehouse, _, table = place.rpartition("#")
+        if warehouse.startswith(NAMED):
+            return kind, {"catalog": warehouse.removeprefix(NAMED), "table": table}
         return kind, {"path": warehouse, "table": table}
     return kind, {"path": place}
 
 
 def table_of_kinds() -> str:
     """The rows as a table for the docs."""
-    lines = ["| kind | place | commit | accepts |", "|---|---|---|---|"]
+    lines = ["| kind | place | commit | accepts | wider types |", "|---|---|---|---|---|"]
     for kind in KINDS.values():
         accepts = "topics, tables" if kind.refusal is None else "topics"
-        lines.append(f"| `{kind.name}` | `{kind.place}` | {kind.commit} | {accepts} |")
+        widens = kind.rigid or "yes"
+        lines.append(f"| `{kind.name}` | `{kind.place}` | {kind.commit} | {accepts} | {widens} |")
     return "\n".join(lines)

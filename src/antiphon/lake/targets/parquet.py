@@ -30,6 +30,7 @@ from antiphon.lake.targets.folder import Folder, file_options
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.staged import DataFile
 from antiphon.lake.targets.target import COMMIT_TRIES, Compacted, Expired, Marks, Target, is_due
+from antiphon.lake.targets.widening import widened
 
 LOG: Final = "_antiphon/log"
 STAGED: Final = "_antiphon/staged"
@@ -105,6 +106,16 @@ class ParquetTarget(Target):
             known = self.schema() or pa.schema([])
             fresh = [one for one in fields if one.name not in known.names]
             return {"schema": _packed(pa.schema([*known, *fresh]))} if fresh else {}
+
+        self._commit({}, change)
+
+    def widen_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Only the log says so; files stay as they are until compaction writes them anew."""
+
+        def change(_: State) -> dict[str, Any]:
+            known = self.schema() or pa.schema([])
+            wider = widened(known, fields)
+            return {} if wider.equals(known) else {"schema": _packed(wider)}
 
         self._commit({}, change)
 

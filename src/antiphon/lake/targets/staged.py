@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antiphon.errors import InvalidRequestError
-from antiphon.lake.targets.folder import Folder
+from antiphon.lake.targets.folder import LOCAL, Folder
 
 COMPRESSION: Final = "zstd"
 GROUP_BYTES: Final = 32 * 1024 * 1024  # in memory, before they become a row group
@@ -246,3 +246,41 @@ def collected(frame: Any) -> list[dict[str, Any]]:
 def stage_frame(frame: Any, folder: Folder, schema: pa.Schema) -> list[DataFile]:
     """Write a DataFrame's rows to new files in `folder`, a task a file; nobody reads them until they are committed."""
     return [DataFile.from_json(one) for one in collected(frame.mapInArrow(StageRows(folder, schema), REPORT))]
+
+
+# -- reading files as a DataFrame ------------------------------------------------------------------------------------
+
+
+class ReadFiles:
+    """What a task does for `read_frame`: the rows of the files that it is given, by URL, with fsspec."""
+
+    def __init__(self, options: Mapping[str, Any], schema: pa.Schema) -> None:
+        self.options = dict(options)
+        self.schema_bytes = schema.serialize().to_pybytes()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A batch after the other, columns that a file lacks as nulls."""
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema_bytes))
+        for batch in batches:
+            for url in batch.column(0).to_pylist():
+                where, _, name = url.rpartition("/")
+                with Folder(where, self.options).open_read(name) as stream:
+                    for rows in pq.ParquetFile(stream).iter_batches():
+                        yield from fitted(rows, schema).to_batches()
+
+
+def read_frame(spark: Any, urls: Sequence[str], schema: pa.Schema, options: Mapping[str, Any]) -> Any:
+    """Parquet files as a DataFrame with these columns, in the tasks.
+
+    Spark reads files of this machine itself. For an object store it would want a jar, and would ask for a login that only
+    fsspec was told: there the tasks read as they write.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = from_arrow_schema(schema)
+    if not urls:
+        return spark.createDataFrame([], columns)
+    if all(url.startswith(LOCAL) for url in urls):
+        return spark.read.schema(columns).parquet(*urls)
+    names = spark.createDataFrame([(url,) for url in urls], "url string")
+    return names.mapInArrow(ReadFiles(options, schema), columns)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.folder import Folder
-from antiphon.lake.targets.kinds import options_of
-from antiphon.lake.targets.staged import DataFile, lake_schema, stage_frame
+from antiphon.lake.targets.kinds import KINDS, NAMED, options_of
+from antiphon.lake.targets.staged import DataFile, lake_schema, read_frame, stage_frame
+from antiphon.lake.targets.widening import widest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,6 +89,16 @@ class Target(ABC):
     def add_columns(self, fields: "Sequence[pa.Field]") -> None:
         """Add nullable columns; those that are there already are passed over."""
 
+    def widen_columns(self, fields: "Sequence[pa.Field]") -> None:
+        """Give columns that are there these wider types; those that have them already are passed over.
+
+        Raises InvalidRequestError where this kind of table cannot.
+        """
+        names = ", ".join(field.name for field in fields)
+        raise InvalidRequestError(
+            f"{self.folder.url}: column {names} cannot be widened in a table of kind {self.kind}"
+        )
+
     @abstractmethod
     def mark(self, name: str) -> int | None:
         """How far a writer has come."""
@@ -145,39 +156,46 @@ class Target(ABC):
     def prepare(self, schema: "pa.Schema") -> "pa.Schema":
         """Make the table, or give it the columns that it lacks; the schema that files have to have.
 
-        Raises InvalidRequestError where a column is there with another type.
+        A column that is narrower than what is to be written gets the wider type, where this kind of table can; what is
+        narrower than its column is written as it is. Raises InvalidRequestError where a column is there with another type.
         """
         found = self.schema()
         if found is None:
             self.create(schema)
             found = self.schema() or schema
-        missing = []
+        missing, wider = [], []
         for field in schema:
             at = found.get_field_index(field.name)
             if at < 0:
                 missing.append(field)
-            elif not found.field(at).type.equals(field.type):
-                raise InvalidRequestError(
-                    f"column {field.name} of {self.folder.url} has type {found.field(at).type}, what is to be written has "
-                    f"{field.type}: write to another table, or cast"
-                )
+                continue
+            kind = self._common_type(found.field(at), field)
+            if not kind.equals(found.field(at).type):
+                wider.append(field.with_type(kind))
+        if wider:
+            self.widen_columns(wider)
         if missing:
             self.add_columns(missing)
-            found = self.schema() or schema
-        return found
+        return (self.schema() or schema) if wider or missing else found
+
+    def _common_type(self, there: "pa.Field", field: "pa.Field") -> "pa.DataType":
+        """What a column has to have, so that a field can be written to it; raises InvalidRequestError."""
+        kind = widest(there.type, field.type)
+        row = KINDS[self.kind]
+        if kind is not None and (row.widens or kind.equals(there.type)):
+            return kind
+        why = "" if kind is None else f" ({row.rigid})"
+        raise InvalidRequestError(
+            f"column {field.name} of {self.folder.url} has type {there.type}, what is to be written has {field.type}: "
+            f"write to another table, or cast{why}"
+        )
 
     def read(self, spark: Any) -> Any:
         """The table's rows as a DataFrame, as of now; needs no jar."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         schema = self.schema()
         if schema is None:
             raise InvalidRequestError(f"there is no {self.kind} table at {self.folder.url}")
-        columns = from_arrow_schema(schema)
-        files = self.files()
-        if not files:
-            return spark.createDataFrame([], columns)
-        return spark.read.schema(columns).parquet(*files)
+        return read_frame(spark, self.files(), schema, self.folder.options)
 
 
 def is_due(marks: Marks, stored: Mapping[str, int | None], where: str) -> bool:
@@ -204,7 +222,8 @@ def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
 
     Keys of a mapping: `kind` (a name of `kinds.KINDS`), `path` (a folder or URL; of Iceberg the warehouse), `storage`
     (options of fsspec for the path, and of `deltalake` under the key `delta`), `table` (of Iceberg, `namespace.name`),
-    `catalog` (of Iceberg, properties as for `pyiceberg.catalog.load_catalog`; default: SQLite in the warehouse).
+    `catalog` (of Iceberg: the name of a catalog in pyiceberg's configuration, or properties as for
+    `pyiceberg.catalog.load_catalog`, with `name` beside those that the configuration has; default: SQLite in the warehouse).
 
     Raises InvalidRequestError naming what is wrong.
     """
@@ -215,8 +234,15 @@ def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
     opens: Callable[[Mapping[str, Any]], Target] = getattr(import_module(module), function)
     opened = opens(options)
     if kind.has_tables:
-        opened.called = f"{options.get('path', '')}#{options.get('table', '')}"
+        opened.called = f"{_place_of(options)}#{options.get('table', '')}"
     return opened
+
+
+def _place_of(options: Mapping[str, Any]) -> str:
+    """A warehouse's path or its catalog's name, as in `KIND:PLACE`."""
+    catalog = options.get("catalog") or {}
+    name = catalog if isinstance(catalog, str) else catalog.get("name")
+    return str(options.get("path") or (NAMED + name if name else ""))
 
 
 @contextmanager

@@ -8,16 +8,38 @@ from antiphon.kafka.archived.catalog import ArchiveRows
 from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.handlers import fetch
 from antiphon.kafka.handlers.log_offsets import LogOffsetsHandler
+from antiphon.kafka.one_thread import OneThread
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, only
 
 _WORK: Final[dict[str, Any]] = {**CALM, **only(archive_readers=3)}
 
+_CROWDED: Final[dict[str, Any]] = {
+    **CALM,
+    **only(1_000, archive_readers=8),
+    "fault_ms": 6_000,
+    "settle_ms": 6_000,
+}
+"""Many readers, of whom several look for the same offsets."""
+
 ARCHIVE_MUTANTS: Final = (
+    ClusterMutant(
+        "archive-share-is-used-up",
+        "what a client has looked for in the archive counts against his share for good",
+        Edit(ArchiveReader, "_looked", "self._looks[client] -= 1", "pass"),
+        options=_CROWDED,
+        rare=True,
+    ),
+    ClusterMutant(
+        "archive-turn-is-kept",
+        "whoever finds a row group in memory when it is his turn to have a file read keeps the turn for good",
+        Edit(OneThread, "run", "self._gate.leave()\n            return found", "return found"),
+        options=_CROWDED,
+    ),
     ClusterMutant(
         "archive-unreadable-is-out-of-range",
         "a position whose file cannot be read now is said to be out of range",
-        Edit(ArchiveReader, "_told", "        raise", "        return None"),
+        Edit(ArchiveReader, "_with_errors_logged", "        raise", "        return None"),
         options=_WORK,
         quick=True,
     ),

@@ -12,9 +12,12 @@ from antiphon.simulation.cluster.watch import Watch
 from antiphon.simulation.cluster.world import World
 from antiphon.simulation.runtime.loop import HostedProcess
 from antiphon.simulation.violation import ViolationError
+from antiphon.transactions.group_offsets import shard_of_group
 
 if TYPE_CHECKING:
     from antiphon.log.simulated_tree import Copy
+    from antiphon.model.metadata import ShardMeta
+    from antiphon.node.node import Node
     from antiphon.simulation.cluster.operator import Operator
     from antiphon.simulation.cluster.world_options import WorldOptions
 
@@ -53,6 +56,20 @@ class SimulatedCluster(World):
             machine.disk.restore(DIRECTORY, directory)
             machine.founding = False
         evidence.learn_from(self.machines[0], CLUSTER_SHARD_ID)
+
+    @property
+    def nodes(self) -> "list[Node]":
+        """Those that run."""
+        return [machine.node for machine in self.machines if machine.node is not None]
+
+    def shards_of(self, table: str) -> "tuple[ShardMeta, ...]":
+        """Of a topic or table, as some node that runs knows it; none where it does not."""
+        topics = self.nodes[0].gateway.metadata.topics
+        return next((topic.shards for topic in topics if topic.name == table), ())
+
+    def shard_of_group(self, group: str) -> int:
+        """The shard of a consumer group's rows."""
+        return shard_of_group(self.nodes[0].gateway, group).shard_id
 
     def start_all(self) -> None:
         """Start all nodes."""

@@ -8,7 +8,7 @@ from antiphon.log.compacted_files import Compacting
 from antiphon.log.compaction import CompactionPass, _Output
 from antiphon.log.transactions import TransactionState
 from antiphon.node import compaction
-from antiphon.partition import feeding
+from antiphon.partition import follower_reads
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, only
 
@@ -127,7 +127,10 @@ COMPACTION_MUTANTS: Final = (
         "compaction-feeds-whole-fillers",
         "a follower that has some of what is one batch here is sent all of it",
         Edit(
-            feeding, "read_entries", "if header.base_offset < from_offset and is_filler(header):", "if False:"
+            follower_reads,
+            "read_entries",
+            "if header.base_offset < from_offset and is_filler(header):",
+            "if False:",
         ),
         options={**_CUTS, "kill_weight": 3},
         first_seed=4,

@@ -17,7 +17,7 @@ _ACTIONS: Final = (
     ClusterMutant(
         "node-all-staged-is-durable",
         "when a group is durable, the replica is told that all it has staged by then is",
-        Edit(ReplicaDriver, "_tell_written", "writer.written_id)", "state.replica.log.write_id)"),
+        Edit(ReplicaDriver, "_report_written", "writer.written_id)", "state.replica.log.write_id)"),
         options=CALM,
         quick=True,
     ),

@@ -43,7 +43,7 @@ LOOK_S: Final = 0.25  # between two looks at whether a hurt machine is sound aga
 
 def newest_metadata(cluster: "SimulatedCluster") -> "ClusterMeta | None":
     """The newest that any node knows."""
-    found = [machine.node.view.cluster() for machine in cluster.machines if machine.node is not None]
+    found = [node.view.cluster() for node in cluster.nodes]
     return max(found, key=lambda meta: (mark_of(meta.recovery), meta.version), default=None)
 
 

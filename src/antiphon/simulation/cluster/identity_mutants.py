@@ -67,8 +67,8 @@ IDENTITY_MUTANTS: Final = (
         Edit(
             Authenticator,
             "check_password",
-            "if not passwords.proves(found, password) or not known:",
-            "if not known:",
+            "if not part.proves or not part.known or",
+            "if not part.known or",
         ),
         options=_IDENTITIES,
     ),

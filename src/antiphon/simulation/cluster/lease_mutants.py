@@ -31,7 +31,7 @@ LEASE_MUTANTS: Final = (
         "lease-from-the-answer",
         "a leader counts its lease from when it was promised, and not from when it asked for it",
         (
-            Edit(LeaderLease, "told", "self.lease_ms * US_PER_MS // STEPS", "0"),
+            Edit(LeaderLease, "note_time", "self.lease_ms * US_PER_MS // STEPS", "0"),
             Edit(LeaderLease, "_sent_us", "first <= round_", "True"),
         ),
         options=LEASED,

@@ -207,7 +207,7 @@ def _recover(faults: Faults, fault: Fault, loss: Loss, lost: Lost) -> None:
 
 def _is_splitting(cluster: "SimulatedCluster", shard_id: int) -> bool:
     """Is a part of a shard being split off, as far as any node knows?"""
-    views = [machine.node.view for machine in cluster.machines if machine.node is not None]
+    views = [node.view for node in cluster.nodes]
     changes = [change for view in views for change in view.joining.values()]
     return any(one.shard.split is not None and one.shard.split.parent == shard_id for one in changes)
 

@@ -85,14 +85,14 @@ SETTINGS_MUTANTS: Final = (
     ClusterMutant(
         "metrics-always-offered",
         "a node tells Kafka's clients of the APIs for metrics though nobody wants any",
-        Edit(MetadataHandler, "_told", "if self._gateway.subscriptions or", "if True or"),
+        Edit(MetadataHandler, "_advertised", "if self._gateway.subscriptions or", "if True or"),
         options=_SUBSCRIPTIONS,
         quick=True,
     ),
     ClusterMutant(
         "metrics-never-offered",
         "a node tells nobody of the APIs for metrics, whatever subscriptions there are",
-        Edit(MetadataHandler, "_told", "if self._gateway.subscriptions or", "if"),
+        Edit(MetadataHandler, "_advertised", "if self._gateway.subscriptions or", "if"),
         options=_SUBSCRIPTIONS,
         quick=True,
     ),

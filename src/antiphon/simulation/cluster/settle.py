@@ -59,7 +59,7 @@ def what_is_open(cluster: "SimulatedCluster") -> str:
 
 def _what_is_not_known(cluster: "SimulatedCluster") -> str:
     """Somebody coordinates, and every node knows what the cluster's own log says."""
-    nodes = [machine.node for machine in cluster.machines if machine.node is not None]
+    nodes = cluster.nodes
     shells = [node.coordinator for node in nodes if node.coordinator is not None]
     active = [shell for shell in shells if shell.is_active]
     if len(active) != 1:

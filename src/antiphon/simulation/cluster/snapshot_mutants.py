@@ -184,7 +184,7 @@ _TRIMMED: Final = (
         "a log is trimmed as far as is asked for, committed or not",
         (
             Edit(trimming, "trim_replica", "min(before, host.mode.settled)", "before"),
-            Edit(trimming, "_limit", "min(fed, host.mode.settled, ", "min(fed, "),
+            Edit(trimming, "_limit", "min(replicated, host.mode.settled, ", "min(replicated, "),
         ),
         options=SNAPSHOTS,
         quick=True,
@@ -200,7 +200,7 @@ _TRIMMED: Final = (
     ClusterMutant(
         "node-trims-all-that-is-settled",
         "a log is trimmed as far as it is committed, whatever was asked for",
-        Edit(trimming, "_fed", "fed = min([wanted, ", "fed = min([host.mode.settled, "),
+        Edit(trimming, "_replicated", "replicated = min([wanted, ", "replicated = min([host.mode.settled, "),
         options=DELETES,
         quick=True,
     ),

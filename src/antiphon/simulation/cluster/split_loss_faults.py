@@ -110,7 +110,7 @@ def _has_given_keys_away(cluster: "SimulatedCluster", parent: "ShardMeta") -> bo
 
 
 def _phases(cluster: "SimulatedCluster", parent: "ShardMeta") -> list[SplitPhase]:
-    views = [machine.node.view for machine in cluster.machines if machine.node is not None]
+    views = [node.view for node in cluster.nodes]
     splits = [change.shard.split for view in views for change in view.joining.values()]
     return [one.phase for one in splits if one is not None and one.parent == parent.shard_id]
 

@@ -37,7 +37,7 @@ TRANSACTION_MUTANTS: Final = (
     ClusterMutant(
         "transactions-marker-turned",
         "a partition is told the opposite of what was decided",
-        Edit(Endings, "_tell_shard", "ending.commit,", "not ending.commit,"),
+        Edit(Endings, "_end_in_shard", "ending.commit,", "not ending.commit,"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(
@@ -99,7 +99,7 @@ TRANSACTION_MUTANTS: Final = (
     ClusterMutant(
         "transactions-offsets-left-out",
         "the group's part of a transaction is told that it was aborted",
-        Edit(Endings, "_tell_group", "ending.number, ending.commit", "ending.number, False"),
+        Edit(Endings, "_end_in_group", "ending.number, ending.commit", "ending.number, False"),
         options={**CALM, **_WORK},
     ),
     ClusterMutant(

@@ -20,7 +20,7 @@ class Job:
         functions: name -> module, loaded when it is first used: one job does not need the libraries of the others.
         results: the same of types that the functions return, or take.
         command: that runs it.
-        mounted_by: the module of `antiphon.cli` whose `mount` adds the command.
+        declared_by: the module of `antiphon.cli` that declares the command.
     """
 
     called: str
@@ -28,7 +28,7 @@ class Job:
     functions: Mapping[str, str]
     results: Mapping[str, str] = field(default_factory=dict)
     command: str
-    mounted_by: str
+    declared_by: str
 
 
 JOBS: Final = (
@@ -38,7 +38,7 @@ JOBS: Final = (
         functions={"archive": "archive.job.run"},
         results={"ArchiveReport": "archive.job.run"},
         command="antiphon archive",
-        mounted_by="archive_commands",
+        declared_by="archive_commands",
     ),
     Job(
         called="audit",
@@ -46,7 +46,7 @@ JOBS: Final = (
         functions={"audit": "spark.jobs.audit_job"},
         results={"AuditReport": "spark.jobs.audit_job"},
         command="antiphon audit",
-        mounted_by="audit_commands",
+        declared_by="audit_commands",
     ),
     Job(
         called="replay",
@@ -62,7 +62,7 @@ JOBS: Final = (
             "Replayed": "spark.jobs.replay_job",
         },
         command="antiphon replay",
-        mounted_by="replay_commands",
+        declared_by="replay_commands",
     ),
     Job(
         called="bulk load",
@@ -70,7 +70,7 @@ JOBS: Final = (
         functions={"bulk_load": "spark.jobs.bulk_load_job"},
         results={"BulkLoaded": "spark.jobs.bulk_load_job"},
         command="antiphon load",
-        mounted_by="replay_commands",
+        declared_by="replay_commands",
     ),
     Job(
         called="lake tables",
@@ -83,7 +83,7 @@ JOBS: Final = (
         },
         results={"open_target": "lake.targets.target"},
         command="antiphon pipeline",
-        mounted_by="pipeline_commands",
+        declared_by="pipeline_commands",
     ),
 )
 _NAMES: Final = {

@@ -1,6 +1,6 @@
 """Looks at the batches of one replica, one by one, and tells per block what is there: per batch, never per record.
 
-`BlockScanner` is fed with whatever the replica answers and trusts none of it: lengths are checked before they are used, each
+`BlockScanner` takes whatever the replica answers and trusts none of it: lengths are checked before they are used, each
 batch's CRC, counts, codec, offset and term are checked, and its producer's marker against the one before. The digest of a
 block is over every byte of its batches. `scan_replica` drives it over a range: it fetches one answer ahead, goes on behind
 what cannot be read at the next border of a block, and gives up on a replica that fails again and again.

@@ -34,6 +34,7 @@ from antiphon.spark.jobs.audit_model import (
     ShardResult,
     encode_plan,
 )
+from antiphon.spark.jobs.audit_notify import report_to_nodes
 from antiphon.spark.jobs.audit_plan import BLOCK_OFFSETS, Scope, plan_audit
 from antiphon.spark.jobs.audit_report import AuditReport, Problem, TopicReport, build_report
 from antiphon.spark.jobs.audit_source import (
@@ -44,7 +45,6 @@ from antiphon.spark.jobs.audit_source import (
     judge_keys,
     judge_logs,
 )
-from antiphon.spark.jobs.audit_telling import tell_nodes
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.servers import access_in, access_options
 
@@ -113,18 +113,18 @@ def run_plan(
     if any(shard.is_table and shard.replicas for shard in plan.shards):
         tell("comparing tables with their logs")
         results += _run(spark, plan, access, "tables", ["shard_id", "part"], judge_keys)
-    report = told_report(plan, results, [*located, *_uncompared(plan)], access_in(access))
+    report = reported(plan, results, [*located, *_uncompared(plan)], access_in(access))
     report.log_seconds = log_seconds
     report.seconds = time.monotonic() - began_s
     return report
 
 
-def told_report(
+def reported(
     plan: AuditPlan, results: Sequence[ShardResult], located: Sequence[Finding], access: Access | None = None
 ) -> AuditReport:
     """All that was found, which the nodes are told too."""
     found = [*plan.findings, *located, *(one for result in results for one in result.findings)]
-    untold = tell_nodes(plan, found, access) if plan.shards else []
+    untold = report_to_nodes(plan, found, access) if plan.shards else []
     return build_report(plan, results, [*located, *untold])
 
 

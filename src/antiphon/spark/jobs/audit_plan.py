@@ -315,7 +315,7 @@ class _Wanted:
 
 
 def _cluster_shard(statuses: Statuses) -> _Wanted:
-    """`__cluster`, which no metadata lists: its members are those who have it, and whom its leader feeds."""
+    """`__cluster`, which no metadata lists: its members are those who have it, and to whom its leader replicates."""
     members: set[int] = set()
     for node, replicas in statuses.items():
         status = replicas.get(CLUSTER_SHARD_ID)

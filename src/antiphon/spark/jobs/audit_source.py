@@ -215,14 +215,14 @@ def run_work(work: Work, access: Access | None = None) -> Iterator[tuple[int, in
                         yield piece.shard_id, 0, encode(block)
                 case FoldPiece():
                     logs = [link(node) for node in piece.nodes]
-                    yield from _told(
+                    yield from _encoded(
                         piece.plan, work, fold_range(logs, piece.plan, piece.start, piece.end, piece.part)
                     )
                 case StorePiece():
-                    yield from _told(piece.plan, work, scan_store(link(work.node), piece.plan))
+                    yield from _encoded(piece.plan, work, scan_store(link(work.node), piece.plan))
 
 
-def _told(
+def _encoded(
     plan: ShardPlan, work: Work, chunks: Iterator[tuple[int, KeyChunk]]
 ) -> Iterator[tuple[int, int, bytes]]:
     try:

@@ -360,13 +360,25 @@ class _KeyJudge:
             offset = NOWHERE if len(order) != _OFFSET.size else _OFFSET.unpack(order)[0]
             for node, row in rows.items():
                 if row != wanted:
-                    self._note(node, offset, key, f"{_say(row)}, its log says {_say(wanted)}", row, wanted)
+                    self._note(
+                        node,
+                        offset,
+                        key,
+                        f"{_described(row)}, its log says {_described(wanted)}",
+                        row,
+                        wanted,
+                    )
             return
         for node in odd_ones(rows):
             other = next(one for one in rows.values() if one != rows[node])
             others = ", ".join(str(one) for one, row in rows.items() if row == other)
             self._note(
-                node, NOWHERE, key, f"{_say(rows[node])}, node {others} has {_say(other)}", rows[node], other
+                node,
+                NOWHERE,
+                key,
+                f"{_described(rows[node])}, node {others} has {_described(other)}",
+                rows[node],
+                other,
             )
 
     def _note(self, node: int, offset: int, key: bytes, what: str, row: bytes, wanted: bytes) -> None:
@@ -385,7 +397,7 @@ class _KeyJudge:
         )
 
 
-def _say(row: bytes) -> str:
+def _described(row: bytes) -> str:
     if not row:
         return "no row"
     number, modifications, _, _ = VERSION.unpack_from(row)

@@ -43,7 +43,7 @@ def origins_of(cluster: Cluster, table: "TopicMeta") -> dict[int, Origin]:
         )
         if parent is None or release is None:
             raise InvalidRequestError(
-                f"the log of {table.name} does not tell any more when its shard {shard.index} was split off, so a state of "
+                f"the log of {table.name} no longer says when its shard {shard.index} was split off, so a state of "
                 "the past cannot be put together; read the state of now"
             )
         found[shard.index] = Origin(parent.index, release)

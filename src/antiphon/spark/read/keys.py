@@ -1,8 +1,9 @@
 """Which keys of a table a read is for: one key, or those that begin with some bytes."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.metadata import key_hash
@@ -10,6 +11,8 @@ from antiphon.spark.option_values import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+ENCODINGS: Final = ("text", "hex", "base64")
 
 
 @dataclass(frozen=True)
@@ -37,21 +40,39 @@ class KeyRange:
 
 
 def parse_keys(options: Options) -> KeyRange | None:
-    """Options `key` and `keyPrefix`, of which one may be given; blanks count. Raises InvalidRequestError."""
-    key, prefix = options.exact("key"), options.exact("keyPrefix")
-    if key is not None and prefix is not None:
-        raise InvalidRequestError("give key or keyPrefix, not both")
-    if key is not None:
-        start = key.encode()
-        return KeyRange(start, start + b"\0", is_one=True)
-    if prefix is None:
+    """Options `key` and `keyPrefix`, of which one may be given, in `keyEncoding`. Raises InvalidRequestError."""
+    names = [name for name in ("key", "keyPrefix") if options.exact(name) is not None]
+    if not names:
+        if options.text("keyEncoding") is not None:
+            raise InvalidRequestError(
+                "keyEncoding says how key or keyPrefix is written: give one of them, too"
+            )
         return None
-    if not prefix:
+    if len(names) > 1:
+        raise InvalidRequestError("give key or keyPrefix, not both")
+    start = _bytes_of(options, names[0])
+    if names[0] == "key":
+        return KeyRange(start, start + b"\0", is_one=True)
+    if not start:
         raise InvalidRequestError("the option keyPrefix is empty: leave it out to read all keys")
-    start = prefix.encode()
     return KeyRange(start, _after(start), is_one=False)
 
 
+def _bytes_of(options: Options, name: str) -> bytes:
+    """A key as it was given, blanks and all where it is text."""
+    encoding = options.choice("keyEncoding", "text", ENCODINGS)
+    value = options.exact(name) or ""
+    if encoding == "text":
+        return value.encode()
+    try:
+        return bytes.fromhex(value) if encoding == "hex" else base64.b64decode(value.strip(), validate=True)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"option {name}={value!r} is not in {encoding} (keyEncoding): {error}"
+        ) from error
+
+
 def _after(prefix: bytes) -> bytes:
-    """The smallest key that is after all that begin with `prefix`: text in UTF-8 has no byte 0xff."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
+    """The smallest key that is after all that begin with `prefix`; empty where none is."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else b""

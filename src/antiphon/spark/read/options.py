@@ -27,6 +27,7 @@ _RANGE: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
 )  # fmt: skip
+_KEYS: Final = ("key", "keyPrefix", "keyEncoding")
 _OF_STREAMS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _OF_BATCHES: Final = (
     "endingOffsets",
@@ -185,7 +186,7 @@ def _check(options: Options, target: Target, mode: str, format_: str, *, streami
             raise InvalidRequestError(f"format={format_} is a form of changes: leave mode=snapshot out")
     else:
         refuse(options, "anything but a snapshot of a table", ("asOfOffset", "asOfTimestamp"))
-        refuse(options, "anything but a snapshot of a table; filter rows by their key", ("key", "keyPrefix"))
+        refuse(options, "anything but a snapshot of a table; filter rows by their key", _KEYS)
     if target.is_table:
         refuse(options, "a table, whose columns are fixed", ("includeHeaders",))
     else:

@@ -1,29 +1,26 @@
-"""The suites of `antiphon bench`, by name; each takes how many seconds one measurement runs and returns rows of figures."""
+"""The suites of `antiphon bench`, by name, each with its module, which is loaded when the suite is run."""
 
-from collections.abc import Callable
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
 
-from antiphon.tools.bench.cluster import (
-    Rows,
-    measure_failover,
-    measure_idle,
-    measure_kafka,
-    measure_ready,
-    measure_table,
-)
-from antiphon.tools.bench.compaction import measure_compaction
-from antiphon.tools.bench.modes import measure_fleet, measure_loss, measure_modes
-from antiphon.tools.bench.spark import measure_spark
+if TYPE_CHECKING:
+    from antiphon.tools.bench.cluster import Rows
 
-SUITES: Final[dict[str, Callable[[float], Rows]]] = {
-    "kafka": measure_kafka,
-    "table": measure_table,
-    "failover": measure_failover,
-    "ready": measure_ready,
-    "idle": measure_idle,
-    "modes": measure_modes,
-    "loss": measure_loss,
-    "fleet": measure_fleet,
-    "compaction": measure_compaction,
-    "spark": measure_spark,
+SUITES: Final = {
+    "kafka": "cluster",
+    "table": "cluster",
+    "failover": "cluster",
+    "ready": "cluster",
+    "idle": "cluster",
+    "modes": "modes",
+    "loss": "modes",
+    "fleet": "modes",
+    "compaction": "compaction",
+    "spark": "spark",
 }
+
+
+def measure(suite: str, seconds: float) -> "Rows":
+    """Rows of figures; each measurement of the suite runs for `seconds`."""
+    module = import_module(f"antiphon.tools.bench.{SUITES[suite]}")
+    return cast("Rows", getattr(module, f"measure_{suite}")(seconds))

@@ -28,7 +28,7 @@ from antiphon.simulation.cluster.workloads.access_history import AccessHistory, 
 from antiphon.simulation.cluster.workloads.http import get_page
 from antiphon.simulation.cluster.workloads.logins import log_in_to_kafka
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, administer_all, insist
 from antiphon.simulation.cluster.world import KAFKA_PORT, NATIVE_PORT
 from antiphon.simulation.violation import require
 
@@ -85,8 +85,7 @@ class AccessWorkload(Workload):
         found = {topic.name: topic for topic in (await db.metadata()).topics}
         self.shard_ids = {name: found[name].shards[0].shard_id for name in TOPICS}
         requests = [AlterUser(name, (credential_of(name),)) for name in (*self.users, LIMITED)]
-        for request in (*requests, AlterQuota(Quota(LIMITED, producer_byte_rate=RATE))):
-            await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+        await administer_all(db, (*requests, AlterQuota(Quota(LIMITED, producer_byte_rate=RATE))))
 
     def begin(self) -> None:
         """See `Workload`."""
@@ -116,9 +115,6 @@ class AccessWorkload(Workload):
     def _native(self, node: int) -> str:
         return f"{self.cluster.machines[node].host}:{NATIVE_PORT}"
 
-    def _any_node(self, draw: "Random") -> int:
-        return draw.randrange(len(self.cluster.machines))
-
     # -- who changes it -------------------------------------------------------------------------------------------
 
     async def _operate(self, process: "Process") -> None:
@@ -126,7 +122,7 @@ class AccessWorkload(Workload):
         while not self.stopped:
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    connection = await open_connection(self._native(self._any_node(draw)), "operator", None)
+                    connection = await open_connection(self._native(self.any_node(draw)), "operator", None)
                     try:
                         for _ in range(draw.randint(1, ASKS_MAX)):
                             await connection.request(self._change(draw))
@@ -197,7 +193,7 @@ class AccessWorkload(Workload):
     async def _work_native(self, process: "Process", user: str) -> None:
         draw = process.random
         while not self.stopped:
-            node = self._any_node(draw)
+            node = self.any_node(draw)
             connection = await self._log_in(node, user)
             if connection is None:
                 await asyncio.sleep(draw.uniform(0.0, 0.2))
@@ -247,7 +243,7 @@ class AccessWorkload(Workload):
     async def _work_kafka(self, process: "Process", user: str) -> None:
         draw, kafka = process.random, self._kafka(process)
         while not self.stopped:
-            node = self._any_node(draw)
+            node = self.any_node(draw)
             address = (self.cluster.machines[node].host, KAFKA_PORT)
             try:
                 if await self._log_in_kafka(kafka, node, user):
@@ -289,7 +285,7 @@ class AccessWorkload(Workload):
         """Pages are for who has logged in, which takes TLS; without it nobody sees any."""
         draw = process.random
         while not self.stopped:
-            host, page = self.cluster.machines[self._any_node(draw)].host, draw.choice(PAGES)
+            host, page = self.cluster.machines[self.any_node(draw)].host, draw.choice(PAGES)
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     answer = await get_page(host, page)
@@ -307,7 +303,7 @@ class AccessWorkload(Workload):
     async def _flood_kafka(self, process: "Process") -> None:
         draw, kafka = process.random, self._kafka(process)
         while not self.stopped:
-            node = self._any_node(draw)
+            node = self.any_node(draw)
             address = (self.cluster.machines[node].host, KAFKA_PORT)
             try:
                 if await self._log_in_kafka(kafka, node, LIMITED):
@@ -323,7 +319,7 @@ class AccessWorkload(Workload):
     async def _flood_native(self, process: "Process") -> None:
         draw = process.random
         while not self.stopped:
-            node = self._any_node(draw)
+            node = self.any_node(draw)
             connection = await self._log_in(node, LIMITED)
             if connection is None:
                 await asyncio.sleep(draw.uniform(0.0, 0.5))

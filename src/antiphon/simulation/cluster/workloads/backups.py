@@ -18,7 +18,7 @@ from antiphon.simulation.cluster.workloads.workload import (
     Workload,
     make_table,
     make_topic,
-    topic_named,
+    shards_of,
 )
 from antiphon.simulation.violation import require
 
@@ -65,9 +65,9 @@ class BackupWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await make_topic(self.cluster, db, TOPIC, 2)
-        topic = await topic_named(db, TOPIC)
-        shards = await make_table(self.cluster, db, TABLE, shards=1)
-        self.shard_ids = [shard.shard_id for shard in (*topic.shards, *shards)]
+        self.shard_ids = await shards_of(db, TOPIC)
+        (table,) = await make_table(self.cluster, db, TABLE, shards=1)
+        self.shard_ids.append(table.shard_id)
 
     def begin(self) -> None:
         """See `Workload`."""

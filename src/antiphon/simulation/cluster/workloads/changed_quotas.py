@@ -34,7 +34,7 @@ from antiphon.simulation.cluster.workloads.lines import (
     page_of,
 )
 from antiphon.simulation.cluster.workloads.logins import UNKNOWN_SHARD
-from antiphon.simulation.cluster.workloads.meters import Meter, Owner
+from antiphon.simulation.cluster.workloads.meters import Meter, MeteredWorkload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist
 from antiphon.simulation.runtime.process import Shield
 from antiphon.simulation.violation import require
@@ -135,7 +135,7 @@ class ChangedQuotas:
 
     OUTCOMES = ("rated-answers", "rated-pages", "rated-pages-refused", "rated-waited", "rated-released")
 
-    def __init__(self, workload: Owner) -> None:
+    def __init__(self, workload: MeteredWorkload) -> None:
         self.workload = workload
 
     def set_up(self) -> "tuple[AlterUser | AlterAcls | AlterQuota, ...]":

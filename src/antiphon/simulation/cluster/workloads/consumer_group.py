@@ -26,7 +26,7 @@ from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
-from antiphon.transactions.group_offsets import Committed, shard_of_group
+from antiphon.transactions.group_offsets import Committed
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
@@ -103,8 +103,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
 
     def check(self) -> None:
         """See `Workload`."""
-        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
-        shard_id = shard_of_group(node.gateway, GROUP).shard_id
+        shard_id = self.cluster.shard_of_group(GROUP)
         places = self._check_log(shard_id)
         for text, asked in self.history.commits.items():
             require(

@@ -5,13 +5,14 @@ so, and everything when it has had no answer for most of a session. Not every me
 commits under an epoch that it had before.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
 from antiphon.kafka.messages import groups as m
-from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.consumer_history import Commit, Found, History
+from antiphon.simulation.cluster.workloads.group_member import GroupMember
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 GROUP: Final = "sharers"
 TOPIC: Final = "shared"
 OFFSET_COMMIT, OFFSET_FETCH, HEARTBEAT = 8, 9, 68
-ASK_S: Final = 1.0
 STEP: Final = 10  # offsets that a commit goes on by, at most
 
 ELSEWHERE: Final = frozenset({
@@ -32,8 +32,11 @@ FENCED: Final = frozenset({code.UNKNOWN_MEMBER_ID, code.FENCED_MEMBER_EPOCH})
 REFUSED: Final = frozenset({*FENCED, code.STALE_MEMBER_EPOCH})
 
 
-class ConsumerMember:
+class ConsumerMember(GroupMember):
     """See the module's text."""
+
+    group = GROUP
+    ask_s = 1.0
 
     def __init__(
         self,
@@ -43,16 +46,10 @@ class ConsumerMember:
         client: KafkaClient,
         number: int,
     ) -> None:
-        self._workload = workload
+        super().__init__(workload, process, client, number)
         self._history = history
-        self._process = process
-        self._client = client
-        self._draw = client.random
-        self._coordinator: Address | None = None
-        self.name = f"{process.name}-{number}"
         self._regex = self._draw.random() < 0.3
         self._assignor = self._draw.choice((None, None, "range", "uniform"))
-        self._epoch = 0
         self._epochs: list[int] = []  # that it had before
         self._owned: tuple[int, ...] = ()
         self._positions: dict[int, int] = {}
@@ -97,13 +94,6 @@ class ConsumerMember:
                 self._coordinator = None
             await self._client.back_off()
 
-    async def _ask(self, key: int, version: int, request: Any) -> Any:
-        if self._coordinator is None:
-            self._coordinator = await self._client.coordinator(GROUP)
-        if self._coordinator is None:
-            raise NoAnswerError("nobody knows the coordinator")
-        return await self._client.ask(self._coordinator, key, version, request, ASK_S)
-
     # -- membership -------------------------------------------------------------------------------------------------
 
     async def _heartbeat(self) -> None:
@@ -121,7 +111,7 @@ class ConsumerMember:
             server_assignor=self._assignor if says_all else None,
             topic_partitions=[owned] if self._owned and epoch else [],
         )
-        found = await self._ask(HEARTBEAT, 1, request)
+        found = await self._ask_coordinator(HEARTBEAT, 1, request)
         if found.error_code in FENCED:
             self._fenced(found.error_code)
             return
@@ -208,7 +198,7 @@ class ConsumerMember:
         request = cm.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.name, member_epoch=-1)
         self._release()
         try:
-            await self._ask(HEARTBEAT, 1, request)
+            await self._ask_coordinator(HEARTBEAT, 1, request)
         except NoAnswerError:
             return
 
@@ -250,7 +240,7 @@ class ConsumerMember:
             member_id=self.name,
             topics=[m.CommitTopic(name=TOPIC, partitions=[one])],
         )
-        found = await self._ask(OFFSET_COMMIT, 9, request)
+        found = await self._ask_coordinator(OFFSET_COMMIT, 9, request)
         error = found.topics[0].partitions[0].error_code
         self._workload.cluster.tell("commit", self.name, partition, offset, text, error)
         if not error:
@@ -272,7 +262,7 @@ class ConsumerMember:
             member_epoch=self._epoch if as_member else -1,
             topics=[m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))],
         )
-        found = (await self._ask(OFFSET_FETCH, 9, m.OffsetFetchRequest(groups=[group]))).groups[0]
+        found = (await self._ask_coordinator(OFFSET_FETCH, 9, m.OffsetFetchRequest(groups=[group]))).groups[0]
         if found.error_code:
             self._troubled("offsets", found.error_code)
             return False

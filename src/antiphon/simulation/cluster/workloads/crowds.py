@@ -26,8 +26,6 @@ from antiphon.simulation.cluster.world import KAFKA_PORT
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from random import Random
-
     from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
@@ -125,19 +123,12 @@ class CrowdsWorkload(Workload):
                 name in self.history.names, "owned-topic", -1, f"topic {name} was made, and there is none"
             )
 
-    def host(self, node: int) -> str:
-        """Of a node."""
-        return self.cluster.machines[node].host
-
-    def _any_node(self, draw: "Random") -> int:
-        return draw.randrange(len(self.cluster.machines))
-
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def _direct(self, process: "Process") -> None:
         draw = process.random
         while not self.stopped:
-            await self._fill(self._any_node(draw), draw.choice(self._listeners))
+            await self._fill(self.any_node(draw), draw.choice(self._listeners))
             await asyncio.sleep(draw.uniform(0.0, 0.5))
             await self._leave(self.crowds)
             await asyncio.sleep(draw.uniform(0.0, 0.5))
@@ -238,7 +229,7 @@ class CrowdsWorkload(Workload):
         draw, kafka, number = process.random, self._kafka(process), 0
         while not self.stopped:
             if number < NAMES_MAX:
-                await self._ask_for(kafka, self._any_node(draw), f"{DEMANDED}-{client}-{number}")
+                await self._ask_for(kafka, self.any_node(draw), f"{DEMANDED}-{client}-{number}")
                 number += draw.random() < 0.8  # else for the same one again
             await self.think(process)
         if not client:
@@ -316,7 +307,7 @@ class CrowdsWorkload(Workload):
         while not self.stopped:
             if len(self._owned) < OWNED_MAX and draw.random() < 0.1:
                 await self._make_owned(db)
-            node = self._any_node(draw)
+            node = self.any_node(draw)
             found = await self._ask_for(kafka, node, OWNED)
             require(
                 found in {None, code.NONE, code.LEADER_NOT_AVAILABLE},

@@ -88,22 +88,15 @@ class CutHistory:
                     self._markers.append(_Marker(shard_id, batch.base_offset, *ids, tuple(texts)))
 
     def _learn_decisions(self) -> None:
-        node = next(machine.node for machine in self._cluster.machines if machine.node is not None)
-        shards = [
-            shard.shard_id
-            for topic in node.gateway.metadata.topics
-            if topic.name == TRANSACTIONS_TABLE
-            for shard in topic.shards
-        ]
-        for shard_id in shards:
-            for batch in self._cluster.evidence.truth(shard_id).batches:
+        for shard in self._cluster.shards_of(TRANSACTIONS_TABLE):
+            for batch in self._cluster.evidence.truth(shard.shard_id).batches:
                 if read_header(batch.data).is_control:
                     continue
                 for record in decode_records(batch.data):
                     row = msgspec.msgpack.decode(record.value, type=Row) if record.value else None
                     if row is not None and row.state in PREPARED:
                         key = row.producer_id, row.number
-                        self._decided.setdefault(key, (shard_id, batch.base_offset))
+                        self._decided.setdefault(key, (shard.shard_id, batch.base_offset))
 
     def _check_times(self, cut: TakenCut) -> None:
         """What was acknowledged before it is in; what began after it is not; and there is one moment for all shards."""

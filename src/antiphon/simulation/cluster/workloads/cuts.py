@@ -17,7 +17,7 @@ from antiphon.simulation.cluster.workloads.workload import (
     Workload,
     make_table,
     make_topic,
-    topic_named,
+    shards_of,
 )
 from antiphon.simulation.violation import require
 
@@ -64,8 +64,7 @@ class CutWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await make_topic(self.cluster, db, TOPIC, SHARDS)
-        found = await topic_named(db, TOPIC)
-        self.shard_ids = [shard.shard_id for shard in found.shards]
+        self.shard_ids = await shards_of(db, TOPIC)
         shards = await make_table(self.cluster, db, TABLE, shards=2)
         self.table_shards = [shard.shard_id for shard in shards]
 

@@ -7,7 +7,6 @@ is judged by what `__cluster` said in that time, by the node's own clock, and by
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,7 +21,7 @@ from antiphon.simulation.cluster.accounts import ITERATIONS
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.oxia_client import CallError, NoEndError, OxiaClient
 from antiphon.simulation.cluster.tokens import KEYS, STRANGE_KEY, Token, make_token
-from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment, allowed
+from antiphon.simulation.cluster.workloads.access_history import Moment, allowed
 from antiphon.simulation.cluster.workloads.changed_quotas import ChangedQuotas
 from antiphon.simulation.cluster.workloads.lines import (
     LINES,
@@ -37,11 +36,16 @@ from antiphon.simulation.cluster.workloads.lines import (
     Told,
     oxia_client,
 )
-from antiphon.simulation.cluster.workloads.meters import FASTER
+from antiphon.simulation.cluster.workloads.meters import FASTER, MeteredWorkload
 from antiphon.simulation.cluster.workloads.new_connections import NewConnections
-from antiphon.simulation.cluster.workloads.node_clocks import NodeClocks
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, make_table
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    administer_all,
+    insist,
+    make_table,
+    shards_of,
+)
 from antiphon.simulation.runtime.process import Shield
 from antiphon.simulation.violation import require
 
@@ -90,7 +94,7 @@ class Asked(NamedTuple):
 
 
 @workload("identities", 45, Drawn(one_of(0, 1)))
-class IdentitiesWorkload(Workload):
+class IdentitiesWorkload(MeteredWorkload):
     """Users log in by passwords (SCRAM, PLAIN, Basic), by bearer tokens and by certificates, or show nothing, at all four
     listeners, by connections that are protected as by TLS and by plain ones, and ask to read. Passwords, entries of lists
     and keys of tokens come and go; tokens expire; some share a connection of Oxia's. One user writes more than his quota at
@@ -105,20 +109,12 @@ class IdentitiesWorkload(Workload):
     connections than its rate; within it no page is refused.
     """
 
-    may_pause = False
-
     def __init__(self, cluster: "SimulatedCluster", name: str = "identities") -> None:
         super().__init__(cluster, name)
-        self.history = AccessHistory(cluster)
-        self.clocks = NodeClocks(cluster)
-        self.begun_at = -1
-        self.places: list[Place] = []
-        self.changes_are_over = asyncio.Event()  # the operator changes nothing any more
         self._keys = [
             [(0.0, machine.token_keys.numbers)] for machine in cluster.machines
         ]  # by node, since when
         self._passwords = 1  # that there have been, the newest included
-        self._at_work = 0  # clients that are not through
         self._quotas = ChangedQuotas(self)
         self._connections = NewConnections(self)
         self.outcomes = dict.fromkeys(
@@ -133,24 +129,20 @@ class IdentitiesWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await insist(lambda: db.create_topic(TOPIC))
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
+        (topic,) = await shards_of(db, TOPIC)
         (table,) = await make_table(self.cluster, db, TABLE, shards=1)
-        self.places = [
-            Place(machine.host, found.shards[0].shard_id, table.shard_id) for machine in self.cluster.machines
-        ]
+        self.places = [Place(machine.host, topic, table.shard_id) for machine in self.cluster.machines]
         requests = (
             AlterUser(BY_PASSWORD, (_key(0),)),
             AlterAcls((*_entries(BY_PASSWORD), *_entries(BY_CERTIFICATE), _may_write())),
             *self._quotas.set_up(),
             *self._connections.set_up(),
         )
-        for request in requests:
-            await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+        await administer_all(db, requests)
 
     def begin(self) -> None:
         """See `Workload`."""
-        self.begun_at = self.history.now().version
-        self.spawn("clocks", self.clocks.run)
+        super().begin()
         self.start("operator", self._operate)
         self.start("issuer", self._replace_keys)
         for who in (BY_PASSWORD, BY_TOKEN, ""):
@@ -161,38 +153,6 @@ class IdentitiesWorkload(Workload):
         self._quotas.begin()
         self._connections.begin()
 
-    def start(
-        self,
-        name: str,
-        work: Callable[["Process"], Coroutine[Any, Any, None]],
-        shield: Shield | None = None,
-        address: str = "",
-    ) -> None:
-        """Run a client; the nodes' clocks are looked at until the last one is through."""
-
-        async def until_through(process: "Process") -> None:
-            await work(process)
-            self._at_work -= 1
-            self.clocks.stopped = not self._at_work
-
-        self._at_work += 1
-        self.spawn(name, until_through, shield=shield, address=address)
-
-    def check(self) -> None:
-        """See `Workload`: all is checked when it is told."""
-
-    def goes_on(self) -> bool:
-        """Is it not told to stop?"""
-        return not self.stopped
-
-    def host(self, node: int) -> str:
-        """Of a node."""
-        return self.cluster.machines[node].host
-
-    def any_node(self, draw: "Random") -> int:
-        """One of them."""
-        return draw.randrange(len(self.cluster.machines))
-
     # -- who changes it -----------------------------------------------------------------------------------------------
 
     async def _operate(self, process: "Process") -> None:
@@ -201,7 +161,7 @@ class IdentitiesWorkload(Workload):
             await asyncio.sleep(draw.expovariate(1 / CHANGE_PAUSE_S))
             request = self._change(draw)
             with contextlib.suppress(InvalidRequestError):  # by now there is no such user
-                await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+                await administer_all(db, (request,))
             self.outcomes["identity-changes"] += 1
         await db.close()
         self.changes_are_over.set()

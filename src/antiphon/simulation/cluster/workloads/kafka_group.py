@@ -26,7 +26,7 @@ from antiphon.simulation.cluster.workloads.kept_groups import KeptGroup
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
-from antiphon.transactions.group_offsets import Committed, shard_of_group
+from antiphon.transactions.group_offsets import Committed
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
@@ -70,8 +70,7 @@ class GroupWorkload(KafkaWorkload):
 
     def check(self) -> None:
         """See `Workload`."""
-        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
-        shard_id = shard_of_group(node.gateway, self.group).shard_id
+        shard_id = self.cluster.shard_of_group(self.group)
         places = self._places(shard_id)
         self._check_commits(shard_id, places)
         self._check_generations(shard_id, places)

@@ -32,10 +32,9 @@ from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.native_transactor import NativeTransactor
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.violation import require
-from antiphon.transactions.group_offsets import Committed, shard_of_group
+from antiphon.transactions.group_offsets import Committed
 
 if TYPE_CHECKING:
-    from antiphon.model.metadata import ShardMeta
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -129,7 +128,7 @@ class TransactionalWorkload(KafkaWorkload):
     def _decisions(self) -> dict[tuple[int, int], set[State]]:
         """What was decided of each transaction, by producer id and number, as the rows ever said."""
         found: dict[tuple[int, int], set[State]] = {}
-        for shard in self._shards(TRANSACTIONS_TABLE):
+        for shard in self.cluster.shards_of(TRANSACTIONS_TABLE):
             for _, value in self._effects(shard.shard_id):
                 row = None if value is None else msgspec.msgpack.decode(value, type=Row)
                 if row is not None and row.state in PREPARED:
@@ -152,10 +151,6 @@ class TransactionalWorkload(KafkaWorkload):
                     f"a marker {'commits' if commit else 'aborts'} number {number} of producer {header.producer_id}, whose "
                     f"row said {sorted(decided)}",
                 )
-
-    def _shards(self, table: str) -> "tuple[ShardMeta, ...]":
-        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
-        return next((topic.shards for topic in node.gateway.metadata.topics if topic.name == table), ())
 
     def _check_one(
         self, asked: Asked, found: dict[int, list[tuple[str, bool]]], offsets: dict[str, int]
@@ -204,12 +199,11 @@ class TransactionalWorkload(KafkaWorkload):
 
     def _offsets(self) -> dict[str, int]:
         """Offsets that were ever committed in the groups, by the text that came with them."""
-        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
-        if not any(topic.name == GROUPS_TABLE for topic in node.gateway.metadata.topics):
+        if not self.cluster.shards_of(GROUPS_TABLE):
             return {}
         groups = [f"{GROUP}{number}" for number in self._transactors]
         found: dict[str, int] = {}
-        for shard_id in sorted({shard_of_group(node.gateway, group).shard_id for group in groups}):
+        for shard_id in sorted({self.cluster.shard_of_group(group) for group in groups}):
             for key, value in self._effects(shard_id):
                 if key.startswith(f"offset/{GROUP}".encode()) and value is not None:
                     row = msgspec.msgpack.decode(value, type=Committed)

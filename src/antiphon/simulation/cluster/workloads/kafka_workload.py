@@ -9,7 +9,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import TopicExistsError
 from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient
-from antiphon.simulation.cluster.workloads.workload import Workload, insist, topic_named
+from antiphon.simulation.cluster.workloads.workload import Workload, durable_options, insist, topic_named
 from antiphon.simulation.cluster.world import KAFKA_PORT
 from antiphon.simulation.violation import require
 
@@ -50,10 +50,8 @@ class KafkaWorkload(Workload):
 
     async def set_up(self, db: AsyncClient) -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        profile = "oxia" if options.profile == "multi" else options.profile
-        config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
-        config |= self.config
+        options = durable_options(self.cluster)
+        config = options["config"] | self.config
         if self.cluster.stream("validation").random() < 0.5:
             config["record.validation"] = "full"
             self.looks_at_records = True
@@ -68,15 +66,8 @@ class KafkaWorkload(Workload):
             config["compression.type"] = codec
             self.stored_codec = STORED[codec]
         with contextlib.suppress(TopicExistsError):  # another workload made it
-            await insist(
-                lambda: db.create_topic(
-                    self.topic,
-                    shards=self.partitions,
-                    replicas=options.replicas,
-                    profile=profile,
-                    config=config,
-                )
-            )
+            options["config"] = config
+            await insist(lambda: db.create_topic(self.topic, shards=self.partitions, **options))
         found = await topic_named(db, self.topic)
         self.shard_ids = {shard.index: shard.shard_id for shard in found.shards}
 

@@ -13,7 +13,13 @@ from antiphon.records.batch import read_header
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Workload,
+    durable_options,
+    insist,
+    shards_of,
+)
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -69,16 +75,10 @@ class LedgerWorkload(Workload):
         self.outcomes = {"booked": 0, "overdrawn": 0, "overtaken": 0, "not-booked": 0, "balances": 0}
 
     async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`. The topic loses nothing: no `commit=local`, one writer a shard."""
-        options = self.cluster.options
-        config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
-        profile = "oxia" if options.profile == "multi" else options.profile
-        await insist(
-            lambda: db.create_topic(
-                self.name, shards=1, replicas=options.replicas, profile=profile, config=config
-            )
-        )
-        self.shard_id = (await topic_named(db, self.name)).shards[0].shard_id
+        """See `Workload`."""
+        options = durable_options(self.cluster)
+        await insist(lambda: db.create_topic(self.name, shards=1, **options))
+        (self.shard_id,) = await shards_of(db, self.name)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()

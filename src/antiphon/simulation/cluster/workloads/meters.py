@@ -1,71 +1,38 @@
 """What somebody gets through at a node, held against a limit that may change; and what that is told of by a workload."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Known
+from antiphon.simulation.cluster.workloads.access_history import Known
+from antiphon.simulation.cluster.workloads.node_clocks import ClockedWorkload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from random import Random
-
-    from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.cluster.workloads.lines import Place
-    from antiphon.simulation.cluster.workloads.node_clocks import NodeClocks
-    from antiphon.simulation.runtime.process import Process, Shield
 
 HELD_S: Final = 10.0  # of a rate, what a quota holds at once
 FASTER: Final = 1.25  # than the world's, a node's clock at most
 Limit = Callable[[Known], float | None]
 
 
-class Owner(Protocol):
-    """A workload, as its parts see it.
+class MeteredWorkload(ClockedWorkload):
+    """A workload whose parts measure what nodes let through while quotas change.
 
     Attributes:
         places: where each node is asked.
         changes_are_over: its operator changes nothing any more.
     """
 
-    cluster: "SimulatedCluster"
-    history: AccessHistory
-    clocks: "NodeClocks"
-    places: "list[Place]"
-    changes_are_over: asyncio.Event
-    outcomes: dict[str, int]
-
-    @property
-    def now(self) -> float:
-        """The world's time."""
-        ...
+    def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
+        super().__init__(cluster, name)
+        self.places: list[Place] = []
+        self.changes_are_over = asyncio.Event()
 
     def goes_on(self) -> bool:
-        """Is it not told to stop?"""
-        ...
-
-    def host(self, node: int) -> str:
-        """Of a node."""
-        ...
-
-    def any_node(self, draw: "Random") -> int:
-        """One of them."""
-        ...
-
-    async def connected(self) -> "AsyncClient":
-        """A client that has reached the cluster."""
-        ...
-
-    def start(
-        self,
-        name: str,
-        work: "Callable[[Process], Coroutine[Any, Any, None]]",
-        shield: "Shield | None" = None,
-        address: str = "",
-    ) -> None:
-        """Run a client."""
-        ...
+        """Is it not told to stop? Somebody may tell it so while a client waits."""
+        return not self.stopped
 
 
 class Meter:
@@ -74,7 +41,7 @@ class Meter:
     `frees`: does a change of any quota let one more request through?
     """
 
-    def __init__(self, workload: Owner, node: int, limit: Limit, *, frees: bool) -> None:
+    def __init__(self, workload: MeteredWorkload, node: int, limit: Limit, *, frees: bool) -> None:
         self._workload = workload
         self._node = node
         self._limit = limit

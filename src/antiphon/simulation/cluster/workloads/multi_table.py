@@ -16,7 +16,12 @@ from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.settle_multi import Identity, entries_of
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Workload,
+    insist,
+    shards_of,
+)
 from antiphon.simulation.cluster.world import NATIVE_PORT
 from antiphon.simulation.violation import require
 from antiphon.table.merge import Cell, unpack_id
@@ -79,7 +84,7 @@ class MultiTableWorkload(Workload):
                 self.name, shards=1, replicas=replicas, profile="oxia", config={"writers": "multi"}
             )
         )
-        self.shard_id = (await topic_named(db, self.name)).shards[0].shard_id
+        (self.shard_id,) = await shards_of(db, self.name)
 
     def begin(self) -> None:
         """See `Workload`."""

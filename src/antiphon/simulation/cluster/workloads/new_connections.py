@@ -25,7 +25,7 @@ from antiphon.simulation.cluster.workloads.lines import (
     ask_as_nobody,
     page_of,
 )
-from antiphon.simulation.cluster.workloads.meters import FASTER, HELD_S, Meter, Owner
+from antiphon.simulation.cluster.workloads.meters import FASTER, HELD_S, Meter, MeteredWorkload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
 from antiphon.simulation.cluster.world import KAFKA_PORT
 from antiphon.simulation.violation import require
@@ -50,7 +50,7 @@ class NewConnections:
 
     OUTCOMES = ("connections-made", "connections-refused", "connections-again")
 
-    def __init__(self, workload: Owner) -> None:
+    def __init__(self, workload: MeteredWorkload) -> None:
         self._workload = workload
         self._tried: Counter[tuple[int, int, str]] = Counter()  # by node, its process, and address
 

@@ -5,13 +5,17 @@ A promise of the kind "within two seconds" is one of a process that runs: one th
 
 import asyncio
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.simulation.cluster.workloads.access_history import AccessHistory
+from antiphon.simulation.cluster.workloads.workload import Workload
 from antiphon.simulation.runtime.process import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from antiphon.simulation.cluster.cluster import SimulatedCluster
-    from antiphon.simulation.runtime.process import Process
+    from antiphon.simulation.runtime.process import Process, Shield
 
 LOOK_S: Final = 0.05
 
@@ -69,3 +73,48 @@ class _NodeClock:
         if not self.versions or version > self.versions[-1]:
             self.versions.append(version)
             self.heard_s.append(self.ran_s)
+
+
+class ClockedWorkload(Workload):
+    """A workload that holds nodes to what they know of users and quotas, and to the time for which they have known it.
+
+    Attributes:
+        history: what `__cluster` said.
+        begun_at: version of the metadata when all that is needed had been set up.
+        outcomes: how often what happened.
+    """
+
+    may_pause = False
+    outcomes: dict[str, int]
+
+    def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
+        super().__init__(cluster, name)
+        self.history = AccessHistory(cluster)
+        self.clocks = NodeClocks(cluster)
+        self.begun_at = -1
+        self._at_work = 0  # clients that are not through
+
+    def begin(self) -> None:
+        """See `Workload`; the clients are begun by `start`."""
+        self.begun_at = self.history.now().version
+        self.spawn("clocks", self.clocks.run)
+
+    def start(
+        self,
+        name: str,
+        work: "Callable[[Process], Coroutine[Any, Any, None]]",
+        shield: "Shield | None" = None,
+        address: str = "",
+    ) -> None:
+        """Run a client; the nodes' clocks are looked at until the last one is through."""
+
+        async def until_through(process: "Process") -> None:
+            await work(process)
+            self._at_work -= 1
+            self.clocks.stopped = not self._at_work
+
+        self._at_work += 1
+        self.spawn(name, until_through, shield=shield, address=address)
+
+    def check(self) -> None:
+        """See `Workload`: all is checked when it is told."""

@@ -1,13 +1,12 @@
 """Connections of one user, whose quota says how many he may have at a node: at all listeners together."""
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import OverloadedError
 from antiphon.model.quotas import CONNECTIONS
 from antiphon.simulation.cluster.kafka_client import NoAnswerError
-from antiphon.simulation.cluster.workloads.access_history import AccessHistory
-from antiphon.simulation.cluster.workloads.node_clocks import NodeClocks
+from antiphon.simulation.cluster.workloads.node_clocks import ClockedWorkload
 from antiphon.simulation.cluster.workloads.shown_logins import AnyAsker, log_in_by
 from antiphon.simulation.violation import require
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from antiphon.security.account import Account
-    from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
     from antiphon.simulation.runtime.transport import Transport
 
@@ -23,25 +21,12 @@ PLACES: Final = 3  # connections that the user may have at a node
 LEFT_S: Final = 0.5  # of a node's time, after which a connection that has ended has left its place
 
 
-class Owner(Protocol):
-    """The workload that it is a part of."""
-
-    cluster: "SimulatedCluster"
-    history: AccessHistory
-    clocks: NodeClocks
-    outcomes: dict[str, int]
-    shard_id: int
-
-    def host(self, node: int) -> str:
-        """Of a node."""
-        ...
-
-
 class Places:
     """The connections of a user with a quota, all of one process, and what nodes may think of them."""
 
-    def __init__(self, owner: Owner, process: "Process", account: "Account") -> None:
+    def __init__(self, owner: ClockedWorkload, process: "Process", account: "Account", shard_id: int) -> None:
         self._owner = owner
+        self._shard_id = shard_id
         self._process = process
         self._account = account
         self.held: list[tuple[int, AnyAsker]] = []  # by node
@@ -72,7 +57,7 @@ class Places:
         self.held.append((node, found))
         here = [one for at, one in self.held if at == node and not one.is_over]
         if known and len(here) > PLACES:
-            answered = await asyncio.gather(*(one.ask(owner.shard_id) for one in here))
+            answered = await asyncio.gather(*(one.ask(self._shard_id) for one in here))
             require(
                 sum(answered) <= PLACES,
                 "place",

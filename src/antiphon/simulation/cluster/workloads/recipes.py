@@ -103,7 +103,6 @@ class RecipeWorkload(Workload):
         self._counts: dict[int, str] = {}
         self._unsure = 0  # additions whose outcome is not known
         self._items: dict[bytes, str] = {}  # put, done or unknown, by text
-        self._processes: list[Process] = []
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
@@ -112,11 +111,11 @@ class RecipeWorkload(Workload):
     def begin(self) -> None:
         """See `Workload`."""
         self.spawn_all(self.cluster.options.recipe_clients, self._work)
-        self.spawn("hand", self._stop_clients)
+        self.spawn("hand", self.stop_some)
         self.spawn("last", self._see_the_end)
 
     async def _work(self, process: "Process", number: int) -> None:
-        self._processes.append(process)
+        self.may_stand_still.append(process)
         draw, count = process.random, 0
         while not self.stopped:
             count += 1
@@ -225,9 +224,6 @@ class RecipeWorkload(Workload):
             await session.close()
 
     # -- the end --------------------------------------------------------------------------------------------------
-
-    async def _stop_clients(self, process: "Process") -> None:
-        await self.stop_some(self._processes, process.random)
 
     async def _see_the_end(self, _process: "Process") -> None:
         history = RecipesHistory(self.cluster, self.shard_ids)

@@ -13,7 +13,12 @@ from antiphon.simulation.cluster.drawing import Drawn
 from antiphon.simulation.cluster.replica_faults import RECOVERED
 from antiphon.simulation.cluster.workloads.judged_records import each_once
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Workload,
+    insist,
+    shards_of,
+)
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ async def make_where_replicas_are_lost(
         profile = "oxia"
     request = CreateTopic(name, kind, replicas=len(nodes), profile=profile, placement=(nodes,))
     await insist(lambda: db.administer(request))
-    return (await topic_named(db, name)).shards[0].shard_id
+    return (await shards_of(db, name))[0]
 
 
 @workload(

@@ -71,7 +71,6 @@ class ServicesWorkload(Workload):
         self.outcomes = {"registered": 0, "services-listed": 0, "instances-seen": 0, "service-changes": 0}
         self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
         self._registered: dict[bytes, Registration] = {}  # by address, each of which is given once
-        self._processes: list[Process] = []
         self._is_quiet, self._quiet_s = False, 0.0
         self._view: dict[bytes, int] = {}  # what is there to who follows: versions
 
@@ -84,13 +83,13 @@ class ServicesWorkload(Workload):
         self.spawn_all(self.cluster.options.service_clients, self._work)
         self.spawn("lists", self._list)
         self.spawn("follows", self._follow)
-        self.spawn("hand", self._stop_clients)
+        self.spawn("hand", self.stop_some)
         self.spawn("last", self._see_the_end)
 
     # -- instances ------------------------------------------------------------------------------------------------
 
     async def _work(self, process: "Process", number: int) -> None:
-        self._processes.append(process)
+        self.may_stand_still.append(process)
         count = 0
         while not self.stopped:
             count += 1
@@ -239,9 +238,6 @@ class ServicesWorkload(Workload):
         base.pop(key, None)
 
     # -- the end --------------------------------------------------------------------------------------------------
-
-    async def _stop_clients(self, process: "Process") -> None:
-        await self.stop_some(self._processes, process.random)
 
     async def _see_the_end(self, _process: "Process") -> None:
         history = SessionHistory(self.cluster, self.shard_ids)

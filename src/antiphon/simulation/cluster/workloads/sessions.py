@@ -65,7 +65,6 @@ class SessionWorkload(Workload):
         self.outcomes = {"sessions": 0, "sessions-lost": 0, "session-puts": 0, "session-looks": 0}
         self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
         self._puts: dict[bytes, str] = {}  # acknowledged, refused or unknown, by value
-        self._processes: list[Process] = []
         self._early: list[str] = []  # sessions that were lost too early
 
     async def set_up(self, db: "AsyncClient") -> None:
@@ -77,13 +76,13 @@ class SessionWorkload(Workload):
         self.spawn_all(self.cluster.options.session_clients, self._work)
         for number in range(OBSERVERS):
             self.spawn(f"observer-{number}", self._observe)
-        self.spawn("hand", self._stop_clients)
+        self.spawn("hand", self.stop_some)
         self.spawn("last", self._see_the_end)
 
     # -- clients with sessions ------------------------------------------------------------------------------------
 
     async def _work(self, process: "Process", number: int) -> None:
-        self._processes.append(process)
+        self.may_stand_still.append(process)
         count = 0
         while not self.stopped:
             count += 1
@@ -180,9 +179,6 @@ class SessionWorkload(Workload):
                     answered = await self._look(db.table(self.name), life, draw.choice(life.own), SOON_S)
                 await self.think(process)
             await db.close()
-
-    async def _stop_clients(self, process: "Process") -> None:
-        await self.stop_some(self._processes, process.random)
 
     async def _see_the_end(self, _process: "Process") -> None:
         history = SessionHistory(self.cluster, self.shard_ids)

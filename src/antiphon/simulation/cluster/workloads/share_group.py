@@ -27,7 +27,6 @@ from antiphon.simulation.cluster.workloads.share_operator import ShareOperator
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist, topic_named
 from antiphon.simulation.runtime.process import calling_process
 from antiphon.simulation.violation import require
-from antiphon.transactions.group_offsets import shard_of_group
 
 if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
@@ -67,8 +66,7 @@ class ShareGroupWorkload(KafkaWorkload):
             await client.back_off()
         await client.refresh(TOPIC)
         client.close()
-        node = next(machine.node for machine in self.cluster.machines if machine.node is not None)
-        self.history.groups_shard = shard_of_group(node.gateway, GROUP).shard_id
+        self.history.groups_shard = self.cluster.shard_of_group(GROUP)
         self.history.shard_ids = self.shard_ids
         found = await topic_named(db, TOPIC)
         self.history.topic_id = found.topic_id

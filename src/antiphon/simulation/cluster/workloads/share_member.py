@@ -13,6 +13,7 @@ from antiphon.kafka.api import SHARE_FETCH
 from antiphon.kafka.messages import share_groups as sm
 from antiphon.simulation.cluster.kafka_client import Address, Connection, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.timing import SHARE_LOCK_MS
+from antiphon.simulation.cluster.workloads.group_member import GroupMember
 from antiphon.simulation.cluster.workloads.share_history import Held, ShareHistory
 from antiphon.simulation.violation import ViolationError, require
 
@@ -24,7 +25,6 @@ INTERVAL_MS: Final = 250  # between heartbeats
 GROUP: Final = "queue"
 TOPIC: Final = "queued"
 HEARTBEAT, ACKNOWLEDGE = 76, 79
-ASK_S: Final = 4.0
 POISON: Final = 7  # every so many records nobody can do anything with one
 IDLE_RECORDS: Final = 5  # so many are given to one who forgets them
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -53,8 +53,11 @@ class Session:
 Acks = dict[int, list[tuple[Held, int]]]  # by partition: records and the type of acknowledgement
 
 
-class ShareMember:
+class ShareMember(GroupMember):
     """See the module's text."""
+
+    group = GROUP
+    ask_s = 4.0
 
     def __init__(
         self,
@@ -64,18 +67,12 @@ class ShareMember:
         client: KafkaClient,
         number: int,
     ) -> None:
-        self._workload = workload
+        super().__init__(workload, process, client, number)
         self._history = history
-        self._process = process
-        self._client = client
-        self._draw = client.random
-        self.name = f"{process.name}-{number}"
         self._version = self._draw.choice((1, 2))
         self._careful = False  # does it accept everything?
         self._idle = False  # or nothing?
         self._given = 0
-        self._coordinator: Address | None = None
-        self._epoch = 0
         self._assigned: frozenset[int] = frozenset()
         self._sessions: dict[Address, Session] = {}
         self._heartbeat_s = 0.0
@@ -109,13 +106,6 @@ class ShareMember:
 
     # -- membership -------------------------------------------------------------------------------------------------
 
-    async def _ask_coordinator(self, request: sm.ShareGroupHeartbeatRequest) -> Any:
-        if self._coordinator is None:
-            self._coordinator = await self._client.coordinator(GROUP)
-        if self._coordinator is None:
-            raise NoAnswerError("nobody knows the coordinator")
-        return await self._client.ask(self._coordinator, HEARTBEAT, 1, request, ASK_S)
-
     async def _heartbeat(self) -> None:
         request = sm.ShareGroupHeartbeatRequest(
             group_id=GROUP,
@@ -123,7 +113,7 @@ class ShareMember:
             member_epoch=self._epoch,
             subscribed_topic_names=[TOPIC] if not self._epoch or self._draw.random() < 0.1 else None,
         )
-        found = await self._ask_coordinator(request)
+        found = await self._ask_coordinator(HEARTBEAT, 1, request)
         if found.error_code in FENCED:
             self._epoch = 0
             return
@@ -150,7 +140,7 @@ class ShareMember:
             for address, session in list(self._sessions.items()):
                 await self._close(address, session)
             request = sm.ShareGroupHeartbeatRequest(group_id=GROUP, member_id=self.name, member_epoch=-1)
-            await self._ask_coordinator(request)
+            await self._ask_coordinator(HEARTBEAT, 1, request)
         except NoAnswerError:
             return
 
@@ -305,7 +295,7 @@ class ShareMember:
     async def _ask(self, session: Session, key: int, request: Any) -> Any:
         """The answer; None where the session is lost. Without an answer it is given up, with its connection."""
         try:
-            found = await self._client.send(session.connection, key, self._version, request, ASK_S)
+            found = await self._client.send(session.connection, key, self._version, request, self.ask_s)
         except NoAnswerError:
             for partition in session.partitions:
                 self._history.unanswered[partition] += 1

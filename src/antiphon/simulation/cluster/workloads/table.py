@@ -160,7 +160,7 @@ class TableWorkload(Workload):
 
     def _bounded(self) -> int:
         """Replicas whose log begins behind what their stores have made of it."""
-        nodes = [machine.node for machine in self.cluster.machines if machine.node is not None]
+        nodes = self.cluster.nodes
         hosts = [
             node.hosts[shard_id] for node in nodes for shard_id in self.shard_ids if shard_id in node.hosts
         ]

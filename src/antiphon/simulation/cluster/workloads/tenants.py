@@ -8,7 +8,7 @@ its process has run since (`node_clocks.py`).
 import asyncio
 import contextlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import InvalidRequestError, OverloadedError, UnauthenticatedError
 from antiphon.model.access import Credential
@@ -19,18 +19,17 @@ from antiphon.security.passwords import SALT_BYTES, SHA_256, credential
 from antiphon.simulation.cluster.accounts import ITERATIONS, credential_of, password_of
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import NoAnswerError
-from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment
+from antiphon.simulation.cluster.workloads.access_history import Moment
 from antiphon.simulation.cluster.workloads.logins import Asker, log_in
-from antiphon.simulation.cluster.workloads.node_clocks import NodeClocks
+from antiphon.simulation.cluster.workloads.node_clocks import ClockedWorkload
 from antiphon.simulation.cluster.workloads.places import PLACES, Places
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.shown_logins import WAYS, log_in_by
-from antiphon.simulation.cluster.workloads.workload import Workload, insist
+from antiphon.simulation.cluster.workloads.workload import administer_all, insist, shards_of
 from antiphon.simulation.runtime.process import LOOK_S, Shield
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from random import Random
 
     from antiphon.client.aio import AsyncClient
@@ -50,7 +49,7 @@ BACK_OFF_S: Final = 0.3
 
 
 @workload("tenants", 39, Drawn(one_of(0, 1, 1)))
-class TenantsWorkload(Workload):
+class TenantsWorkload(ClockedWorkload):
     """A user with a quota of `request_percentage` asks without a pause, a neighbour without one asks now and then; one with
     a quota of `connections` opens one after the other, at all four listeners; one is removed, comes back and gets other
     passwords while his clients are logged in, busy or silent, and try passwords of before. Two in three worlds with
@@ -63,17 +62,11 @@ class TenantsWorkload(Workload):
     no more once a node has known of it for 2 s, and in the end is hung up on.
     """
 
-    may_pause = False
-
     def __init__(self, cluster: "SimulatedCluster", name: str = "tenants") -> None:
         super().__init__(cluster, name)
-        self.history = AccessHistory(cluster)
-        self.clocks = NodeClocks(cluster)
         self.shard_id = -1
-        self._begun_at = -1
         self._passwords = 1  # that LEAVER has had, the newest included
         self._gone = False  # LEAVER was removed for good
-        self._at_work = 0  # clients that are not through
         self.outcomes = dict.fromkeys(
             (
                 *("metered", "told-to-wait", "neighbourly", "places-again"),
@@ -86,51 +79,21 @@ class TenantsWorkload(Workload):
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
         await insist(lambda: db.create_topic(TOPIC))
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == TOPIC)
-        self.shard_id = found.shards[0].shard_id
+        (self.shard_id,) = await shards_of(db, TOPIC)
         users = [AlterUser(name, (credential_of(name),)) for name in (METERED, NEIGHBOUR, FEW)]
         # METERED's last: a node that knows of it learns of no other one later, which would free who waits.
         quotas = [Quota(FEW, connections=PLACES), Quota(METERED, request_percentage=SHARE)]
-        for request in (*users, AlterUser(LEAVER, (_key(0),)), *map(AlterQuota, quotas)):
-            await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+        await administer_all(db, (*users, AlterUser(LEAVER, (_key(0),)), *map(AlterQuota, quotas)))
 
     def begin(self) -> None:
         """See `Workload`."""
-        self._begun_at = self.history.now().version
-        self.spawn("clocks", self.clocks.run)
+        super().begin()
         for work in (self._ask_without_pause, self._ask_as_neighbour, self._change_leaver):
-            self._begin(work.__name__.strip("_"), work)
-        self._begin(
-            "open_many", self._open_many, Shield()
-        )  # by HTTP and Oxia's protocol passwords go over TLS only
+            self.start(work.__name__.strip("_"), work)
+        # By HTTP and Oxia's protocol passwords go over TLS only.
+        self.start("open_many", self._open_many, Shield())
         for number in range(3):
-            self._begin(f"leaver-{number}", self._leave_running)
-
-    def _begin(
-        self,
-        name: str,
-        work: "Callable[[Process], Coroutine[Any, Any, None]]",
-        shield: Shield | None = None,
-    ) -> None:
-        self._at_work += 1
-        self.spawn(name, lambda process: self._until_through(process, work), shield=shield)
-
-    async def _until_through(
-        self, process: "Process", work: "Callable[[Process], Coroutine[Any, Any, None]]"
-    ) -> None:
-        await work(process)
-        self._at_work -= 1
-        self.clocks.stopped = not self._at_work
-
-    def check(self) -> None:
-        """See `Workload`: all is checked when it is told."""
-
-    def host(self, node: int) -> str:
-        """Of a node."""
-        return self.cluster.machines[node].host
-
-    def _any_node(self, draw: "Random") -> int:
-        return draw.randrange(len(self.cluster.machines))
+            self.start(f"leaver-{number}", self._leave_running)
 
     async def _log_in(self, process: "Process", user: str, node: int, *, kafka: bool) -> Asker | None:
         """As a user who is never removed; None where nobody answers."""
@@ -145,7 +108,7 @@ class TenantsWorkload(Workload):
     async def _ask_without_pause(self, process: "Process") -> None:
         draw = process.random
         while not self.stopped:
-            node, kafka = self._any_node(draw), draw.random() < 0.7
+            node, kafka = self.any_node(draw), draw.random() < 0.7
             found = await self._log_in(process, METERED, node, kafka=kafka)
             if found is None:
                 continue
@@ -158,7 +121,7 @@ class TenantsWorkload(Workload):
     async def _ask_as_neighbour(self, process: "Process") -> None:
         draw = process.random
         while not self.stopped:
-            node = self._any_node(draw)
+            node = self.any_node(draw)
             found = await self._log_in(process, NEIGHBOUR, node, kafka=draw.random() < 0.7)
             if found is None:
                 continue
@@ -183,9 +146,9 @@ class TenantsWorkload(Workload):
     # -- connections of one user ------------------------------------------------------------------------------------
 
     async def _open_many(self, process: "Process") -> None:
-        draw, places = process.random, Places(self, process, Account(FEW, password_of(FEW)))
+        draw, places = process.random, Places(self, process, Account(FEW, password_of(FEW)), self.shard_id)
         while not self.stopped:
-            node, steps = self._any_node(draw), draw.randint(2, 12)
+            node, steps = self.any_node(draw), draw.randint(2, 12)
             while steps and not self.stopped:
                 if places.held and draw.random() < 0.35:
                     await places.close_one(draw)
@@ -229,7 +192,7 @@ class TenantsWorkload(Workload):
             else:
                 number, self._passwords = self._passwords, self._passwords + 1
                 request = AlterUser(LEAVER, (_key(number),))
-                await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+                await administer_all(db, (request,))
             self.outcomes["leaver-changes"] += 1
         await self._remove_leaver(db)
         self._gone = True
@@ -243,7 +206,7 @@ class TenantsWorkload(Workload):
         """Log in, often with the newest password, and stay, asking or silent, for as long as that lasts."""
         draw = process.random
         while not self.stopped:
-            node, newest = self._any_node(draw), self._passwords - 1
+            node, newest = self.any_node(draw), self._passwords - 1
             number = newest if draw.random() < 0.6 else draw.randint(max(0, newest - 3), newest)
             found = await self._log_in_as_leaver(process, node, number)
             if found is None:
@@ -253,7 +216,7 @@ class TenantsWorkload(Workload):
             await found.close()
 
     async def _log_in_as_leaver(self, process: "Process", node: int, number: int) -> Asker | None:
-        since = self.history.moment(node) or Moment(self._begun_at)
+        since = self.history.moment(node) or Moment(self.begun_at)
         account, kafka = Account(LEAVER, _password(number)), process.random.random() < 0.5
         found, taken = None, True
         try:

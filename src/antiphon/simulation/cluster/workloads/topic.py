@@ -12,7 +12,12 @@ from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError, OffsetMismatchError, TimedOutError
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.workloads.judged_records import each_once
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, topic_named
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Workload,
+    insist,
+    shards_of,
+)
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -87,8 +92,7 @@ class TopicWorkload(Workload):
                 config={**config, **writers},
             )
         )
-        found = await topic_named(db, self.name)
-        self.shard_ids = [shard.shard_id for shard in found.shards]
+        self.shard_ids = await shards_of(db, self.name)
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()

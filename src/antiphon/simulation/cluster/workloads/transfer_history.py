@@ -154,10 +154,8 @@ class TransferHistory:
 
     def offsets(self, group_start: str) -> dict[str, int]:
         """Offsets of the groups whose names begin so, by group."""
-        node = next(machine.node for machine in self._cluster.machines if machine.node is not None)
-        topics = node.gateway.metadata.topics
         found: dict[str, int] = {}
-        for shard in next((topic.shards for topic in topics if topic.name == GROUPS_TABLE), ()):
+        for shard in self._cluster.shards_of(GROUPS_TABLE):
             for header, data in self._batches(shard.shard_id):
                 for key, value, _ in () if header.is_control else effects_of(data):
                     kind, _, rest = key.decode(errors="replace").partition("/")

@@ -20,7 +20,14 @@ from antiphon.errors import AntiphonError, TimedOutError
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.transfer_history import TransferHistory, Version, tag_of
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, insist, make_table
+from antiphon.simulation.cluster.workloads.workload import (
+    PATIENCE_S,
+    Workload,
+    durable_options,
+    insist,
+    make_table,
+    shards_of,
+)
 from antiphon.simulation.serializability import Transaction, cycle_in, places_of
 from antiphon.simulation.violation import require
 
@@ -278,18 +285,12 @@ class TransferWorkload(Workload):
 
     async def set_up(self, db: "AsyncClient") -> None:
         """See `Workload`."""
-        options = self.cluster.options
-        shards = max(2, options.table_shards)
-        self.shard_ids = [
-            shard.shard_id for shard in await make_table(self.cluster, db, self.name, shards=shards)
-        ]
-        profile = "oxia" if options.profile == "multi" else options.profile
-        config = {"commit": options.commit} if options.commit not in {"", "local"} else {}
-        await insist(
-            lambda: db.create_topic(self.topic, replicas=options.replicas, profile=profile, config=config)
-        )
-        found = next(topic for topic in (await db.metadata()).topics if topic.name == self.topic)
-        self.journals = [shard.shard_id for shard in found.shards]
+        shards = max(2, self.cluster.options.table_shards)
+        made = await make_table(self.cluster, db, self.name, shards=shards)
+        self.shard_ids = [shard.shard_id for shard in made]
+        options = durable_options(self.cluster)
+        await insist(lambda: db.create_topic(self.topic, **options))
+        self.journals = await shards_of(db, self.topic)
         for key, amount in (*((key, BALANCE) for key in ACCOUNTS), (HOLDS[0], 1)):
             asked = self.ask(f"begin-{key.decode()}", "touch")
             value = asked.writes[key] = b"%d %s" % (amount, asked.tag.encode())

@@ -23,7 +23,7 @@ from antiphon.simulation.cluster.workloads.workload import (
     PATIENCE_S,
     Until,
     Workload,
-    insist,
+    administer_all,
     make_table,
     make_topic,
 )
@@ -87,12 +87,8 @@ class WholeRestoreWorkload(Workload):
         """See `Workload`."""
         await make_topic(self.cluster, db, TOPIC, SHARDS)
         await make_table(self.cluster, db, TABLE, shards=1)
-        for request in (
-            AlterUser(USER, (credential_of(USER),)),
-            AlterAcls((_read_of(TOPIC),)),
-            AlterQuota(Quota(USER, producer_byte_rate=1_000_000.0)),
-        ):
-            await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
+        user, acls = AlterUser(USER, (credential_of(USER),)), AlterAcls((_read_of(TOPIC),))
+        await administer_all(db, (user, acls, AlterQuota(Quota(USER, producer_byte_rate=1_000_000.0))))
 
     # -- before -------------------------------------------------------------------------------------------------
 
@@ -243,7 +239,7 @@ class WholeRestoreWorkload(Workload):
         )
 
     def _coordinated(self) -> "ClusterState":
-        shells = [machine.node.coordinator for machine in self.cluster.machines if machine.node is not None]
+        shells = [node.coordinator for node in self.cluster.nodes]
         return next(shell.state for shell in shells if shell is not None and shell.is_active)
 
     async def _use(self, known: KnownCut) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -56,6 +56,7 @@ class Workload(ABC):
         self.operations_per_s = 0.0  # of all its clients together; 0: as fast as they can
         self.clients: list[Client] = []
         self.heirs: dict[int, int] = {}  # number of a client: that of the killed one whose place it took
+        self.may_stand_still: list[Process] = []  # now and then, where `stop_some` runs
         self._places_free: list[Client] = []
         self._numbers = 0
 
@@ -81,12 +82,13 @@ class Workload(ABC):
     def afterwards(self, until: Until) -> None:  # noqa: B027 - most have nothing more to do
         """All workloads were checked, and nobody works any more."""
 
-    async def stop_some(self, processes: "list[Process]", draw: "Random") -> None:
-        """These clients stand still now and then, for less and for more than their sessions last."""
+    async def stop_some(self, process: "Process") -> None:
+        """Some clients stand still now and then, for less and for more than their sessions last."""
+        draw = process.random
         while not self.stopped:
             await asyncio.sleep(draw.uniform(0.2, 3.0))
-            if processes and draw.random() < 0.5:
-                one = draw.choice(processes)
+            if self.may_stand_still and draw.random() < 0.5:
+                one = draw.choice(self.may_stand_still)
                 one.pause()
                 self.cluster.tell("client-stands-still", one.name)
                 await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
@@ -173,6 +175,14 @@ class Workload(ABC):
         """The world's time, by which histories are judged."""
         return self.cluster.loop.now
 
+    def host(self, node: int) -> str:
+        """Of a node."""
+        return self.cluster.machines[node].host
+
+    def any_node(self, draw: "Random") -> int:
+        """One of them."""
+        return draw.randrange(len(self.cluster.machines))
+
     async def connected(self) -> AsyncClient:
         """A client that has reached the cluster, however long that takes."""
         while True:
@@ -217,6 +227,27 @@ async def make_table(
         )
     )
     return tuple((await topic_named(db, name)).shards)
+
+
+def durable_options(cluster: "SimulatedCluster") -> dict[str, Any]:
+    """Of a topic as the run's options say, but that it loses nothing: one writer, no `commit=local`."""
+    options = cluster.options
+    return {
+        "replicas": options.replicas,
+        "profile": "oxia" if options.profile == "multi" else options.profile,
+        "config": {"commit": options.commit} if options.commit not in {"", "local"} else {},
+    }
+
+
+async def shards_of(db: AsyncClient, name: str) -> list[int]:
+    """The shards of a topic or table that there is."""
+    return [shard.shard_id for shard in (await topic_named(db, name)).shards]
+
+
+async def administer_all(db: AsyncClient, requests: Iterable[Any]) -> None:
+    """Have the cluster carry out one request after the other, each until that works."""
+    for request in requests:
+        await insist(lambda one=request: db.administer(one))  # type: ignore[misc]
 
 
 async def topic_named(db: AsyncClient, name: str) -> "TopicMeta":

@@ -13,10 +13,10 @@ import antiphon.kafka
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka.apis import APIS, ServedApi
 from antiphon.kafka.error_names import CODES, code_named
+from antiphon.kafka.faulty_answers import ANSWERED, failed, failed_fetch, failed_produce, failed_share_fetch
 from antiphon.kafka.fetch_codec import FetchRequest, PartitionWanted, TopicWanted
 from antiphon.kafka.framing import RequestHeader
-from antiphon.kafka.hurt_answers import ANSWERED, failed, failed_fetch, failed_produce, failed_share_fetch
-from antiphon.kafka.hurt_faults import FAILING, Tally
+from antiphon.kafka.listener_faults import FAILING, FaultCount
 from antiphon.kafka.messages.groups import DeleteGroupsRequest
 from antiphon.kafka.messages.share_groups import ShareFetchRequest, SharePartitionWanted, ShareTopicWanted
 from antiphon.kafka.produce_codec import PartitionBatch, ProduceRequest
@@ -207,5 +207,5 @@ def test_a_node_that_nobody_may_hurt_does_not_even_import_it() -> None:
 def test_hits_are_counted_by_the_system(tmp_path: Path) -> None:
     path = tmp_path / "tally"
     path.touch()
-    several = [Tally(path, 5) for _ in range(3)]  # as many nodes, or one that was started again
+    several = [FaultCount(path, 5) for _ in range(3)]  # as many nodes, or one that was started again
     assert sum(one.take() for _ in range(4) for one in several) == 5

@@ -1,10 +1,10 @@
 """What a node's process runs: the bridge from the supervisor to `antiphon.server`."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from antiphon.cli.output import progress
 from antiphon.client.local_folder import LocalClusterFile, LocalNode
 from antiphon.node.config import Member, NodeConfig, Ports, load_config, save_config, split_address
 from antiphon.records.intake import DEFAULT, FULL
@@ -25,7 +25,7 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
         for member in cluster.nodes
         if not member.added
     ]
-    told = "" if cluster.host_told == cluster.host else cluster.host_told
+    told = "" if cluster.public_host == cluster.host else cluster.public_host
     ports = Ports(native=_port(node.native), kafka=_port(node.kafka), oxia=-1, http=_port(node.http))
     if node.oxia:
         ports.oxia = _port(node.oxia)
@@ -58,11 +58,16 @@ def node_config(cluster: LocalClusterFile, node: LocalNode) -> NodeConfig:
     )
 
 
-def start(node: LocalNode, config: NodeConfig, sockets: Sockets) -> tuple[int, bool]:
-    """Start a node in the background; returns its pid, and whether it reaches no coordinator yet."""
+def start(
+    node: LocalNode, config: NodeConfig, sockets: Sockets, waiting: AbstractContextManager[None]
+) -> tuple[int, bool]:
+    """Start a node in the background, and wait within `waiting` until it is ready; its pid, and whether it is alone.
+
+    It is alone where it reaches no coordinator yet.
+    """
     pid, pipe = supervisor.fork_node(Path(node.dir), lambda ready: run(config, sockets, ready), [])
     supervisor.close_sockets([sockets])
-    with progress(f"starting node {node.id}"):
+    with waiting:
         alone = supervisor.wait_ready({node.id: pipe})
     return pid, bool(alone)
 

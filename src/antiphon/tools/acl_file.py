@@ -9,7 +9,6 @@ import msgspec
 
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ACLS_MAX, ANY, CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
-from antiphon.node.config import toml_value
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -88,6 +87,8 @@ def to_toml(acls: Iterable[Acl]) -> str:
 
 
 def _section(acl: Acl, operations: list[str]) -> str:
+    from antiphon.node.config import toml_value
+
     said: dict[str, str | list[str]] = {"principal": acl.principal, "resource": acl.resource}
     if acl.resource is not Resource.CLUSTER:
         said["name"] = acl.name

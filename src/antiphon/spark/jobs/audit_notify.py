@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TIMEOUT_MS: Final = 3_000  # a node that does not answer was told of by the audit itself
 
 
-def tell_nodes(plan: AuditPlan, found: Iterable[Finding], access: "Access | None") -> list[Finding]:
+def report_to_nodes(plan: AuditPlan, found: Iterable[Finding], access: "Access | None") -> list[Finding]:
     """Tell every node what it holds otherwise, and which shards were read whole. Returns notes of what could not be told.
 
     A shard of which something could not be read keeps what an earlier audit has found.

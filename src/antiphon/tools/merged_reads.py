@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import antiphon
 from antiphon.client.merging import Merged
 from antiphon.records.decode import Record
+
+if TYPE_CHECKING:
+    import antiphon
 
 Pieces: TypeAlias = AsyncGenerator[Sequence[Record], None]
 _Piece: TypeAlias = tuple[int, Sequence[Record]]
@@ -21,7 +23,7 @@ class MergedReads:
     """One reader per shard, asked in turn. Made and used on a client's loop."""
 
     def __init__(self, reads: Mapping[int, Pieces]) -> None:
-        sources = [_told(shard, pieces) for shard, pieces in reads.items()]
+        sources = [_with_shard(shard, pieces) for shard, pieces in reads.items()]
         self._pieces = Merged(sources, len(sources)).pieces()
         self._asked: asyncio.Future[_Piece | None] | None = None
 
@@ -44,14 +46,14 @@ class MergedReads:
         await self._pieces.aclose()
 
 
-async def _told(shard: int, pieces: Pieces) -> AsyncGenerator[_Piece, None]:
+async def _with_shard(shard: int, pieces: Pieces) -> AsyncGenerator[_Piece, None]:
     async with aclosing(pieces):
         async for records in pieces:
             yield shard, records
 
 
 def merged(
-    db: antiphon.Client, open_all: Callable[[], Mapping[int, Pieces]], timeout_s: float | None
+    db: "antiphon.Client", open_all: Callable[[], Mapping[int, Pieces]], timeout_s: float | None
 ) -> Generator[tuple[int, Record], None, None]:
     """(shard, record) of all readers. Raises NothingCameError when nothing comes for so long."""
 

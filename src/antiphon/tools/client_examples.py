@@ -48,14 +48,14 @@ def curl(directory: Path, cluster: LocalClusterFile) -> str:
     password, authority = (shlex.quote(str(directory / name)) for name in (PASSWORD_FILE, AUTHORITY_FILE))
     return (
         f'printf \'user = "{FIRST_USER}:%s"\' "$(cat {password})" | '
-        f"curl -sS -K - --cacert {authority} https://{cluster.told(cluster.nodes[0].http)}/status"
+        f"curl -sS -K - --cacert {authority} https://{cluster.advertised(cluster.nodes[0].http)}/status"
     )
 
 
 def python(directory: Path, cluster: LocalClusterFile) -> str:
     """Lines of a program, for the clients that programs use."""
     servers = client_settings(directory, cluster)["ANTIPHON_SERVERS"]
-    kafka = ",".join(cluster.told(node.kafka) for node in cluster.nodes)
+    kafka = ",".join(cluster.advertised(node.kafka) for node in cluster.nodes)
     return f"""\
 import ssl
 from pathlib import Path

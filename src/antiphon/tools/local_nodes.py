@@ -3,11 +3,10 @@
 import os
 import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
-
-import typer
 
 from antiphon.client.local_folder import LocalClusterFile, LocalNode, load_cluster
 from antiphon.errors import AntiphonError
@@ -49,13 +48,11 @@ def attend(directory: Path, cluster: LocalClusterFile, asked: list[int], *, whol
     """
     gone_at: float | None = None
     while not asked:
-        _tell_ended(directory)
+        _report_ended(directory)
         if _runs_any(cluster) or (whole and _runs_any(cluster := _as_it_is_now(directory, cluster))):
             gone_at = None
         elif is_stopped(directory):
-            typer.echo(
-                f"antiphon: `antiphon down` has stopped the nodes; the data is in {directory}", err=True
-            )
+            report(f"`antiphon down` has stopped the nodes; the data is in {directory}")
             return
         else:
             now = time.monotonic()
@@ -75,6 +72,12 @@ def attend(directory: Path, cluster: LocalClusterFile, asked: list[int], *, whol
         )
 
 
+def report(text: str) -> None:
+    """Say on stderr what became of nodes."""
+    sys.stderr.write(f"antiphon: {text}\n")
+    sys.stderr.flush()
+
+
 def quoted(directory: Path) -> str:
     """A folder as a person types it in a shell."""
     return shlex.quote(str(directory))
@@ -92,13 +95,12 @@ def _as_it_is_now(directory: Path, cluster: LocalClusterFile) -> LocalClusterFil
         return cluster
 
 
-def _tell_ended(directory: Path) -> None:
+def _report_ended(directory: Path) -> None:
     for pid, wait_status, folder in supervisor.reap():
         if folder is None or is_stopped(directory):
             continue
         code = os.waitstatus_to_exitcode(wait_status)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        typer.echo(
-            f"antiphon: {folder.name} (pid {pid}) {how}; `antiphon node start --dir {quoted(folder)}` brings it back",
-            err=True,
+        report(
+            f"{folder.name} (pid {pid}) {how}; `antiphon node start --dir {quoted(folder)}` brings it back"
         )

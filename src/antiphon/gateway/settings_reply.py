@@ -4,7 +4,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.model.node_settings import NODE_SETTINGS, NodeSettingsReply
 
 
-def told_settings(gateway: Gateway) -> NodeSettingsReply:
+def settings_reply(gateway: Gateway) -> NodeSettingsReply:
     """Each setting with its values here, the one that counts first, and what is set for nodes and for all of them."""
     settings = gateway.settings
     values = {

@@ -1,4 +1,4 @@
-"""A Kafka listener that does wrong when a test says so (`hurt_faults`), in place of KafkaListener.
+"""A Kafka listener that does wrong when a test says so (`listener_faults`), in place of KafkaListener.
 
 Only a node that was started to be hurt has one (`server/listeners.py`); others do not even import it.
 """
@@ -14,11 +14,11 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import API_VERSIONS, FETCH, PRODUCE, SHARE_FETCH, RequestContext
 from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.connection import Answer, Connection
+from antiphon.kafka.faulty_answers import failed, failed_fetch, failed_produce, failed_share_fetch
 from antiphon.kafka.fetch_codec import FetchRequest, decode_fetch
 from antiphon.kafka.framing import RequestHeader, read_header
-from antiphon.kafka.hurt_answers import failed, failed_fetch, failed_produce, failed_share_fetch
-from antiphon.kafka.hurt_faults import ListenerFaults, Rule
 from antiphon.kafka.listener import BEFORE_LOGIN, KafkaListener
+from antiphon.kafka.listener_faults import ListenerFaults, Rule
 from antiphon.kafka.messages.cluster import MetadataRequest, MetadataResponse
 from antiphon.kafka.primitives import Reader
 from antiphon.kafka.produce_codec import ProduceRequest, decode_produce
@@ -30,7 +30,7 @@ NO_ANSWER: Final = 0  # acks of a Produce request
 _NOTHING: Final = ListenerFaults({})
 
 
-class HurtAnswer(Answer):
+class FaultyAnswer(Answer):
     """An answer that comes later, or breaks off."""
 
     __slots__ = ("breaks", "delay_s")
@@ -52,18 +52,18 @@ class HurtAnswer(Answer):
         super().send(*buffers)
 
 
-class HurtConnection(Connection):
+class FaultyConnection(Connection):
     """A connection that ends in the middle of an answer that breaks off; those before it are sent."""
 
     def _handle(self, frame: memoryview) -> None:
-        answer = HurtAnswer(self, len(frame))
+        answer = FaultyAnswer(self, len(frame))
         self._answers.append(answer)
         self.requests += 1
         self._dispatcher.dispatch(frame, answer)
 
     def answered(self) -> None:
         """See Connection."""
-        breaking = [isinstance(one, HurtAnswer) and one.breaks for one in self._answers]
+        breaking = [isinstance(one, FaultyAnswer) and one.breaks for one in self._answers]
         if True not in breaking:
             super().answered()
             return
@@ -75,7 +75,7 @@ class HurtConnection(Connection):
             self.close()
 
 
-class HurtListener(KafkaListener):
+class FaultyListener(KafkaListener):
     """See the module's text. `take` says what is wrong from now on."""
 
     _faults = _NOTHING
@@ -86,16 +86,16 @@ class HurtListener(KafkaListener):
         self._apis = self._faults.apis
         # What is hit by partition or topic has to name all of them, so nobody fetches what changed only.
         self._handlers.fetch.sessions.served = not (self._faults.delays_s or "Fetch" in self._faults.failures)
-        self._handlers.metadata.tell_versions(self._apis.values())
+        self._handlers.metadata.set_apis(self._apis.values())
 
     def _made(self) -> Connection:
-        return HurtConnection(self, self._pool.open(), self._inbox)
+        return FaultyConnection(self, self._pool.open(), self._inbox)
 
     def dispatch(self, frame: memoryview, answer: Answer) -> None:
         """See KafkaListener."""
         session = answer.connection.session
         bare = session.takes_bare_messages and session.has_begun
-        if self._faults.hit_requests and not bare and isinstance(answer, HurtAnswer):
+        if self._faults.hit_requests and not bare and isinstance(answer, FaultyAnswer):
             header, reader = read_header(frame, self._apis)
             if header.supported and (session.is_open or header.api.key in BEFORE_LOGIN):
                 if self._fails(header, reader, answer):
@@ -178,9 +178,7 @@ class HurtListener(KafkaListener):
         if isinstance(request, MetadataRequest):
             if not self._asks_for_topics(request, header.version) or not rule.tally.take():
                 return False
-            work = self._guard(
-                self._fail_metadata(header, request, rule.code, answer), header, answer.connection
-            )
+            work = self._guard(self._fail_metadata(header, request, rule.code, answer), header, answer)
             answer.connection.start_task(work, "kafka Metadata that fails")
             return True
         response = failed(header.api, request, header.version, rule.code)

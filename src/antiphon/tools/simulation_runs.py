@@ -1,22 +1,26 @@
-"""Seeds of whole nodes as `antiphon simulate` runs and tells them; see `simulation/cluster/`."""
+"""What `antiphon simulate` runs: seeds of whole nodes, scenarios, mutants; see `simulation/cluster/`."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from antiphon.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from antiphon.simulation.cluster.mutant import ClusterMutant
-    from antiphon.simulation.cluster.run import ClusterResult
-    from antiphon.simulation.delta import Shrunk
-    from antiphon.simulation.script import Outcome
-    from antiphon.simulation.script_language import Step
-    from antiphon.simulation.written_script import Script
+from antiphon.simulation.cluster.mutants import ALL_MUTANTS, OF_SCRIPTS, mutated
+from antiphon.simulation.cluster.options import PROFILES
+from antiphon.simulation.cluster.run import ClusterResult
+from antiphon.simulation.cluster.runner import ClusterJob, run_jobs
+from antiphon.simulation.cluster.shrink import shrink
+from antiphon.simulation.delta import Shrunk
+from antiphon.simulation.pool import run_all, until_failure
+from antiphon.simulation.script import Outcome, run_script
+from antiphon.simulation.script_language import Step
+from antiphon.simulation.written_script import Script
 
 LAST_DIGESTS: Final = 10
+MUTANTS: Final = ALL_MUTANTS
 OUTCOMES: Final = ("ok", "refused", "unknown")
 PROFILE_ALIASES: Final = {"table": "oxia", "table-raft": "raft"}  # words of before: each run has a table
 Progress = Callable[[Any], None] | None
@@ -43,31 +47,19 @@ class Seeds:
     rocks: bool = False
 
 
-def mutants() -> Mapping[str, "ClusterMutant"]:
-    """The mutants, by name."""
-    from antiphon.simulation.cluster.mutants import ALL_MUTANTS
-
-    return ALL_MUTANTS
-
-
-def script_of(mutant: str | None) -> "Script | None":
+def script_of(mutant: str | None) -> Script | None:
     """The scenario that shows a mutant, where no world does."""
-    from antiphon.simulation.written_script import Script
-
-    text = "" if mutant is None else mutants()[mutant].script
+    text = "" if mutant is None else MUTANTS[mutant].script
     return Script(f"the scenario of {mutant}", text) if text else None
 
 
 def carry_out(
-    script: "Path | Script",
+    script: Path | Script,
     mutant: str | None,
     say: Callable[[str], None],
-    shown: "Callable[[Step, list[str]], None] | None" = None,
-) -> "Outcome":
+    shown: Callable[[Step, list[str]], None] | None = None,
+) -> Outcome:
     """Run one scenario, with a bug of the replicas' own objects. Raises InvalidRequestError."""
-    from antiphon.simulation.cluster.mutants import OF_SCRIPTS, mutated
-    from antiphon.simulation.script import run_script
-
     if mutant is not None and mutant not in OF_SCRIPTS:
         raise InvalidRequestError(
             f"--mutant {mutant}: a scenario runs the protocol's objects alone, and this bug is elsewhere"
@@ -76,29 +68,18 @@ def carry_out(
         return run_script(script, say, shown)
 
 
-def mutant_name(given: str | None) -> str | None:
-    """What a mutant is called, by its name or one of before."""
-    if given is None:
-        return None
-    from antiphon.simulation.cluster.mutants import name_now
-
-    return name_now(given)
-
-
 def checked_profile(profile: str | None, mutant: str | None) -> str | None:
     """The profile that is meant. Raises InvalidRequestError for what there is not, or does not go together."""
-    from antiphon.simulation.cluster.options import PROFILES
-
     profile = PROFILE_ALIASES.get(profile, profile) if profile is not None else None
     if profile not in {None, *PROFILES}:
         raise InvalidRequestError(f"--profile {profile}: choose one of {', '.join(PROFILES)}")
     if mutant is None:
         return profile
-    if mutant not in mutants():
+    if mutant not in MUTANTS:
         raise InvalidRequestError(
             f"--mutant {mutant}: there is no such mutant; --mutants or --plants lists those that there are"
         )
-    shows_in = mutants()[mutant].profile
+    shows_in = MUTANTS[mutant].profile
     if profile not in {None, shows_in}:
         raise InvalidRequestError(f"--profile {profile}: {mutant} shows in profile {shows_in} only")
     return profile
@@ -111,56 +92,22 @@ def workers_for(jobs: int, count: int = 1024) -> int:
 
 def run(
     seeds: Seeds, workers: int, progress: Progress = None
-) -> "tuple[list[ClusterResult], ClusterResult | None]":
+) -> tuple[list[ClusterResult], ClusterResult | None]:
     """Run seeds until one fails: the results before it, and the failed one or None."""
-    from antiphon.simulation.cluster.runner import ClusterJob, run_jobs
-    from antiphon.simulation.pool import until_failure
-
     numbers = range(seeds.first, seeds.first + seeds.count)
     jobs = [ClusterJob(seed, seeds.profile, seeds.mutant, seeds.fault_ms, seeds.rocks) for seed in numbers]
     return until_failure(run_jobs(jobs, workers), progress)
 
 
-def replay(path: Path) -> "ClusterResult":
-    """Run what `save` wrote. Raises InvalidRequestError."""
-    from antiphon.simulation.cluster import replay as recipes
-
-    return recipes.replay(path)[0]
-
-
-def save(path: Path, result: "ClusterResult", mutant: str | None) -> None:
-    """Write a run down."""
-    from antiphon.simulation.cluster import replay as recipes
-
-    recipes.save(path, result, mutant)
-
-
-def report(failed: "ClusterResult") -> str:
-    """A failed run in words, with its last events."""
-    from antiphon.simulation.cluster import runner
-
-    return runner.report(failed)
-
-
-def shrink(
-    failed: "ClusterResult", mutant: str | None, progress: Callable[[str], None]
-) -> "Shrunk[ClusterResult]":
+def shrunk(
+    failed: ClusterResult, mutant: str | None, progress: Callable[[str], None]
+) -> Shrunk[ClusterResult]:
     """Make a failed run small."""
-    from antiphon.simulation.cluster.mutants import mutated
-    from antiphon.simulation.cluster.shrink import shrink as make_small
-
-    bug = None if mutant is None else mutants()[mutant]
-    return make_small(failed, lambda: mutated(bug), progress=progress)
+    bug = None if mutant is None else MUTANTS[mutant]
+    return shrink(failed, lambda: mutated(bug), progress=progress)
 
 
-def tell(result: "ClusterResult") -> list[str]:
-    """The story of a run, a sentence a line."""
-    from antiphon.simulation.cluster import story
-
-    return story.tell(result)
-
-
-def again(failed: "ClusterResult", seeds: Seeds) -> str:
+def again(failed: ClusterResult, seeds: Seeds) -> str:
     """The options that repeat a run."""
     words = [f"--seed {failed.options.seed} --profile {failed.options.profile}"]
     if seeds.mutant is not None:
@@ -172,9 +119,7 @@ def again(failed: "ClusterResult", seeds: Seeds) -> str:
     return " ".join(words)
 
 
-def figures(
-    passed: "list[ClusterResult]", failed: "ClusterResult | None", elapsed_s: float
-) -> dict[str, Any]:
+def figures(passed: list[ClusterResult], failed: ClusterResult | None, elapsed_s: float) -> dict[str, Any]:
     """The outcome as one object."""
     results = [*passed, *([] if failed is None else [failed])]
     simulated_s = sum(result.simulated_s for result in results)
@@ -202,7 +147,7 @@ def _failure(failed: Any) -> dict[str, Any]:
     }
 
 
-def words(first: int, passed: "list[ClusterResult]", elapsed_s: float) -> str:
+def words(first: int, passed: list[ClusterResult], elapsed_s: float) -> str:
     """That all went well."""
     found = figures(passed, None, elapsed_s)
     operations, simulated_s = found["operations"], found["simulated_s"]
@@ -217,3 +162,22 @@ def words(first: int, passed: "list[ClusterResult]", elapsed_s: float) -> str:
         options = passed[0].options
         text += f"\nprofile {options.profile}, trace {passed[0].digest}\noptions: {options.words()}"
     return text
+
+
+def caught(names: Iterable[str], count: int, workers: int) -> Iterator[dict[str, Any]]:
+    """What each of these mutants took, in their order; `workers` of them run at a time, as most need a seed or two."""
+    return run_all(partial(_catch, count=count), names, workers)
+
+
+def _catch(name: str, count: int) -> dict[str, Any]:
+    mutant, script = MUTANTS[name], script_of(name)
+    if script is not None:
+        found = carry_out(script, name, lambda _: None).failure
+        took, invariant = (1, found.removeprefix("broke ").split(":")[0]) if found else (None, "")
+    else:
+        passed, failed = run(Seeds(1, count, mutant.profile, name), workers=1)
+        failure = None if failed is None else failed.failure
+        took = None if failure is None else len(passed) + 1
+        invariant = "" if failure is None else failure.invariant
+    told = {"mutant": name, "profile": mutant.profile, "seeds": took, "invariant": invariant}
+    return told if script is None else {**told, "script": True}

@@ -136,7 +136,7 @@ def _classic(group: ClassicGroup, members: tuple[GroupMember, ...] = ()) -> Grou
 
 
 def _classic_members(group: ClassicGroup) -> tuple[GroupMember, ...]:
-    def told(member: Member) -> GroupMember:
+    def member_state(member: Member) -> GroupMember:
         topics: frozenset[str] | None = None
         assigned: Assigned = ()
         if group.protocol_type == CONSUMER:  # the bytes of others are nobody's but theirs
@@ -155,4 +155,4 @@ def _classic_members(group: ClassicGroup) -> tuple[GroupMember, ...]:
             assigned,
         )
 
-    return tuple(told(member) for member in group.members.values())
+    return tuple(member_state(member) for member in group.members.values())

@@ -21,7 +21,7 @@ Found = tuple[list[Entry], int]
 """Entries and their bytes."""
 
 
-class Feeding:
+class FollowerReads:
     """See the module's text; of one replica."""
 
     def __init__(self, services: "PartitionServices", log: "ShardLog") -> None:
@@ -49,7 +49,7 @@ class Feeding:
         return self._deferred.pop(node_id, None)
 
     def clear(self) -> None:
-        """Nobody is fed any more."""
+        """No follower is sent entries any more."""
         self._deferred.clear()
 
     def _forget(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from antiphon.errors import InvalidRequestError
 from antiphon.kafka.apis import APIS, ServedApi
 from antiphon.kafka.error_names import code_named
-from antiphon.kafka.hurt_answers import can_fail
+from antiphon.kafka.faulty_answers import can_fail
 
 TIMES_MAX: Final = 1_000_000
 DELAY_MS_MAX: Final = 600_000
@@ -28,7 +28,7 @@ FAILING: Final = {
 _BY_NAME: Final = {api.name: api for api in APIS.values()}
 
 
-class Tally:
+class FaultCount:
     """How many of `times` requests were hit, counted in a file that all nodes of a cluster share.
 
     A hit is a byte at the end of the file. The system puts each at an offset of its own, and says at which; so no two
@@ -68,7 +68,7 @@ class Rule:
         times = told.get("times", 1)
         if not isinstance(times, int) or not 1 <= times <= TIMES_MAX:
             raise InvalidRequestError(f"a fault happens 1 to {TIMES_MAX} times, not {times!r}")
-        self.tally = Tally(Path(told["tally"]), times)
+        self.tally = FaultCount(Path(told["tally"]), times)
 
 
 class ListenerFaults:

@@ -1,0 +1,138 @@
+"""How commands are declared: path, example and the options that most commands have, each written once."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+
+import typer
+
+import antiphon
+from antiphon.cli.output import note_asked, reports_errors
+from antiphon.client.local_folder import DEFAULT_DIR, local_servers
+from antiphon.tools.secure_folder import use_settings
+
+Function = Callable[..., None]
+
+ServersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--servers",
+        envvar="ANTIPHON_SERVERS",
+        help="Native addresses of nodes, host:port[,host:port...]; without them the cluster in --dir.",
+    ),
+]
+DirOption = Annotated[
+    Path, typer.Option("--dir", help="Directory of the local cluster, as given to `antiphon up`.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+InsecureOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Listen where other machines reach it also without TLS and authentication: everybody there may read and write "
+        "everything.",
+    ),
+]
+
+
+def server_addresses(servers: str | None, directory: Path) -> str:
+    """Addresses to ask: --servers, else the local cluster in `directory`; if that is secure, its clients know how."""
+    directory = directory.absolute()
+    found, cluster = local_servers(servers or "", directory)
+    note_asked(found)
+    if cluster is not None:
+        use_settings(directory, cluster)
+    return found
+
+
+class CommonOptions(NamedTuple):
+    """Which cluster a command asks, and how it prints: an option for each field."""
+
+    servers: ServersOption = None
+    directory: DirOption = DEFAULT_DIR
+    as_json: JsonOption = False
+
+    def addresses(self) -> str:
+        """Those of the cluster."""
+        return server_addresses(self.servers, self.directory)
+
+    def connect(self) -> "antiphon.Client":
+        """A client of the cluster, to be closed."""
+        return antiphon.connect(self.addresses())
+
+
+COMMON: Final = CommonOptions()
+
+
+class _Command(NamedTuple):
+    path: str
+    example: str
+    function: Function
+
+
+_commands: dict[str, list[_Command]] = {}  # by the module that declares them
+_groups: dict[str, typer.Typer] = {}
+
+
+def group(name: str, about: str, epilog: str, **options: Any) -> typer.Typer:
+    """Declare a group of commands; `options` are typer's."""
+    _groups[name] = typer.Typer(
+        no_args_is_help=True, help=about, epilog=epilog, rich_markup_mode=None, **options
+    )
+    return _groups[name]
+
+
+def command(path: str, example: str) -> Callable[[Function], Function]:
+    """Declare a command: its words behind `antiphon`, and an example of its use.
+
+    Its errors become exit codes. A parameter `common` stands for the options of `CommonOptions`.
+    """
+
+    def declare(function: Function) -> Function:
+        made = reports_errors(_with_common_options(function))
+        _commands.setdefault(function.__module__, []).append(_Command(path, example, made))
+        return made
+
+    return declare
+
+
+def _with_common_options(function: Function) -> Function:
+    signature = inspect.signature(function, eval_str=True)
+    if "common" not in signature.parameters:
+        return function
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=getattr(COMMON, name),
+            annotation=annotation,
+        )
+        for name, annotation in get_type_hints(CommonOptions, include_extras=True).items()
+    ]
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += options if parameter.name == "common" else [parameter]
+
+    @wraps(function)
+    def wrapped(**given: Any) -> None:
+        common = CommonOptions(*(given.pop(name) for name in CommonOptions._fields))
+        function(**given, common=common)
+
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return wrapped
+
+
+def mount(app: typer.Typer, modules: Iterable[str]) -> None:
+    """Add the commands of these modules of `antiphon.cli`, in this order, which is that of the help."""
+    mounted: set[str] = set()
+    for module in modules:
+        for path, example, function in _commands.get(import_module(f"antiphon.cli.{module}").__name__, ()):
+            above, _, name = path.rpartition(" ")
+            if above and above not in mounted:
+                mounted.add(above)
+                app.add_typer(_groups[above], name=above)
+            into = _groups[above] if above else app
+            into.command(name, epilog=f"Example: {example}")(function)
