@@ -88,10 +88,15 @@ class GroupCoordinator:
         if self.find(group_id) is None and self._migration.may_mix and self._migration.has(group_id):
             return await self._migration.join(group_id, request, may_see)
         if self.find(group_id) is None and not await self._may_be_classic(group_id):
-            return Joined(code.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
-        return await self.classic.join(
-            group_id, request, lambda: self.is_share(group_id) or self.consumers.has(group_id)
-        )
+            joined = Joined(code.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        else:
+            joined = await self.classic.join(
+                group_id, request, lambda: self.is_share(group_id) or self.consumers.has(group_id)
+            )
+        is_refused = joined.error_code == code.INCONSISTENT_GROUP_PROTOCOL
+        if is_refused and self._migration.may_mix and self.consumers.has(group_id):
+            raise NotReadyError(f"a member of the consumer protocol joined {group_id!r} just now; ask again")
+        return joined
 
     async def sync(self, group_id: str, request: Sync) -> Synced:
         """SyncGroup."""

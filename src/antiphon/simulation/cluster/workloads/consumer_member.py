@@ -5,7 +5,7 @@ so, and everything when it has had no answer for most of a session. Not every me
 commits under an epoch that it had before.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 GROUP: Final = "sharers"
 TOPIC: Final = "shared"
 OFFSET_COMMIT, OFFSET_FETCH, HEARTBEAT = 8, 9, 68
+EPOCHS_KNOWN: Final = 2
+"""How many epochs of a member the group knows, as Kafka's does: who lost the answers with more of them joins again."""
 STEP: Final = 10  # offsets that a commit goes on by, at most
 
 ELSEWHERE: Final = frozenset({
@@ -33,7 +35,10 @@ REFUSED: Final = frozenset({*FENCED, code.STALE_MEMBER_EPOCH})
 
 
 class ConsumerMember(GroupMember):
-    """See the module's text."""
+    """See the module's text. `refused`: what a commit may be refused with. `commit_version`: of OffsetCommit."""
+
+    refused: ClassVar[frozenset[int]] = REFUSED
+    commit_version: ClassVar[int] = 9
 
     group = GROUP
     ask_s = 1.0
@@ -56,6 +61,7 @@ class ConsumerMember(GroupMember):
         self._topic_id = b""
         self._ok_s = -1.0  # when the last heartbeat was sent that was answered well
         self._says_all = True
+        self._since_ok = 0  # heartbeats that it sent after that one
 
     @property
     def owns_all(self) -> bool:
@@ -102,7 +108,7 @@ class ConsumerMember(GroupMember):
         topics = [] if self._regex else [TOPIC]
         owned = cm.TopicPartitions(topic_id=self._topic_id, partitions=list(self._owned))
         request = cm.ConsumerGroupHeartbeatRequest(
-            group_id=GROUP,
+            group_id=self.group,
             member_id=self.name,
             member_epoch=epoch,
             rebalance_timeout_ms=2 * self._history.session_ms if says_all else -1,
@@ -111,6 +117,7 @@ class ConsumerMember(GroupMember):
             server_assignor=self._assignor if says_all else None,
             topic_partitions=[owned] if self._owned and epoch else [],
         )
+        self._since_ok += 1
         found = await self._ask_coordinator(HEARTBEAT, 1, request)
         if found.error_code in FENCED:
             self._fenced(found.error_code)
@@ -129,7 +136,7 @@ class ConsumerMember(GroupMember):
         ):  # it stood still: what it is told here may be another one's by now
             self._says_all = True
             return
-        self._ok_s, self._says_all = sent_s, False
+        self._ok_s, self._says_all, self._since_ok = sent_s, False, 0
         if not epoch:
             self._history.outcomes["consumers-joined"] += 1
         if found.member_epoch != epoch:
@@ -143,7 +150,10 @@ class ConsumerMember(GroupMember):
     def _told(self, assignment: cm.HeartbeatAssignment) -> None:
         for topic in assignment.topic_partitions:
             self._topic_id = topic.topic_id
-        owned = tuple(sorted(p for topic in assignment.topic_partitions for p in topic.partitions))
+        self._take(tuple(sorted(p for topic in assignment.topic_partitions for p in topic.partitions)))
+
+    def _take(self, owned: tuple[int, ...]) -> None:
+        """It is told that these are its own from now on."""
         self._workload.cluster.tell("shares", self.name, self._epoch, owned)
         for partition in set(self._owned) - set(owned):
             self._history.owners.pop(partition, None)
@@ -182,8 +192,9 @@ class ConsumerMember(GroupMember):
         """The group does not know it any more: that may be so only when it was silent for long."""
         silent_s = self._workload.now - self._ok_s  # the refusal may have been decided just now
         self._workload.cluster.tell("fenced", self.name, self._epoch, error)
+        is_behind = error == code.FENCED_MEMBER_EPOCH and self._since_ok > EPOCHS_KNOWN
         require(
-            not self._epoch or silent_s >= self._history.lease_s,
+            not self._epoch or is_behind or silent_s >= self._history.lease_s,
             "member-forgotten",
             -1,
             f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
@@ -195,7 +206,7 @@ class ConsumerMember(GroupMember):
         self._epoch, self._ok_s = 0, -1.0
 
     async def _leave(self) -> None:
-        request = cm.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.name, member_epoch=-1)
+        request = cm.ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.name, member_epoch=-1)
         self._release()
         try:
             await self._ask_coordinator(HEARTBEAT, 1, request)
@@ -204,7 +215,7 @@ class ConsumerMember(GroupMember):
 
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("group", self.name, what, error)
-        if error not in ELSEWHERE and error not in REFUSED:
+        if error not in ELSEWHERE and error not in self.refused:
             raise ViolationError("group-refused", -1, f"{what} of {self.name} is refused with error {error}")
         self._says_all = True
         if error in ELSEWHERE:
@@ -235,19 +246,19 @@ class ConsumerMember(GroupMember):
         asked = history.commits[text] = Commit(partition, offset, (epoch, self.name))
         one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
         request = m.OffsetCommitRequest(
-            group_id=GROUP,
+            group_id=self.group,
             generation_id_or_member_epoch=epoch,
             member_id=self.name,
             topics=[m.CommitTopic(name=TOPIC, partitions=[one])],
         )
-        found = await self._ask_coordinator(OFFSET_COMMIT, 9, request)
+        found = await self._ask_coordinator(OFFSET_COMMIT, self.commit_version, request)
         error = found.topics[0].partitions[0].error_code
         self._workload.cluster.tell("commit", self.name, partition, offset, text, error)
         if not error:
             asked.outcome = "acknowledged"
             history.acknowledged.setdefault(partition, []).append(text)
             history.outcomes["consumers-committed"] += 1
-        elif error in REFUSED:
+        elif error in self.refused:
             asked.outcome = "refused"
             history.outcomes["consumers-refused"] += 1
         if error:
@@ -257,7 +268,7 @@ class ConsumerMember(GroupMember):
         history = self._history
         known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
         group = m.FetchOffsetsGroup(
-            group_id=GROUP,
+            group_id=self.group,
             member_id=self.name if as_member else None,
             member_epoch=self._epoch if as_member else -1,
             topics=[m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))],
