@@ -247,7 +247,7 @@ async def test_nobody_sees_half_of_a_transaction_that_is_prepared(
         reader = asyncio.ensure_future(table.get(c))
         two = other.begin()
         await two.put(T, a, b"2")
-        with pytest.raises(KeyLockedError, match=f"gives way after {LOCK_WAIT_S:g} s"):
+        with pytest.raises(KeyLockedError, match=f"given up after {LOCK_WAIT_S:g} s"):
             await two.commit()
         assert not reader.done()
         await t.commit()

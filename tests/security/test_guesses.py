@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.client.connection import Connection
 from antiphon.errors import UnauthenticatedError, UnavailableError
+from antiphon.gateway.password_thread import PasswordThread
 from antiphon.kafka.messages import security
 from antiphon.kafka.schema import encode
 from antiphon.model.requests import PROTOCOL_VERSION, AlterUser, Authenticate, Hello
@@ -33,17 +34,26 @@ SECURITY = Security(authentication=True, super_users=["User:root"])
 
 @pytest.fixture(autouse=True)
 def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The passwords that a node has looked at."""
+    """The passwords that a node has looked at; each of them was checked in its thread for that."""
     seen: list[str] = []
+    in_thread: list[str] = []
     before = Authenticator.check_password
 
     def look(self: Authenticator, name: str, password: str, *part: Any) -> object:
         seen.append(password)
         return before(self, name, password, *part)
 
+    run = PasswordThread.run
+
+    async def noted(self: PasswordThread, address: str, work: Any, found: Any, password: str) -> object:
+        in_thread.append(password)
+        return await run(self, address, work, found, password)
+
     monkeypatch.setattr(Authenticator, "check_password", look)
+    monkeypatch.setattr(PasswordThread, "run", noted)
     with patch("antiphon.security.session.is_loopback", lambda _host: True):  # PLAIN is taken
         yield seen
+    assert seen == in_thread, "a password takes milliseconds, which the event loop is not to wait for"
 
 
 @asynccontextmanager

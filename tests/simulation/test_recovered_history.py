@@ -32,7 +32,7 @@ class Logs:
         recoveries.led = recoveries.number
         self.watch = SimpleNamespace(recoveries=recoveries)
         self.evidence = SimpleNamespace(truth=self._truth)
-        self.machines = [SimpleNamespace(node=SimpleNamespace(view=SimpleNamespace(cluster=self._metadata)))]
+        self.nodes = [SimpleNamespace(view=SimpleNamespace(cluster=self._metadata))]
 
     def _truth(self, shard_id: int) -> Any:
         return SimpleNamespace(batches=self.truths[shard_id], end=len(self.truths[shard_id]))

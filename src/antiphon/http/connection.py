@@ -194,13 +194,18 @@ class HttpConnection(asyncio.Protocol):
         is_open = path_of(lines[0]) in OPEN_PAGES
         work = None if is_open else hard_part(session, plain.get(b"authorization", b""))
         if work is None:
-            self._answer_as(session, lines, form)
+            self._answer_as(session, lines, plain, form)
         else:
-            proving = self._answer_proved(work, session, lines, form)
+            proving = self._answer_proved(work, session, lines, plain, form)
             self._page_making = asyncio.get_running_loop().create_task(proving, name="http login")
 
     async def _answer_proved(
-        self, work: Coroutine[Any, Any, None], session: Session, lines: list[bytes], form: bytes
+        self,
+        work: Coroutine[Any, Any, None],
+        session: Session,
+        lines: list[bytes],
+        plain: dict[bytes, bytes],
+        form: bytes,
     ) -> None:
         try:
             await work
@@ -212,12 +217,13 @@ class HttpConnection(asyncio.Protocol):
             return
         await self._listener.pool.budget.turns.next(self, self._client)
         self._page_making = None
-        self._answer_as(session, lines, form)
+        self._answer_as(session, lines, plain, form)
         if self._page_making is None:
             self._next()
 
-    def _answer_as(self, session: Session, lines: list[bytes], form: bytes) -> None:
-        plain = {name.strip().lower(): value.strip() for name, _, value in map(halves, lines[1:])}
+    def _answer_as(
+        self, session: Session, lines: list[bytes], plain: dict[bytes, bytes], form: bytes
+    ) -> None:
         headers = {name: value.lower() for name, value in plain.items()}
         refusal = refused(session, path_of(lines[0]), plain.get(b"authorization", b""))
         self._client = session.client(self.host)

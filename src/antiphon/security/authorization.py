@@ -15,7 +15,7 @@ def hard_part(session: Session, authorization: bytes) -> Coroutine[Any, Any, Non
 
     Raises UnauthenticatedError, and when it is awaited OverloadedError.
     """
-    if not session.mechanisms or authorization[:6].lower() != b"basic ":
+    if PLAIN not in session.mechanisms or authorization[:6].lower() != b"basic ":
         return None
     message = _message_of(authorization)
     if message is None:

@@ -189,9 +189,11 @@ class AioKafka(Member):
             def on_partitions_revoked(self, revoked: Any) -> None:
                 taken(revoked)
 
+        # aiokafka keeps what a member had at the assignor's class: each member takes a class of its own.
+        assignor = type("Assignor", (self._classes[self._assignor],), {})
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=self._servers,
-            partition_assignment_strategy=(self._classes[self._assignor],),
+            partition_assignment_strategy=(assignor,),
             **self.settings,
         )
         consumer.subscribe([self._topic], listener=Listener())

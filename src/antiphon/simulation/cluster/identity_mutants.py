@@ -83,7 +83,7 @@ IDENTITY_MUTANTS: Final = (
         "a login over HTTP that fails is answered at once",
         Edit(
             HttpConnection,
-            "_answer",
+            "_answer_as",
             'if refusal is not None and refusal[0] == UNAUTHORIZED and b"authorization" in plain:',
             "if False:",
         ),

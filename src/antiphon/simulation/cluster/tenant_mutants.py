@@ -63,7 +63,7 @@ TENANT_MUTANTS: Final = (
     ClusterMutant(
         "tenant-places-are-not-of-http",
         "the HTTP listener counts the connections of a user, and refuses none of them",
-        Edit(HttpConnection, "_answer", "if crowd is not None:", "if False:"),
+        Edit(HttpConnection, "_answer_as", "if crowd is not None:", "if False:"),
         options=_TENANTS,
     ),
     ClusterMutant(
@@ -75,7 +75,7 @@ TENANT_MUTANTS: Final = (
     ClusterMutant(
         "tenant-is-not-told-why-by-http",
         "the HTTP listener does not say why a connection of a user who has too many is refused",
-        Edit(HttpConnection, "_answer", 'f"{crowd.message}\\n".encode()', 'b"try again later\\n"'),
+        Edit(HttpConnection, "_answer_as", 'f"{crowd.message}\\n".encode()', 'b"try again later\\n"'),
         options=_TENANTS,
     ),
     ClusterMutant(
