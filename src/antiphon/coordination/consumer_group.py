@@ -142,8 +142,9 @@ class ConsumerGroup:
         is_new = found.member_id not in self.members
         self._put(member)
         self._note_regex(asked, member)
-        after = self._advance(now_ms, found, member, asked.owned, catalog, is_new=is_new)
-        tells = asked.epoch == t.JOIN_EPOCH or asked.is_whole or after.assigned != found.assigned
+        repeats = asked.epoch not in {t.JOIN_EPOCH, found.epoch}
+        after = self._advance(now_ms, found, member, asked.owned, catalog, is_new=is_new, repeats=repeats)
+        tells = repeats or asked.epoch == t.JOIN_EPOCH or asked.is_whole or after.assigned != found.assigned
         return Beaten(after.member_id, after.epoch, after.assigned if tells else None)
 
     def _advance(
@@ -155,19 +156,26 @@ class ConsumerGroup:
         catalog: Catalog,
         *,
         is_new: bool,
+        repeats: bool = False,
     ) -> Member:
-        """A member said what it wants and has: one step towards its target, which is made first where it has to be."""
+        """A member said what it wants and has: one step towards its target, which is made first where it has to be.
+
+        `repeats`: it shows the epoch before its own, so the answer with its own was lost, and is given again. It takes no
+        step before it shows its own: else several lost answers in a row would put it two epochs ahead of what it knows.
+        """
         wish, old_wish = ((each.topics, each.regex, each.rack_id) for each in (member, old))
         self._follow(catalog, is_new or wish != old_wish)
         if self.row.epoch > self.row.target_epoch:
             self._assign(catalog)
-        after = consumer_reconciliation.reconciled(
-            member,
-            self.targets.get(member.member_id, NO_PLACES),
-            self.row.target_epoch,
-            owned,
-            self._is_free_for(member.member_id),
-        )
+        after = member
+        if not repeats:
+            after = consumer_reconciliation.reconciled(
+                member,
+                self.targets.get(member.member_id, NO_PLACES),
+                self.row.target_epoch,
+                owned,
+                self._is_free_for(member.member_id),
+            )
         self._put(after)
         self._time(now_ms, after, was=old)
         return after

@@ -250,7 +250,7 @@ _TABLE: Final = (
     NodeSetting(
         "consumer_groups.migration_policy",
         "group.consumer.migration.policy",
-        "disabled",
+        "bidirectional",
         "for who joins, or goes, from then on",
         words=MIGRATIONS,
     ),

@@ -154,7 +154,7 @@ class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
         7 * 86_400_000
     )  # -1: for ever
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 600_000
-    migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = "disabled"
+    migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = "bidirectional"
 
 
 class ShareGroups(msgspec.Struct, forbid_unknown_fields=True):

@@ -57,7 +57,7 @@ class GroupConfig(NamedTuple):
     consumer: GroupBounds = GroupBounds()  # of groups of the consumer protocol
     share: ShareConfig = ShareConfig()
     offsets: OffsetBounds = OffsetBounds()
-    migration: MigrationPolicy = MigrationPolicy.DISABLED
+    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
 
     def bounded(
         self,

@@ -84,15 +84,6 @@ RESTARTS_MAX: Final = 5
 START_AGAIN_S: Final = 0.5  # after a start that failed
 
 
-def _consumer_groups(options: Any) -> ConsumerGroups:
-    return ConsumerGroups(
-        CONSUMER_BEAT_MS,
-        CONSUMER_SESSION_MS,
-        migration_policy="bidirectional" if options.mixed_members else "disabled",
-        **(OFFSETS_EXPIRE if options.expiring_groups else {}),
-    )
-
-
 class NodeWatcher(Protocol):
     """Who is told of nodes that come and go."""
 
@@ -205,7 +196,9 @@ class Machine:
                 **(FEW_BYTES if options.stalled_readers else {}),
                 **(FEW_PLACES if options.crowds else {}),
             ),
-            consumer_groups=_consumer_groups(options),
+            consumer_groups=ConsumerGroups(
+                CONSUMER_BEAT_MS, CONSUMER_SESSION_MS, **(OFFSETS_EXPIRE if options.expiring_groups else {})
+            ),
             share_groups=ShareGroups(
                 CONSUMER_BEAT_MS,
                 CONSUMER_SESSION_MS,

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 GROUP: Final = "sharers"
 TOPIC: Final = "shared"
 OFFSET_COMMIT, OFFSET_FETCH, HEARTBEAT = 8, 9, 68
-EPOCHS_KNOWN: Final = 2
-"""How many epochs of a member the group knows, as Kafka's does: who lost the answers with more of them joins again."""
 STEP: Final = 10  # offsets that a commit goes on by, at most
 
 ELSEWHERE: Final = frozenset({
@@ -61,7 +59,6 @@ class ConsumerMember(GroupMember):
         self._topic_id = b""
         self._ok_s = -1.0  # when the last heartbeat was sent that was answered well
         self._says_all = True
-        self._since_ok = 0  # heartbeats that it sent after that one
 
     @property
     def owns_all(self) -> bool:
@@ -117,7 +114,6 @@ class ConsumerMember(GroupMember):
             server_assignor=self._assignor if says_all else None,
             topic_partitions=[owned] if self._owned and epoch else [],
         )
-        self._since_ok += 1
         found = await self._ask_coordinator(HEARTBEAT, 1, request)
         if found.error_code in FENCED:
             self._fenced(found.error_code)
@@ -136,7 +132,7 @@ class ConsumerMember(GroupMember):
         ):  # it stood still: what it is told here may be another one's by now
             self._says_all = True
             return
-        self._ok_s, self._says_all, self._since_ok = sent_s, False, 0
+        self._ok_s, self._says_all = sent_s, False
         if not epoch:
             self._history.outcomes["consumers-joined"] += 1
         if found.member_epoch != epoch:
@@ -192,9 +188,8 @@ class ConsumerMember(GroupMember):
         """The group does not know it any more: that may be so only when it was silent for long."""
         silent_s = self._workload.now - self._ok_s  # the refusal may have been decided just now
         self._workload.cluster.tell("fenced", self.name, self._epoch, error)
-        is_behind = error == code.FENCED_MEMBER_EPOCH and self._since_ok > EPOCHS_KNOWN
         require(
-            not self._epoch or is_behind or silent_s >= self._history.lease_s,
+            not self._epoch or silent_s >= self._history.lease_s,
             "member-forgotten",
             -1,
             f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
