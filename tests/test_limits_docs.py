@@ -23,7 +23,8 @@ from antiphon.kafka.client_metrics.clients import (
 )
 from antiphon.kafka.groups.classic_groups import GROUPS_MAX
 from antiphon.kafka.groups.classic_rows import ROW_BYTES_MAX
-from antiphon.kafka.groups.consumer_groups import KEPT_BYTES_MAX, WAITING_MAX
+from antiphon.kafka.groups.consumer_groups import WAITING_MAX
+from antiphon.kafka.groups.group_memory import KEPT_BYTES_MAX
 from antiphon.kafka.groups.types import MEMBER_BYTES, GroupConfig
 from antiphon.kafka.handlers import fetch, produce
 from antiphon.kafka.handlers.consumer_groups import ID_BYTES_MAX

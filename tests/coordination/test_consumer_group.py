@@ -143,6 +143,27 @@ def test_epochs_fence() -> None:
     assert driver.ask(Client("3"), epoch=1) is Refused.UNKNOWN_MEMBER
 
 
+def test_several_answers_in_a_row_may_be_lost() -> None:
+    """A member that shows an old epoch is told again what it has, and takes no step on, however often the group does."""
+    driver, one, two = Driver(a=3, b=1), Client("1"), Client("2")
+    driver.heartbeat(one)
+    driver.heartbeat(two)
+    driver.settle(one, two)
+    shown, had = one.epoch, one.owned
+    for size in (5, 7, 9):
+        driver.catalog = catalog(size, a=size, b=1)
+        lost = driver.ask(one)
+        assert isinstance(lost, Beaten), "it cannot know another epoch"
+        assert (lost.epoch, lost.assigned) == (shown + 1, driver.group.members["1"].assigned)
+        driver.heartbeat(two)
+    one.topics = ("a", "b")
+    assert isinstance(driver.ask(one), Beaten)
+    assert driver.group.members["1"].topics == ("a", "b"), "what it says that it wants is taken all the same"
+    assert driver.heartbeat(one).assigned == one.owned >= had
+    driver.settle(one, two)
+    assert one.owned | two.owned == places(A, *range(9)) | places(B, 0)
+
+
 def test_offsets_take_the_epoch_of_now() -> None:
     driver, one = Driver(a=2), Client("1")
     check = driver.group.check_offsets
@@ -328,8 +349,11 @@ class Histories(RuleBasedStateMachine):
     def _heartbeat(self, client: Client, lost: bool) -> None:
         answer = self.driver.ask(client)
         self._store()
+        assert answer is not Refused.FENCED_EPOCH, (
+            "a client shows what it was told last, however much was lost since"
+        )
         if isinstance(answer, Refused):
-            if answer in {Refused.UNKNOWN_MEMBER, Refused.FENCED_EPOCH}:
+            if answer is Refused.UNKNOWN_MEMBER:
                 client.owned, client.epoch = NO_PLACES, 0
             return
         if lost:

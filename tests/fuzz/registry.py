@@ -46,6 +46,9 @@ TARGETS: Final = {
     "epoch-rows": "jobs:EpochRows",
     "job-rows": "jobs:JobRows",
     "lake-plans": "jobs:LakePlans",
+    "group-rows": "groups:GroupRows",
+    "classic-rows": "groups:ClassicRows",
+    "subscriptions": "groups:Subscriptions",
     "node-toml": "settings:NodeToml",
     "cluster-json": "settings:ClusterJson",
 }

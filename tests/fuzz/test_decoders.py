@@ -1,4 +1,4 @@
-"""A short run of targets: messages, batches, archive, secrets, rows of tables, pushed metrics; no node is around them."""
+"""A short run of targets: messages, batches, archive, secrets, rows of tables and groups, metrics; no node is there."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.short_run import MARKS, finds_nothing, in_modules
 
 pytestmark = MARKS
-NAMES = in_modules("messages", "batches", "archived", "secrets", "tables", "oxia", "pushed")
+NAMES = in_modules("messages", "batches", "archived", "secrets", "tables", "groups", "oxia", "pushed")
 
 
 @pytest.mark.parametrize("name", NAMES)

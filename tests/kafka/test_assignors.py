@@ -3,88 +3,26 @@
 Each partition has one member at each moment, and members that rebalance cooperatively keep what they are to keep.
 """
 
-import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any, Final, Self
+from typing import Final
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.kafka.assignors.group import Group
 from tests.kafka.assignors.members import LIBRARIES
-from tests.kafka.assignors.ownership import GIVEN, TAKEN, Change, Ownership, Place, Places
-from tests.node.processes import Processes, eventually
+from tests.kafka.assignors.ownership import GIVEN, TAKEN, Change, Places
+from tests.node.processes import Processes
 
 pytestmark = pytest.mark.cluster
 
 COOPERATIVE: Final = "cooperative-sticky"
 QUICK: Final = {("confluent-kafka", COOPERATIVE), ("kafka-python", "sticky"), ("aiokafka", "roundrobin")}
-PATIENCE_S: Final = 40
-_NUMBERS: Final = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     with Processes(tmp_path_factory.mktemp("assignors"), 3) as processes:
         yield processes
-
-
-class Group:
-    """A topic, and a group of its name whose members come and go."""
-
-    def __init__(self, cluster: Processes, partitions: int) -> None:
-        self.servers = ",".join(node.kafka for node in cluster.metadata(cluster.alive()[0]).nodes)
-        self.topic = f"read-{next(_NUMBERS)}"
-        self.ownership = Ownership()
-        self._admin = AdminClient({"bootstrap.servers": self.servers})
-        self._admin.create_topics([NewTopic(self.topic, partitions, 3)])[self.topic].result(20)
-        self._members = ExitStack()
-        self._partitions = partitions
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._members.close()
-        assert self.ownership.wrong == []
-
-    def join(self, library: str, assignor: str, name: str, instance: str | None = None) -> Any:
-        """A member, which is closed at the end at the latest."""
-        member = LIBRARIES[library](
-            name, self.servers, self.topic, self.ownership, assignor, instance=instance
-        )
-        self._members.callback(member.close)
-        return member
-
-    def grow(self, partitions: int) -> None:
-        """Give the topic more partitions."""
-        self._admin.create_partitions([NewPartitions(self.topic, partitions)])[self.topic].result(20)
-        self._partitions = partitions
-
-    @property
-    def all(self) -> Places:
-        """Every partition."""
-        return frozenset((self.topic, index) for index in range(self._partitions))
-
-    def settled(self, *members: str, least: int = 1) -> None:
-        """Wait until these have all partitions, each of them `least` or more."""
-
-        def is_so() -> bool:
-            shares = [self.ownership.of(member) for member in members]
-            return frozenset[Place]().union(*shares) == self.all and min(map(len, shares)) >= least
-
-        eventually(is_so, PATIENCE_S)
-        assert self.ownership.owned == self.all
-
-    def is_read(self) -> None:
-        """A record of each partition is read, by the one who has it."""
-        producer = Producer({"bootstrap.servers": self.servers})
-        values = {f"{next(_NUMBERS)} of {index}".encode(): index for _, index in self.all}
-        for value, index in values.items():
-            producer.produce(self.topic, value, partition=index)
-        assert producer.flush(20) == 0
-        eventually(lambda: values.keys() <= self.ownership.values, PATIENCE_S)
 
 
 def taken_of(member: str, changes: list[Change]) -> Places:

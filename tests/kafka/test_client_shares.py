@@ -10,7 +10,7 @@ import pytest
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.fetch_codec import PartitionWanted, TopicWanted
 from antiphon.kafka.fetch_sessions import EVICT_S, FetchSessions
-from antiphon.kafka.groups import classic_groups, consumer_groups
+from antiphon.kafka.groups import classic_groups, consumer_groups, group_memory
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers import metadata
 from antiphon.kafka.handlers.refusals import RefusedError
@@ -199,7 +199,7 @@ def test_memory_of_members_of_the_consumer_protocol(asker: Asker) -> None:
     @in_virtual_time
     async def run() -> None:
         with (
-            patch.object(consumer_groups, "KEPT_BYTES_MAX", ROOM),
+            patch.object(group_memory, "KEPT_BYTES_MAX", ROOM),
             patch.object(consumer_groups, "GROUPS_MAX", 1_000),
         ):
             async with listening() as (_, connect):

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import admin, groups
 from antiphon.kafka.messages import consumer_groups as m
@@ -69,8 +71,10 @@ class Member:
 
 
 @asynccontextmanager
-async def a_group(nodes: int = 1, shards: int = 4) -> AsyncIterator[tuple[KafkaNodes, Connect]]:
-    async with listening(nodes, consumer_groups=FAST) as (served, connect):
+async def a_group(
+    nodes: int = 1, shards: int = 4, settings: ConsumerGroups = FAST
+) -> AsyncIterator[tuple[KafkaNodes, Connect]]:
+    async with listening(nodes, consumer_groups=settings) as (served, connect):
         await served.create("t", shards=shards)
         await served.create("__groups", kind=Kind.TABLE, internal=True)
         await served.lead("__groups", 0)
@@ -214,7 +218,9 @@ async def test_requests_that_make_no_sense() -> None:
 
 @in_virtual_time
 async def test_a_group_is_of_one_protocol_while_it_has_members() -> None:
-    async with a_group() as (_, connect):
+    """Where an operator wants it so."""
+    settings = msgspec.structs.replace(FAST, migration_policy="disabled")
+    async with a_group(settings=settings) as (_, connect):
         client = await connect()
         one = Member(client, "1")
         await one.heartbeat()
@@ -309,7 +315,7 @@ async def test_the_settings_are_shown() -> None:
             "group.consumer.assignors": "uniform,range",
             "group.consumer.heartbeat.interval.ms": "5000",
             "group.consumer.max.size": "3",
-            "group.consumer.migration.policy": "disabled",
+            "group.consumer.migration.policy": "bidirectional",
             "group.consumer.session.timeout.ms": "3000",
             "group.coordinator.rebalance.protocols": "classic,consumer,share",
         }

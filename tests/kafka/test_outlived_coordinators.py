@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from antiphon.coordination.cluster_records import CLASSIC_FORMAT
+from antiphon.coordination.cluster_records import FORMAT
 from antiphon.errors import DiskFullError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups import classic_rows
@@ -232,9 +232,7 @@ async def test_while_a_node_is_of_an_earlier_version_nothing_is_kept_nor_believe
     async with a_table() as (served, connect):
         one, _ = await join_both(await connect(0), await connect(0))
         assert await row_of(served) is not None
-        with patch.object(
-            classic_rows, "CLASSIC_FORMAT", CLASSIC_FORMAT + 1
-        ):  # which no node says that it reads
+        with patch.object(classic_rows, "CLASSIC_FORMAT", FORMAT + 1):  # which no node says that it reads
             await served.lead("__groups", 1)
             one.client = await connect(1)
             assert await one.heartbeat() == code.UNKNOWN_MEMBER_ID
@@ -246,7 +244,7 @@ async def test_while_a_node_is_of_an_earlier_version_nothing_is_kept_nor_believe
         await one.join()
         assert await one.sync(one.name) == code.NONE
         assert await row_of(served) is not None, "the next generation is kept"
-        with patch.object(classic_rows, "CLASSIC_FORMAT", CLASSIC_FORMAT + 1):
+        with patch.object(classic_rows, "CLASSIC_FORMAT", FORMAT + 1):
             await one.join()
             assert await one.sync(one.name) == code.NONE
             assert await row_of(served) is None, "it would be out of date"

@@ -7,6 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import structlog
 
+from antiphon.coordination.migration_policy import MigrationPolicy
 from antiphon.errors import InvalidRequestError, LimitReachedError
 from antiphon.model.metadata import Kind
 from antiphon.model.node_settings import (
@@ -27,6 +28,7 @@ from antiphon.node.node import Node
 from antiphon.records.intake import VALIDATIONS
 from tests.node.in_process import Nodes, ask, cluster_of, eventually, in_virtual_time, take_for_earlier
 
+POLICIES = tuple(policy.value for policy in MigrationPolicy)
 DEFAULTS = NodeConfig(cluster_id="c", node_id=0, nodes=[Member(0, "here:1")])
 
 
@@ -52,7 +54,7 @@ def test_the_table_says_what_a_nodes_file_may_say(name: str) -> None:
     assert setting.problem(setting.default) is None
     assert setting.read(setting.default) == value(DEFAULTS, name)
     if setting.words:
-        assert setting.words in {BOOLEANS, VALIDATIONS, ("debug", "info", "warning", "error")}
+        assert setting.words in {BOOLEANS, VALIDATIONS, POLICIES, ("debug", "info", "warning", "error")}
         return
     of = type(getattr(DEFAULTS, section)) if section else NodeConfig
     meta = next(

@@ -27,7 +27,7 @@ from antiphon.records.key_order import HIERARCHICAL
 from antiphon.records.key_order import SETTING as KEY_SORTING
 
 # Of records: new kinds, and fields or values that an older version cannot read, need another.
-FORMAT: Final = 12
+FORMAT: Final = 13
 ACCESS_KINDS: Final = ("user", "acl", "quota")
 ACCESS_FORMAT: Final = 2  # a version that does not read these would let nobody in, or everybody
 COMPACTED_FORMAT: Final = 3  # a version that does not read these would take a compacted log for damaged
@@ -47,6 +47,8 @@ SUBSCRIPTIONS_FORMAT: Final = 10
 # A version that does not read these would append without a look at what records expect.
 EXPECTED_FORMAT: Final = 11
 CLASSIC_FORMAT: Final = 12  # the same versions keep groups of the classic protocol; no record has this format
+# The same versions know members of both protocols in one group; no record has this format.
+MIXED_FORMAT: Final = 13
 FORMAT_HEADER: Final = "antiphon.format"  # a record's header with its format, as digits; without it: 1
 
 

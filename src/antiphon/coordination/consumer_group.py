@@ -9,7 +9,7 @@ group must not let an answer out before. Then a group that is made again from it
 members do not notice. Only times are not stored: each session begins anew then.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -53,6 +53,7 @@ class ConsumerGroup:
     _holders: dict[Place, str] = field(default_factory=dict)  # of what is assigned or being revoked
     _sessions: dict[str, int] = field(default_factory=dict)  # when they end, by member
     _revocations: dict[str, int] = field(default_factory=dict)  # until when places must be given up
+    _rejoins: dict[str, int] = field(default_factory=dict)  # until when classic members must join, or sync
     _seen_version: int = -1  # of the catalog
     _changes: t.Changes = field(default_factory=dict)
 
@@ -91,7 +92,8 @@ class ConsumerGroup:
         longer_ms = bounds.session_timeout_ms - self.bounds.session_timeout_ms
         self.bounds = bounds
         for member_id in self._sessions if longer_ms > 0 else ():
-            self._sessions[member_id] += longer_ms
+            if self.members[member_id].classic is None:
+                self._sessions[member_id] += longer_ms
 
     # -- what comes out -------------------------------------------------------------------------------------------
 
@@ -124,7 +126,8 @@ class ConsumerGroup:
 
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest, if nothing else happens."""
-        return min((*self._sessions.values(), *self._revocations.values()), default=None)
+        timers = (self._sessions, self._revocations, self._rejoins)
+        return min((ends_ms for ends in timers for ends_ms in ends.values()), default=None)
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -135,25 +138,50 @@ class ConsumerGroup:
         found = self._admit(asked)
         if isinstance(found, Refused):
             return found
-        old, member = found, updated(found, asked)
-        is_new = old.member_id not in self.members
+        member = updated(found, asked)
+        is_new = found.member_id not in self.members
         self._put(member)
         self._note_regex(asked, member)
+        repeats = asked.epoch not in {t.JOIN_EPOCH, found.epoch}
+        after = self._advance(now_ms, found, member, asked.owned, catalog, is_new=is_new, repeats=repeats)
+        tells = repeats or asked.epoch == t.JOIN_EPOCH or asked.is_whole or after.assigned != found.assigned
+        return Beaten(after.member_id, after.epoch, after.assigned if tells else None)
+
+    def _advance(
+        self,
+        now_ms: int,
+        old: Member,
+        member: Member,
+        owned: Places | None,
+        catalog: Catalog,
+        *,
+        is_new: bool,
+        repeats: bool = False,
+    ) -> Member:
+        """A member said what it wants and has: one step towards its target, which is made first where it has to be.
+
+        `repeats`: it shows the epoch before its own, so the answer with its own was lost, and is given again. It takes no
+        step before it shows its own: else several lost answers in a row would put it two epochs ahead of what it knows.
+        """
         wish, old_wish = ((each.topics, each.regex, each.rack_id) for each in (member, old))
         self._follow(catalog, is_new or wish != old_wish)
         if self.row.epoch > self.row.target_epoch:
             self._assign(catalog)
-        after = consumer_reconciliation.reconciled(
-            member,
-            self.targets.get(member.member_id, NO_PLACES),
-            self.row.target_epoch,
-            asked.owned,
-            lambda place: self._holders.get(place) in {None, member.member_id},
-        )
+        after = member
+        if not repeats:
+            after = consumer_reconciliation.reconciled(
+                member,
+                self.targets.get(member.member_id, NO_PLACES),
+                self.row.target_epoch,
+                owned,
+                self._is_free_for(member.member_id),
+            )
         self._put(after)
         self._time(now_ms, after, was=old)
-        tells = asked.epoch == t.JOIN_EPOCH or asked.is_whole or after.assigned != old.assigned
-        return Beaten(after.member_id, after.epoch, after.assigned if tells else None)
+        return after
+
+    def _is_free_for(self, member_id: str) -> consumer_reconciliation.IsFree:
+        return lambda place: self._holders.get(place) in {None, member_id}
 
     def leave(self, member_id: str, instance_id: str | None) -> Refused | None:
         """LeaveGroup of one member, by its id or, where that is empty, its instance id."""
@@ -172,12 +200,14 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             return Refused.UNKNOWN_MEMBER
-        return None if epoch == member.epoch else Refused.STALE_EPOCH
+        if epoch == member.epoch:
+            return None
+        return Refused.STALE_EPOCH if member.classic is None else Refused.OLD_GENERATION
 
     def tick(self, now_ms: int) -> list[str]:
         """Time passed: members go that are silent, or do not give up in time; their ids."""
-        late = {member for member, ends_ms in self._sessions.items() if ends_ms <= now_ms}
-        late |= {member for member, ends_ms in self._revocations.items() if ends_ms <= now_ms}
+        timers = (self._sessions, self._revocations, self._rejoins)
+        late = {member for ends in timers for member, ends_ms in ends.items() if ends_ms <= now_ms}
         self._remove(sorted(late))
         return sorted(late)
 
@@ -190,8 +220,10 @@ class ConsumerGroup:
         member = self.members.get(asked.member_id)
         if member is None:
             return self._new(asked) if asked.epoch == t.JOIN_EPOCH else Refused.UNKNOWN_MEMBER
-        if member.instance_id is not None:
-            return Refused.UNKNOWN_MEMBER  # of a static member, who would have said so
+        if member.instance_id is not None or member.classic is not None:
+            return (
+                Refused.UNKNOWN_MEMBER
+            )  # of a static member, who would have said so, or of another protocol
         return self._in_epoch(member, asked)
 
     def _admit_static(self, asked: Beat, instance_id: str) -> Member | Refused:
@@ -202,6 +234,11 @@ class ConsumerGroup:
                 return Refused.UNKNOWN_MEMBER
             return Refused.UNRELEASED_INSTANCE if asked.member_id in self.members else self._new(asked)
         member = self.members[known]
+        if member.classic is not None:  # its client was started anew, with the other protocol
+            if not joins:
+                return Refused.FENCED_INSTANCE if known != asked.member_id else Refused.UNKNOWN_MEMBER
+            is_taken = asked.member_id in self.members
+            return Refused.UNRELEASED_INSTANCE if is_taken else self._taken_over(member, asked.member_id)
         if known == asked.member_id:
             if member.epoch == t.AWAY_EPOCH:
                 return self._taken_over(member, asked.member_id) if joins else Refused.UNKNOWN_MEMBER
@@ -223,7 +260,15 @@ class ConsumerGroup:
         """A static member comes back, under another id most of the time, to what it had."""
         target = self.targets.get(old.member_id, NO_PLACES)
         self._forget(old)
-        member = msgspec.structs.replace(old, member_id=new_id, epoch=0, previous_epoch=0)
+        member = msgspec.structs.replace(
+            old,
+            member_id=new_id,
+            epoch=0,
+            previous_epoch=0,
+            state=MemberState.STABLE,
+            revoking=NO_PLACES,  # who was to give them up is gone
+            classic=None,
+        )
         if member.instance_id is not None:
             self._static[member.instance_id] = new_id
         self._put(member)
@@ -247,7 +292,7 @@ class ConsumerGroup:
             if known != asked.member_id:
                 return Refused.FENCED_INSTANCE
         member = self.members.get(asked.member_id)
-        if member is None:
+        if member is None or member.classic is not None:
             return Refused.UNKNOWN_MEMBER
         if asked.epoch == t.LEAVE_EPOCH or member.instance_id is None:
             self._remove([member.member_id])
@@ -306,7 +351,7 @@ class ConsumerGroup:
             found = [catalog.topics[name] for name in self._reads(member) if name in catalog.topics]
             readers[member_id] = frozenset(facts.topic_id for facts in found)
             topics.update((facts.topic_id, facts) for facts in found)
-        assignor = self._assignor()
+        assignor = _assignor(self.members.values(), self.bounds.assignors)
         sizes = {topic_id: facts.partitions for topic_id, facts in topics.items()}
         racks = Racks(
             {name: member.rack_id for name, member in self.members.items() if member.rack_id is not None},
@@ -316,14 +361,6 @@ class ConsumerGroup:
         for member_id, places in targets.items():
             self._put_target(member_id, places)
         self._put_row(msgspec.structs.replace(self.row, target_epoch=self.row.epoch, assignor=assignor))
-
-    def _assignor(self) -> str:
-        """The one that most members ask for; of those that as many ask for, the first by name."""
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            if member.assignor is not None and member.assignor in self.bounds.assignors:
-                votes[member.assignor] = votes.get(member.assignor, 0) + 1
-        return min(votes, key=lambda name: (-votes[name], name), default=self.bounds.assignors[0])
 
     def _reads(self, member: Member) -> tuple[str, ...]:
         return (*member.topics, *self.regexes.get(member.regex or "", ()))
@@ -381,17 +418,30 @@ class ConsumerGroup:
             self._changes[Kind.TARGET, member_id] = None
         self._sessions.pop(member_id, None)
         self._revocations.pop(member_id, None)
+        self._rejoins.pop(member_id, None)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def _time(self, now_ms: int, member: Member, was: Member | None = None) -> None:
         """Its session begins anew; the time to give places up does when it is told to."""
         member_id = member.member_id
-        self._sessions[member_id] = now_ms + self.bounds.session_timeout_ms
+        classic = member.classic
+        self._sessions[member_id] = now_ms + (
+            self.bounds.session_timeout_ms if classic is None else classic.session_ms
+        )
         if member.state is not MemberState.UNREVOKED:
             self._revocations.pop(member_id, None)
         elif was is None or member_id not in self._revocations or was.revoking != member.revoking:
             self._revocations[member_id] = now_ms + max(member.rebalance_ms, 1)
+
+
+def _assignor(members: Iterable[Member], known: Sequence[str]) -> str:
+    """The one that most members ask for; of those that as many ask for, the first by name."""
+    votes: dict[str, int] = {}
+    for member in members:
+        if member.assignor is not None and member.assignor in known:
+            votes[member.assignor] = votes.get(member.assignor, 0) + 1
+    return min(votes, key=lambda name: (-votes[name], name), default=known[0])
 
 
 def updated(member: Member, asked: Beat) -> Member:

@@ -48,6 +48,10 @@ class Refused(StrEnum):
     UNRELEASED_INSTANCE = "another member has this instance id and has not left"
     FENCED_INSTANCE = "another member has taken over this instance id"
     FULL = "the group has as many members as it may have"
+    # Of members of the classic protocol:
+    OLD_GENERATION = "the member is in another generation by now"
+    OTHER_PROTOCOLS = "the group's members do not know these protocols"
+    REJOIN = "the member has to join again"
 
 
 class GroupBounds(NamedTuple):
@@ -130,8 +134,23 @@ class GroupRow(msgspec.Struct, frozen=True):
     assignor: str = ""
 
 
+class ClassicPart(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored of a member that speaks the classic protocol, beside what is stored of every member.
+
+    Attributes:
+        session_ms: after so long a silence it is gone.
+        protocols: names and metadata as its last JoinGroup had them; the first one is that which it follows here.
+    """
+
+    session_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 class Member(msgspec.Struct, frozen=True):
     """What is stored of a member, beside its target.
+
+    An earlier version passes over `classic`: to it, such a member is one that never says anything, and keeps what it has
+    for a session.
 
     Attributes:
         epoch: -2 while a static member is away.
@@ -153,6 +172,7 @@ class Member(msgspec.Struct, frozen=True):
     assignor: str | None = None
     assigned: Places = NO_PLACES
     revoking: Places = NO_PLACES
+    classic: ClassicPart | None = None
 
     @property
     def held(self) -> Places:

@@ -60,7 +60,7 @@ def handlers_of(
         log_offsets=LogOffsetsHandler(gateway, cache, archive),
         producers=ProducersHandler(gateway, cache),
         markers=MarkersHandler(gateway, cache),
-        groups=GroupHandler(cache, coordinator, service.coordinator),
+        groups=GroupHandler(gateway, cache, coordinator, service.coordinator),
         transactions=TransactionHandler(gateway, cache, service.coordinator, coordinator),
         transaction_offsets=TransactionOffsetsHandler(coordinator, pending, group_offsets, asker),
         group_offsets=group_offsets,

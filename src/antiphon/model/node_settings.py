@@ -21,6 +21,7 @@ from antiphon.model.metadata import SHARDS_MAX
 ALL_NODES: Final = -1  # in the place of a node's id
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 BOOLEANS: Final = ("true", "false")
+MIGRATIONS: Final = ("disabled", "upgrade", "downgrade", "bidirectional")  # `coordination.migration_policy`
 VALIDATIONS: Final = ("full", "uncompressed", "shallow")  # as `records.intake` has them
 VALUE_CHARACTERS_MAX: Final = 64
 CHANGES_MAX: Final = 1_000  # of one request
@@ -245,6 +246,13 @@ _TABLE: Final = (
         "at once; a pause begins anew",
         1,
         _INT_MAX,
+    ),
+    NodeSetting(
+        "consumer_groups.migration_policy",
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "for who joins, or goes, from then on",
+        words=MIGRATIONS,
     ),
     *_members("share_groups", 200, 1_000),
     NodeSetting(

@@ -7,7 +7,7 @@ that were chosen together and are checked together: a node that misses a few hea
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -154,6 +154,7 @@ class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
         7 * 86_400_000
     )  # -1: for ever
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 600_000
+    migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = "bidirectional"
 
 
 class ShareGroups(msgspec.Struct, forbid_unknown_fields=True):

@@ -32,6 +32,7 @@ def group_config(config: "NodeConfig", others: "GroupConfig") -> "GroupConfig":
         (shared.heartbeat_interval_ms, shared.session_timeout_ms, shared.max_size),
         (shared.record_lock_duration_ms, shared.delivery_count_limit, shared.partition_max_record_locks),
         (chosen.offsets_retention_ms, chosen.offsets_retention_check_interval_ms),
+        chosen.migration_policy,
     )
 
 

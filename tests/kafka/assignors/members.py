@@ -4,7 +4,7 @@ import asyncio
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import aiokafka
 import confluent_kafka
@@ -100,18 +100,16 @@ def _place(partition: Any) -> Place:
 class Confluent(Member):
     """librdkafka."""
 
-    assignors: Final = "range", "roundrobin", "cooperative-sticky"
+    assignors: ClassVar[tuple[str, ...]] = "range", "roundrobin", "cooperative-sticky"
 
     def _run(self) -> None:
         config = {
             "bootstrap.servers": self._servers,
             "group.id": self._topic,
-            "partition.assignment.strategy": self._assignor,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "topic.metadata.refresh.interval.ms": METADATA_MS,
+            **self._protocol(),
         }
         if self._instance is not None:
             config["group.instance.id"] = self._instance
@@ -130,6 +128,23 @@ class Confluent(Member):
         finally:
             consumer.close()
 
+    def _protocol(self) -> dict[str, Any]:
+        return {
+            "group.protocol": "classic",
+            "partition.assignment.strategy": self._assignor,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
+
+
+class ConfluentNew(Confluent):
+    """librdkafka, with the consumer protocol. Its assignor is one on the server."""
+
+    assignors: ClassVar[tuple[str, ...]] = "uniform", "range"
+
+    def _protocol(self) -> dict[str, Any]:
+        return {"group.protocol": "consumer", "group.remote.assignor": self._assignor}
+
 
 class KafkaPython(Member):
     """kafka-python."""
@@ -140,7 +155,7 @@ class KafkaPython(Member):
         "sticky": StickyPartitionAssignor,
         "cooperative-sticky": CooperativeStickyAssignor,
     }
-    assignors: Final = tuple(_classes)
+    assignors: ClassVar[tuple[str, ...]] = tuple(_classes)
 
     def _run(self) -> None:
         consumer = kafka.KafkaConsumer(
@@ -174,7 +189,7 @@ class AioKafka(Member):
     """aiokafka."""
 
     _classes: Final[dict[str, Any]] = {"range": AioRange, "roundrobin": AioRoundRobin, "sticky": AioSticky}
-    assignors: Final = tuple(_classes)
+    assignors: ClassVar[tuple[str, ...]] = tuple(_classes)
 
     def _run(self) -> None:
         asyncio.run(self._main())
@@ -207,8 +222,10 @@ class AioKafka(Member):
             await consumer.stop()
 
 
+CONSUMER: Final = "confluent-kafka of the consumer protocol"
 LIBRARIES: Final[dict[str, type[Any]]] = {
     "confluent-kafka": Confluent,
     "kafka-python": KafkaPython,
     "aiokafka": AioKafka,
 }
+KINDS: Final[dict[str, type[Any]]] = {**LIBRARIES, CONSUMER: ConfluentNew}

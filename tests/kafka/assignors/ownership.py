@@ -1,6 +1,7 @@
 """Who has which partition of a group, as its members are told, and what must never be so."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -29,7 +30,7 @@ class Ownership:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owners: dict[Place, str] = {}
-        self._read: set[bytes] = set()  # values of records; what nobody committed may come twice
+        self._read: Counter[bytes] = Counter()  # values of records; what nobody committed may come twice
         self._changes: list[Change] = []
         self.wrong: list[str] = []
 
@@ -55,7 +56,7 @@ class Ownership:
     def read(self, value: bytes) -> None:
         """A member was given this record."""
         with self._lock:
-            self._read.add(value)
+            self._read[value] += 1
 
     def ended(self, member: str) -> None:
         """The member is gone, whatever it was told last."""
@@ -73,6 +74,11 @@ class Ownership:
         """Records that were read until now."""
         with self._lock:
             return set(self._read)
+
+    def times(self, value: bytes) -> int:
+        """How often this record was read."""
+        with self._lock:
+            return self._read[value]
 
     def of(self, member: str) -> Places:
         """What a member has."""

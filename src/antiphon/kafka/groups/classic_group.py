@@ -73,6 +73,8 @@ class ClassicGroup:
             group._worked = row.generation
             for member in members_of(row, now_ms):
                 group._members.add(member)
+            if row.rejoins:
+                group._prepare_rebalance(now_ms)
         return group
 
     @property

@@ -27,11 +27,12 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.classic_row import ClassicRow
 from antiphon.kafka.groups.classic_rows import ClassicRows, Kept
-from antiphon.kafka.groups.consumer_rows import GroupChangedError
+from antiphon.kafka.groups.consumer_rows import ABSENT, GroupChangedError
 from antiphon.kafka.groups.emptied import EmptiedGroups
 from antiphon.kafka.groups.types import (
     MEMBER_BYTES,
     GroupConfig,
+    GroupState,
     Join,
     Joined,
     Sync,
@@ -61,6 +62,7 @@ class _Hosted:
         self.work: asyncio.Task[None] | None = None
         self.waits_ms = 0  # with the next try
         self.wakes_ms = 0
+        self.is_frozen = False  # it is becoming a group of another kind
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -163,6 +165,55 @@ class ClassicGroups:
         except GroupChangedError:
             raise NotReadyError(f"group {group_id!r} changed; ask again") from None
         return None if kept.row is None else True
+
+    # -- groups that become others --------------------------------------------------------------------------------
+
+    def freeze(self, group_id: str) -> tuple[ClassicGroup, int]:
+        """Let the group, which has members here, change no more until it is thawed or dropped; and its row's version.
+
+        Raises NotReadyError while it is not settled.
+        """
+        hosted = self._led_of(group_id).hosted[group_id]
+        is_settled = hosted.group.state is GroupState.STABLE and not hosted.group.writes.is_due
+        is_busy = hosted.work is not None or hosted.is_frozen
+        if not is_settled or is_busy or hosted.version is None or hosted.version == ABSENT:
+            raise NotReadyError(f"group {group_id!r} is changing; ask again")
+        hosted.is_frozen = True
+        return hosted.group, hosted.version
+
+    def check_frozen(self, group_id: str) -> None:
+        """Raise NotReadyError while it is decided what the group is."""
+        hosted = self._led_of(group_id).hosted.get(group_id)
+        if hosted is not None and hosted.is_frozen:
+            raise NotReadyError(f"group {group_id!r} is changing; ask again")
+
+    def thaw(self, group_id: str, *, is_other: bool) -> None:
+        """Go on with a group that was frozen, or without it where it is one of another kind by now."""
+        try:
+            hosted = self._led_of(group_id).hosted.get(group_id)
+        except AntiphonError:
+            return  # another coordinator goes on with it
+        if hosted is None or not hosted.is_frozen:
+            return
+        if not is_other:
+            hosted.is_frozen = False
+            self._settle(hosted)
+            return
+        hosted.group.unload(code.REBALANCE_IN_PROGRESS)
+        _deliver(hosted.group)
+        self._let_go(hosted, is_empty=False)
+
+    def take_over(self, group_id: str, row: ClassicRow, version: int) -> None:
+        """Go on with a group that was one of another kind, and was written as this row."""
+        led = self._led_of(group_id)
+        if group_id not in led.hosted:
+            self._settle(self._host(led, group_id, Kept(row, version)))
+
+    async def look(self, group_id: str) -> None:
+        """Go on with a group that may have become a classic one."""
+        kept = await self._rows.load_one(self._led_of(group_id).shard_id, group_id)
+        if kept.row is not None and kept.row.members:
+            self.take_over(group_id, kept.row, kept.version)
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -287,6 +338,8 @@ class ClassicGroups:
         """After a group changed: answer whom it answers, write what changed, forget it when it is empty, wake up in time."""
         group = hosted.group
         _deliver(group)
+        if hosted.is_frozen:
+            return
         self._store(hosted)
         if group.is_unused and hosted.work is None and not group.writes.is_due:
             self._let_go(hosted)
@@ -315,17 +368,18 @@ class ClassicGroups:
 
     def _tick(self, hosted: _Hosted) -> None:
         hosted.timer = None
-        if self._holds(hosted):
+        if self._holds(hosted) and not hosted.is_frozen:
             hosted.group.tick(_now_ms())
             self._settle(hosted)
 
-    def _let_go(self, hosted: _Hosted) -> None:
+    def _let_go(self, hosted: _Hosted, *, is_empty: bool = True) -> None:
         led = self._led.get(hosted.shard_id)
         if led is not None and led.hosted.get(hosted.group.group_id) is hosted:
             del led.hosted[hosted.group.group_id]
             self._shares.drop(hosted)
             self._memory.drop(hosted)
-            self.emptied.note(hosted.group.group_id, _now_ms())
+            if is_empty:
+                self.emptied.note(hosted.group.group_id, _now_ms())
         if hosted.timer is not None:
             hosted.timer.cancel()
 

@@ -35,6 +35,7 @@ class ClassicRow(msgspec.Struct, frozen=True, array_like=True):
         changed_ms: the wall clock's time when it came to be stable, or empty.
         members: in the order in which they came; none where the group is empty.
         is_whole: False where the members were too large to be kept. They join again if the coordinator changes.
+        rejoins: the members have to join again: somebody of another protocol went, and left partitions to nobody.
     """
 
     generation: int
@@ -44,6 +45,7 @@ class ClassicRow(msgspec.Struct, frozen=True, array_like=True):
     changed_ms: int
     members: tuple[ClassicMember, ...] = ()
     is_whole: bool = True
+    rejoins: bool = False
 
     @property
     def empty_since_ms(self) -> int | None:

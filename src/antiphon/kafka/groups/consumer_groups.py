@@ -11,7 +11,7 @@ is refused, and the group is read again.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -24,11 +24,11 @@ from antiphon.coordination.consumer_terms import (
     Beat,
     Beaten,
     Catalog,
+    Changes,
     GroupBounds,
-    Kind,
     Refused,
-    RowName,
 )
+from antiphon.coordination.mixed_group import MixedGroup
 from antiphon.coordination.share_group import ShareGroup
 from antiphon.errors import AntiphonError, NotLeaderError, NotReadyError, OverloadedError, UnavailableError
 from antiphon.gateway.interface import Gateway
@@ -40,15 +40,18 @@ from antiphon.kafka.groups.consumer_rows import (
     GroupChangedError,
     StoredGroup,
 )
-from antiphon.shares import Shares, asking
+from antiphon.kafka.groups.conversions import Adoption, Converter, fail, tell
+from antiphon.kafka.groups.group_memory import GroupMemory, KeptRows, more_bytes
+from antiphon.model.requests import Put, TableOp
+from antiphon.shares import Shares
 from antiphon.transactions.internal_table import InternalTable
 from antiphon.transactions.led_shards import LOOK_S, Holder, LedShard, LedShards
 
 GROUPS_MAX: Final = 20_000
-KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # rows of all groups of a node
 WAITING_MAX: Final = 4_000  # requests of one group
-MEMBER_BYTES: Final = 256  # about, that a member's row takes beside what it wants
 STEPS_MAX: Final = 64  # requests that one write answers
+
+CONVERT_AGAIN_MS: Final = 1_000  # between two tries to make a group one of another kind
 
 Step = Callable[[ConsumerGroup, int], Any]
 
@@ -62,7 +65,7 @@ class GroupKind(NamedTuple):
     settings: str
 
 
-CONSUMERS: Final = GroupKind("consumer groups", ConsumerGroup, CONSUMER, share_settings.CONSUMER)
+CONSUMERS: Final = GroupKind("consumer groups", MixedGroup, CONSUMER, share_settings.CONSUMER)
 SHARES: Final = GroupKind("share groups", ShareGroup, SHARE, share_settings.SHARE)
 
 
@@ -75,16 +78,14 @@ class _Hosted:
         self.term = led.term
         self.group = group
         self.version = ABSENT
-        self.sizes: dict[RowName, int] = {}
-        self.clients: dict[
-            str, object
-        ] = {}  # by ids of members, and their expressions: who has asked for them
-        self.payers: dict[RowName, object] = {}  # of rows: whose they were when they were written
-        self.parts: Counter[object] = Counter()  # bytes of rows by payer
+        self.rows = KeptRows()
         self.settings: dict[str, str] = {}
         self.queue: deque[tuple[Step, asyncio.Future[Any]]] = deque()
         self.work: asyncio.Task[None] | None = None  # a write, or a read of it all
         self.is_read = True
+        self.also: tuple[TableOp, ...] = ()  # to be written with the next rows
+        self.converts_ms = 0  # at the earliest
+        self.was_converting = False  # a write that made it another kind of group may have taken effect
         self.timer: asyncio.TimerHandle | None = None
 
     @property
@@ -114,9 +115,9 @@ class ConsumerGroups:
         self._rows = ConsumerRows(gateway, kind.prefix)
         holder = Holder(kind.what, _Led, self._rows.load, self._take_rows, self._drop)
         self._led = LedShards(gateway, table, holder)
-        self._kept_bytes = 0
+        self.memory = GroupMemory()
+        self.converter: Converter | None = None
         self._shares = Shares(GROUPS_MAX, "groups")
-        self._memory = Shares(KEPT_BYTES_MAX, "bytes of groups")
 
     def take(self, bounds: GroupBounds) -> None:
         """The bounds are these from now on, also of groups that are here and have none of their own."""
@@ -169,9 +170,16 @@ class ConsumerGroups:
         }
 
     async def heartbeat(
-        self, group_id: str, asked: Beat, catalog: Catalog, is_other: Callable[[], bool]
+        self,
+        group_id: str,
+        asked: Beat,
+        catalog: Catalog,
+        is_other: Callable[[], bool],
+        adoption: Adoption | None = None,
     ) -> Beaten | Refused:
-        """A heartbeat. `is_other`: is there such a group of another kind, which would have to be gone first?"""
+        """A heartbeat. `is_other`: is there such a group of another kind, which would have to be gone first? `adoption`:
+        there is one, and it becomes this one, in which its members go on.
+        """
         led = self._led_of(group_id)
         hosted = led.hosted.get(group_id)
         if hosted is None:
@@ -184,7 +192,10 @@ class ConsumerGroups:
         self._check_room(hosted, asked)
 
         def step(group: ConsumerGroup, now_ms: int) -> Beaten | Refused:
-            if not group.members and is_other():
+            if not group.members and adoption is not None and isinstance(group, MixedGroup):
+                group.adopt(now_ms, adoption.generation, adoption.members)
+                hosted.also = adoption.ops
+            elif not group.members and is_other():
                 return Refused.UNKNOWN_GROUP
             return group.heartbeat(now_ms, asked, catalog)
 
@@ -195,37 +206,24 @@ class ConsumerGroups:
 
     def _check_room(self, hosted: _Hosted, asked: Beat) -> None:
         """Raise OverloadedError where a member comes, or wants more than it did, and too much is kept already."""
-        member = hosted.group.members.get(asked.member_id)
-        more_bytes = sum(map(len, asked.topics or ())) + len(asked.regex or "")
-        if member is not None:
-            more_bytes -= sum(map(len, member.topics)) + len(member.regex or "")
-        elif asked.epoch == JOIN_EPOCH:
-            more_bytes += MEMBER_BYTES
-        else:
-            more_bytes = 0  # it is told that it is none
         try:
-            if more_bytes > 0:
-                self._memory.check(self._kept_bytes, more_bytes)
+            self.memory.check(more_bytes(hosted.group, asked))
         except OverloadedError:
             if not hosted.is_known and not hosted.queue and hosted.work is None:
                 self._let_go(hosted)
             raise
-        if len(hosted.clients) > WAITING_MAX + len(hosted.sizes):  # most of them were refused
-            named = {name for _, name in hosted.sizes}
-            hosted.clients = {name: who for name, who in hosted.clients.items() if name in named}
-        for name in (asked.member_id, asked.regex):
-            if name:
-                hosted.clients.setdefault(name, asking.get())
+        hosted.rows.ask(asked.member_id, asked.regex)
 
-    async def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Refused | None:
-        """LeaveGroup of one member, as operators have it."""
+    async def ask(self, group_id: str, step: Step, member_id: str = "") -> Any:
+        """What a step of the group answers, when what it changed is stored; Refused where there is no such group.
+
+        `member_id`: whom it may make a member.
+        """
         hosted = self._led_of(group_id).hosted.get(group_id)
         if hosted is None:
             return Refused.UNKNOWN_MEMBER
-        answer: Refused | None = await self._take(
-            hosted, lambda group, _: group.leave(member_id, instance_id)
-        )
-        return answer
+        hosted.rows.ask(member_id)
+        return await self._take(hosted, step)
 
     async def changed_ms(self, group_id: str) -> int | None:
         """When the group's rows were last written, in ms since 1970: of one without members, since when it has none.
@@ -261,7 +259,7 @@ class ConsumerGroups:
         failed: AntiphonError | None = None
         try:
             if hosted.version != ABSENT:
-                names = list(hosted.sizes)
+                names = list(hosted.rows.sizes)
                 await self._rows.forget(
                     hosted.shard_id, hosted.group_id, hosted.version, names, with_settings=with_settings
                 )
@@ -291,6 +289,7 @@ class ConsumerGroups:
 
     def _go_on(self, hosted: _Hosted) -> None:
         """Take what waits, as much as one write answers."""
+        self._convert(hosted)
         while hosted.queue and hosted.work is None:
             answers: list[tuple[asyncio.Future[Any], Any]] = []
             try:
@@ -301,7 +300,11 @@ class ConsumerGroups:
             except BaseException:  # a fault of ours: what is in memory is worth nothing
                 self._give_up(hosted, answers, UnavailableError("the group's coordinator failed; ask again"))
                 raise
-            work = self._store(hosted, hosted.group.take_changes(), answers)
+            every = (
+                hosted.group.take_changes().items()
+            )  # a row that came and went meanwhile was never written
+            changes = {name: body for name, body in every if body is not None or name in hosted.rows.sizes}
+            work = self._store(hosted, changes, answers)
             hosted.work = asyncio.get_running_loop().create_task(work, name="write consumer group")
         if hosted.work is None and not hosted.is_known:
             self._let_go(hosted)
@@ -312,20 +315,21 @@ class ConsumerGroups:
         self, hosted: _Hosted, answers: list[tuple[asyncio.Future[Any], Any]], error: AntiphonError
     ) -> None:
         for answer, _ in answers:
-            _fail(answer, error)
+            fail(answer, error)
         self._refuse(hosted, error)
         self._read_again(hosted)
 
     async def _store(
-        self, hosted: _Hosted, changes: Any, answers: list[tuple[asyncio.Future[Any], Any]]
+        self, hosted: _Hosted, changes: Changes, answers: list[tuple[asyncio.Future[Any], Any]]
     ) -> None:
         failed: AntiphonError | None = None
         try:
             if changes:
                 hosted.version, sizes = await self._rows.write(
-                    hosted.shard_id, hosted.group_id, hosted.version, hosted.group.row, changes
+                    hosted.shard_id, hosted.group_id, hosted.version, hosted.group.row, changes, hosted.also
                 )
-                self._note_sizes(hosted, sizes)
+                hosted.also = ()
+                self.memory.written(hosted.rows, sizes)
             else:  # a coordinator that was deposed and has not heard of it must not keep members to itself
                 settings = await self._rows.confirm(hosted.shard_id, hosted.group_id, hosted.version)
                 self._bind(hosted, settings)
@@ -337,27 +341,50 @@ class ConsumerGroups:
         if not self._holds(hosted):
             failed = NotLeaderError(f"another node coordinates group {hosted.group_id!r}", leader=None)
         if failed is None:
-            _answer(answers)
+            tell(answers)
             self._go_on(hosted)
             return
         self._give_up(hosted, answers, failed)
 
-    def _note_sizes(self, hosted: _Hosted, sizes: dict[RowName, int]) -> None:
-        for name, size in sizes.items():
-            had = hosted.sizes.pop(name, 0)
-            self._kept_bytes += size - had
-            hosted.parts[hosted.payers.pop(name, None)] -= had
-            if size:
-                payer = hosted.clients.get(name[1])
-                hosted.sizes[name], hosted.payers[name] = size, payer
-                hosted.parts[payer] += size
-            elif name[0] in {Kind.MEMBER, Kind.REGEX}:
-                hosted.clients.pop(name[1], None)
-        self._memory.divide(hosted, +hosted.parts)
+    def _convert(self, hosted: _Hosted) -> None:
+        """Make it a group of another kind, if it is to be one by now."""
+        is_busy = hosted.work is not None or not hosted.is_read or _now_ms() < hosted.converts_ms
+        row = (
+            None
+            if is_busy or self.converter is None
+            else self.converter.becomes(hosted.group_id, hosted.group)
+        )
+        if row is not None:
+            hosted.was_converting = True
+            work = self._become(hosted, row)
+            hosted.work = asyncio.get_running_loop().create_task(work, name="convert consumer group")
+
+    async def _become(self, hosted: _Hosted, row: Put) -> None:
+        failed: AntiphonError | None = None
+        version = ABSENT
+        try:
+            version = await self._rows.replace(
+                hosted.shard_id, hosted.group_id, hosted.version, list(hosted.rows.sizes), row
+            )
+        except GroupChangedError:
+            failed = NotReadyError(f"group {hosted.group_id!r} changed; ask again")
+        except AntiphonError as error:
+            failed = error
+        hosted.work = None
+        if not self._holds(hosted):
+            return  # whoever waited was told so
+        if failed is not None:
+            hosted.converts_ms = _now_ms() + CONVERT_AGAIN_MS
+            self._give_up(hosted, [], failed)
+            return
+        self._refuse(hosted, NotReadyError(f"group {hosted.group_id!r} is a classic one by now; ask again"))
+        self._let_go(hosted)
+        if self.converter is not None:
+            self.converter.became(hosted.group_id, row, version)
 
     def _refuse(self, hosted: _Hosted, error: AntiphonError) -> None:
         while hosted.queue:
-            _fail(hosted.queue.popleft()[1], error)
+            fail(hosted.queue.popleft()[1], error)
 
     def _read_again(self, hosted: _Hosted) -> None:
         """What stands in the table is not known: read it before anything else."""
@@ -370,7 +397,10 @@ class ConsumerGroups:
     async def _read(self, hosted: _Hosted) -> None:
         while self._holds(hosted):
             try:
+                await self._rows.settle(hosted.shard_id, hosted.group_id, hosted.version)
                 stored = await self._rows.load_one(hosted.shard_id, hosted.group_id)
+                if hosted.was_converting and not stored.rows and self.converter is not None:
+                    await self.converter.look(hosted.group_id)
             except AntiphonError as error:
                 structlog.get_logger().warning(
                     "consumer_group_not_read", group=hosted.group_id, reason=error.message
@@ -378,7 +408,7 @@ class ConsumerGroups:
                 await asyncio.sleep(LOOK_S)
                 continue
             self._restore(hosted, stored)
-            hosted.work = None
+            hosted.work, hosted.also, hosted.was_converting = None, (), False
             self._go_on(hosted)
             return
 
@@ -387,11 +417,7 @@ class ConsumerGroups:
         bounds = share_settings.members_from(self._kind.settings, self.bounds, stored.settings)
         hosted.group = self._kind.group.restored(_now_ms(), bounds, stored.rows)
         hosted.version = stored.version
-        self._kept_bytes += sum(stored.sizes.values()) - sum(hosted.sizes.values())
-        hosted.sizes = dict(stored.sizes)
-        hosted.payers.clear()
-        hosted.parts = Counter({None: sum(hosted.sizes.values())})
-        self._memory.drop(hosted)
+        self.memory.restored(hosted.rows, stored.sizes)
         hosted.is_read = True
 
     def _bind(self, hosted: _Hosted, settings: dict[str, str]) -> None:
@@ -440,8 +466,7 @@ class ConsumerGroups:
         if led is not None and led.hosted.get(hosted.group_id) is hosted:
             del led.hosted[hosted.group_id]
             self._shares.drop(hosted)
-            self._memory.drop(hosted)
-            self._kept_bytes -= sum(hosted.sizes.values())
+            self.memory.drop(hosted.rows)
         if hosted.timer is not None:
             hosted.timer.cancel()
 
@@ -464,18 +489,6 @@ class ConsumerGroups:
         for hosted in list(led.hosted.values()):
             self._refuse(hosted, self._led.gone(led.shard_id))
             self._let_go(hosted, led)
-
-
-def _answer(answers: list[tuple["asyncio.Future[Any]", Any]]) -> None:
-    for answer, result in answers:
-        if not answer.done():
-            answer.set_result(result)
-
-
-def _fail(answer: "asyncio.Future[Any]", error: AntiphonError) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-        answer.exception()  # it is no fault where nobody waits any more
 
 
 def _now_ms() -> int:

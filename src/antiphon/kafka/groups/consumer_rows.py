@@ -7,7 +7,7 @@ row, and puts a new one. So whoever holds a group as it was reads it again befor
 A row that is none of ours is passed over, with a line in the node's log.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ from antiphon.coordination.consumer_terms import (
 from antiphon.errors import UNDECODABLE, UnavailableError
 from antiphon.gateway.interface import Gateway
 from antiphon.model.requests import (
+    Check,
     Delete,
     DeleteRange,
     OpStatus,
@@ -115,12 +116,18 @@ class ConsumerRows:
         return settings_of(None if row is None else row.value)
 
     async def write(
-        self, shard_id: int, group: str, version: int, row: GroupRow, changes: Changes
+        self,
+        shard_id: int,
+        group: str,
+        version: int,
+        row: GroupRow,
+        changes: Changes,
+        also: Sequence[TableOp] = (),
     ) -> tuple[int, dict[RowName, int]]:
         """Write rows, and `row` as the group's own; returns its version, and the sizes of the rows, when all is committed.
 
-        What members have is written at once. Targets that are too many for that go before it, while the group's own row
-        says that its target is yet to be made. Raises GroupChangedError.
+        What members have is written at once, and so is `also`, with all else. Targets that are too many for that go before
+        it, while the group's own row says that its target is yet to be made. Raises GroupChangedError.
         """
         sizes: dict[RowName, int] = {}
         together: list[TableOp] = []
@@ -136,12 +143,36 @@ class ConsumerRows:
                 continue
             waiting.append(op)
             held += sizes[name]
-            if held > WRITE_BYTES_MAX:
+            if held > WRITE_BYTES_MAX and not also:
                 unmade = msgspec.structs.replace(row, target_epoch=min(row.target_epoch, row.epoch - 1))
                 version = await self._write(shard_id, group, version, unmade, waiting)
                 waiting, held = [], 0
         sizes[Kind.GROUP, ""] = len(_ENCODER.encode(row))
-        return await self._write(shard_id, group, version, row, [*waiting, *together]), sizes
+        return await self._write(shard_id, group, version, row, [*also, *waiting, *together]), sizes
+
+    async def replace(
+        self, shard_id: int, group: str, version: int, names: Iterable[RowName], by: Put
+    ) -> int:
+        """Remove the group, with all its members, for a row of another kind; returns that row's version, when all is
+        committed. What an operator set of the group stays. Raises GroupChangedError.
+        """
+        own = (Kind.GROUP, "")
+        gone = [Delete(row_key(self._prefix, group, name)) for name in names if name != own]
+        ops: tuple[TableOp, ...] = (
+            by, Delete(row_key(self._prefix, group, own), expected_version=version), *gone
+        )  # fmt: skip
+        written = await self._gateway.table_write(TableWrite(shard_id, ops, atomic=True, timeout_ms=WRITE_MS))
+        if any(result.status not in {OpStatus.OK, OpStatus.KEY_NOT_FOUND} for result in written.results):
+            raise GroupChangedError
+        found = written.results[0].version
+        if found is None:
+            raise UnavailableError(f"the row of group {group!r} was written without a version")
+        return found.id
+
+    async def settle(self, shard_id: int, group: str, version: int) -> None:
+        """Return when it is decided what became of every write of the group before this one."""
+        check = Check(row_key(self._prefix, group, (Kind.GROUP, "")), version)
+        await self._gateway.table_write(TableWrite(shard_id, (check,), atomic=True, timeout_ms=WRITE_MS))
 
     async def confirm(self, shard_id: int, group: str, version: int) -> dict[str, str]:
         """Return when it is certain that the group's own row was of this version, with the group's settings then.
@@ -227,6 +258,14 @@ def rows_of(prefix: str, group: str) -> tuple[bytes, bytes]:
     return f"{prefix}/{escaped(group)}/".encode(), f"{prefix}/{escaped(group)}0".encode()  # 0 comes after /
 
 
+def size_of(group: str, changes: Changes) -> int:
+    """About so many bytes these rows take."""
+    return sum(
+        2 * len(row_key(CONSUMER, group, name)) + (0 if body is None else len(_encoded(body)))
+        for name, body in changes.items()
+    )
+
+
 def _split(prefix: str, key: bytes) -> tuple[str, RowName]:
     """Group and name of a row, exactly as `row_key` makes them; raises ValueError."""
     _, written, kind, name = key.decode().split("/", 3)
@@ -252,6 +291,12 @@ def _decoded(name: RowName, value: bytes) -> RowBody:
         )
         if member.member_id != name[1] or not -2 <= member.epoch < _INT32_MAX:
             raise ValueError("not the member that its key names, or an epoch that is too large")
+        if member.classic is not None and not (
+            member.classic.protocols and 0 < member.classic.session_ms <= _INT32_MAX
+        ):
+            raise ValueError(
+                "a member of the classic protocol without protocols, or with a session out of range"
+            )
         return member
     if isinstance(found, GroupRow):
         if not 0 <= found.target_epoch <= found.epoch < _INT32_MAX:

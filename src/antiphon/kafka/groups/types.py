@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from antiphon.coordination.consumer_assignors import SIMPLE
 from antiphon.coordination.consumer_terms import GroupBounds
+from antiphon.coordination.migration_policy import MigrationPolicy
 from antiphon.coordination.offset_expiry import OffsetBounds
 from antiphon.coordination.share_terms import ShareBounds
 
@@ -56,6 +57,7 @@ class GroupConfig(NamedTuple):
     consumer: GroupBounds = GroupBounds()  # of groups of the consumer protocol
     share: ShareConfig = ShareConfig()
     offsets: OffsetBounds = OffsetBounds()
+    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
 
     def bounded(
         self,
@@ -63,15 +65,18 @@ class GroupConfig(NamedTuple):
         share: tuple[int, int, int],
         records: tuple[int, int, int],
         offsets: tuple[int, int],
+        migration: str,
     ) -> "GroupConfig":
         """With what an operator says: interval of heartbeats, session time-out and size of either kind of groups, the
-        bounds of share-partitions, how long offsets are kept and how often somebody looks for old ones.
+        bounds of share-partitions, how long offsets are kept and how often somebody looks for old ones, and in which
+        directions groups with members go over to another protocol.
         """
         members = GroupBounds(*share, assignors=(SIMPLE,))
         return self._replace(
             consumer=GroupBounds(*consumer),
             share=self.share._replace(members=members, records=ShareBounds(*records)),
             offsets=OffsetBounds(*offsets),
+            migration=MigrationPolicy(migration),
         )
 
 

@@ -21,6 +21,7 @@ from antiphon.model.access import Operation, Resource
 
 GROUP_ID_BYTES_MAX: Final = 1024
 ID_BYTES_MAX: Final = 256  # of a member, an instance or a rack
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 FIRST_OWN_IDS: Final = 1  # version from which a client makes its member id
 
 
@@ -65,10 +66,7 @@ class ConsumerGroupHandler:
                 raise RefusedError(
                     code.TOPIC_AUTHORIZATION_FAILED, f"{rights.principal} may not describe topic {name!r}"
                 )
-        consumers = self._coordinator.consumers
         await self._coordinator.ready(group_id)
-        if request.member_epoch == t.JOIN_EPOCH and consumers.find(group_id) is None:
-            await self._coordinator.classic.forget(group_id)  # what was left by members of that protocol
         member_id = request.member_id or str(system.new_uuid())
         regex = self._regex_of(request, member_id)
         owned = request.topic_partitions
@@ -88,9 +86,7 @@ class ConsumerGroupHandler:
             if owned is None
             else frozenset((each.topic_id, partition) for each in owned for partition in each.partitions),
         )
-        return await consumers.heartbeat(
-            group_id, asked, self._topics.catalog(), lambda: self._coordinator.is_no_consumer(group_id)
-        )
+        return await self._coordinator.heartbeat_consumer(group_id, asked, self._topics.catalog())
 
     def _regex_of(self, request: m.ConsumerGroupHeartbeatRequest, member_id: str) -> str | None:
         """The expression that the member reads by: what it says now, or said before."""
@@ -163,6 +159,7 @@ class ConsumerGroupHandler:
             member_epoch=member.epoch,
             client_id=member.client_id,
             client_host=member.client_host,
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
             subscribed_topic_names=list(member.topics),
             subscribed_topic_regex=member.regex,
             assignment=named_assignment(self._gateway, member.assigned),

@@ -54,7 +54,7 @@ class GroupOffsetsHandler:
                 request.group_instance_id,
                 request.generation_id_or_member_epoch,
             )
-            if context.version < FIRST_MEMBER_EPOCH and self._has_epochs(request.group_id):
+            if context.version < FIRST_MEMBER_EPOCH and self._has_epoch(request.group_id, request.member_id):
                 error = code.UNSUPPORTED_VERSION
         except AntiphonError as refused:
             error = code.coordinator_code_of(refused)
@@ -72,10 +72,11 @@ class GroupOffsetsHandler:
                         partition.error_code = partition.error_code or failed
         return m.OffsetCommitResponse(topics=outcomes)
 
-    def _has_epochs(self, group_id: str) -> bool:
-        """Has the group members of the consumer protocol?"""
+    def _has_epoch(self, group_id: str, member_id: str) -> bool:
+        """Is this a member of the consumer protocol?"""
         group = self._coordinator.consumers.find(group_id)
-        return group is not None and bool(group.members)
+        member = None if group is None else group.members.get(member_id)
+        return member is not None and member.classic is None
 
     def checked(
         self, topics: Sequence[AnyCommitTopic], error: int, rights: Rights, retention_ms: int = NEVER

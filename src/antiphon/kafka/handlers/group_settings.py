@@ -66,7 +66,6 @@ class GroupSettings:
         return [
             of_broker("group.coordinator.rebalance.protocols", protocols, SOURCE_DEFAULT, LIST),
             of_broker("group.consumer.assignors", ",".join(consumer.assignors), assignors, LIST),
-            of_broker("group.consumer.migration.policy", "disabled", SOURCE_DEFAULT, STRING),
             of_broker("group.share.max.share.sessions", str(sessions), SOURCE_DEFAULT, INT),
             self._retention(),
         ]

@@ -6,16 +6,15 @@ the event loop: there may be many topics.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from antiphon.coordination.consumer_terms import Catalog, TopicFacts
+from antiphon.coordination.consumer_terms import Catalog
 from antiphon.coordination.patterns import compiled
 from antiphon.gateway.interface import Gateway
+from antiphon.kafka.groups.catalogs import Catalogs
 from antiphon.kafka.handlers.rights import sees
 from antiphon.kafka.matching import matching
-from antiphon.model.internal import is_internal
-from antiphon.model.metadata import Kind, TopicMeta
 from antiphon.security.authorizer import Rights
 
 KEPT_REGEXES: Final = 256
@@ -27,28 +26,15 @@ class GroupTopics:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._catalog = Catalog(-2, {})
+        self._catalogs = Catalogs(gateway)
         self._matches: OrderedDict[str, _Matched] = OrderedDict()  # by expression
         self._looking: dict[
             str, asyncio.Future[tuple[str, ...] | None]
         ] = {}  # expressions that are looked up now
 
     def catalog(self) -> Catalog:
-        """Topics as of the metadata of now: no tables, nothing of the cluster's own."""
-        meta = self._gateway.metadata
-        if self._catalog.version != meta.version:
-            racks = {node.node_id: node.rack for node in meta.nodes if node.rack}
-            self._catalog = Catalog(
-                meta.version,
-                {
-                    topic.name: TopicFacts(
-                        topic.topic_id, len(topic.shards), _racks_of(topic, racks) if racks else ()
-                    )
-                    for topic in meta.topics
-                    if topic.kind is Kind.TOPIC and not is_internal(topic)
-                },
-            )
-        return self._catalog
+        """Topics as of the metadata of now."""
+        return self._catalogs.now()
 
     async def matching(
         self, regex: str, rights: Rights, turn: Callable[[], Awaitable[None]]
@@ -82,8 +68,3 @@ class GroupTopics:
         if len(self._matches) > KEPT_REGEXES:
             self._matches.popitem(last=False)
         return names
-
-
-def _racks_of(topic: TopicMeta, racks: Mapping[int, str]) -> tuple[frozenset[str], ...]:
-    """Where replicas of each partition stand, as far as nodes say so."""
-    return tuple(frozenset(racks[node] for node in shard.ensemble if node in racks) for shard in topic.shards)

@@ -4,10 +4,12 @@ from typing import Final
 
 from antiphon import system
 from antiphon.errors import AntiphonError
+from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import Join, Sync
+from antiphon.kafka.handlers.rights import sees
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -28,8 +30,13 @@ class GroupHandler:
     """Takes requests to the coordinator's calls, and their answers back."""
 
     def __init__(
-        self, cache: MetadataCache, coordinator: GroupCoordinator, transactions: TransactionCoordinator
+        self,
+        gateway: Gateway,
+        cache: MetadataCache,
+        coordinator: GroupCoordinator,
+        transactions: TransactionCoordinator,
     ) -> None:
+        self._gateway = gateway
         self._cache = cache
         self._coordinator = coordinator
         self._transactions = transactions
@@ -111,7 +118,9 @@ class GroupHandler:
             can_skip_assignment=version >= FIRST_SKIP_ASSIGNMENT,
         )
         try:
-            joined = await self._coordinator.join(request.group_id, join)
+            joined = await self._coordinator.join(
+                request.group_id, join, lambda name: sees(self._gateway, context.rights, name)
+            )
         except AntiphonError as error:
             return m.JoinGroupResponse(
                 error_code=code.coordinator_code_of(error), member_id=request.member_id

@@ -68,7 +68,7 @@ class DescribedAssignment(Message, kw_only=True):
 
 
 class DescribedConsumer(Message, kw_only=True):
-    """A member. `member_type`: 1, of the consumer protocol."""
+    """A member. `member_type`: 0, of the classic protocol, or 1, of the consumer protocol."""
 
     member_id: str
     instance_id: str | None = None

@@ -71,6 +71,18 @@ CONSUMER_MUTANTS: Final = (
         options={**CUTS, **_WORK},
     ),
     ClusterMutant(
+        "consumers-step-on-unseen-epochs",
+        "a member whose answers are lost goes from epoch to epoch, and is refused with the one that it knows",
+        Edit(ConsumerGroup, "_advance", "if not repeats:", "if True:"),
+        options={
+            **RESETS,
+            **only(consumer_members=6),
+            "fault_ms": 8_000,
+            "fault_every_ms": 30,
+            "reset_weight": 10,
+        },
+    ),
+    ClusterMutant(
         "consumers-silent-for-ever",
         "members that are silent keep their partitions",
         Edit(ConsumerGroup, "tick", "self._remove(sorted(late))", "late.clear()"),

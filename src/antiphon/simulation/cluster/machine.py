@@ -2,7 +2,7 @@
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon.errors import AntiphonError
 from antiphon.invariants import InvariantError
@@ -73,7 +73,7 @@ FEW_BYTES: Final = {
     "connection_memory": 128 * 1024,
 }
 """For clients, where some do not read: so little that it is soon used up."""
-OFFSETS_EXPIRE: Final = {
+OFFSETS_EXPIRE: Final[dict[str, Any]] = {
     "offsets_retention_ms": OFFSETS_KEPT_MS,
     "offsets_retention_check_interval_ms": OFFSETS_CHECK_MS,
 }

@@ -31,7 +31,7 @@ _KINDS: Final = (
     "deletion", "shell", "read", "mode", "scrub", "reader", "access", "tenant", "identity", "settings",
     "transaction", "oxia", "prepared", "consumer", "expiry", "classic", "share", "session", "recipe", "marker",
     "midway", "compaction", "checkpoint", "backup", "audit", "archive", "condition", "turn", "voter",
-    "recovery", "retention", "trace", "lease",
+    "recovery", "retention", "trace", "lease", "migration",
 )  # fmt: skip
 """Each stands in a module of its own, `..._mutants.py`; in the order of the docs' table."""
 

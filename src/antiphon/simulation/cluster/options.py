@@ -114,6 +114,7 @@ OFFSETS_STAY: Final = (
     "kafka_members",
     "static_members",
     "consumer_members",
+    "mixed_members",
     "kafka_transactors",
     "whole_restores",
 )

@@ -50,6 +50,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
 
     topic = TOPIC
     partitions = 5
+    group = GROUP
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "consumer-group") -> None:
         super().__init__(cluster, name)
@@ -62,7 +63,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
         await super().set_up(db)
         client = self.client(calling_process())
         self.history.has_own = self.cluster.stream("settings of the group").random() < 0.5
-        while await client.coordinator(GROUP) is None or not await self._configure(client):
+        while await client.coordinator(self.group) is None or not await self._configure(client):
             await client.back_off()
         client.close()
 
@@ -74,7 +75,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
             "consumer.session.timeout.ms": str(self.history.session_ms),
         }
         with contextlib.suppress(NoAnswerError):
-            return not (await client.alter_configs(GROUP_RESOURCE, GROUP, values)).error_code
+            return not (await client.alter_configs(GROUP_RESOURCE, self.group, values)).error_code
         return False
 
     def begin(self) -> None:
@@ -103,7 +104,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
 
     def check(self) -> None:
         """See `Workload`."""
-        shard_id = self.cluster.shard_of_group(GROUP)
+        shard_id = self.cluster.shard_of_group(self.group)
         places = self._check_log(shard_id)
         for text, asked in self.history.commits.items():
             require(
@@ -128,7 +129,9 @@ class ConsumerGroupWorkload(KafkaWorkload):
         held: dict[str, set[tuple[bytes, int]]] = {}
         for batch in self.cluster.evidence.truth(shard_id).batches:
             for header, data in iter_batches(batch.data):
-                rows = [] if header.is_control else [_row(key, value) for key, value, _ in effects_of(data)]
+                effects = [] if header.is_control else list(effects_of(data))
+                rows = [_row(self.group, key, value) for key, value, _ in effects]
+                self._look_at(shard_id, [(key, value) for key, value, _ in effects])
                 for kind, name, value in rows:
                     if kind == "member":
                         _take_member(name, value, epochs, held)
@@ -137,6 +140,13 @@ class ConsumerGroupWorkload(KafkaWorkload):
                 if any(kind == "member" for kind, _, _ in rows):
                     _check_holders(shard_id, held)
         return places
+
+    def _look_at(self, shard_id: int, effects: list[tuple[bytes, bytes | None]]) -> None:
+        """The rows of the next batch of the group's shard."""
+
+    def _may_commit(self, member: str, epoch: int, epochs: dict[str, int]) -> bool:
+        """Is this the epoch that the group has for the member, in the log up to here?"""
+        return epochs.get(member) == epoch
 
     def _check_commit(
         self, shard_id: int, name: str, value: bytes, epochs: dict[str, int], places: dict[str, int]
@@ -148,7 +158,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
             return
         epoch, member = asked.round
         require(
-            epochs.get(member) == epoch,
+            self._may_commit(member, epoch, epochs),
             "stale-commit",
             shard_id,
             f"the commit {row.metadata} is of epoch {epoch}; the group has {epochs.get(member)} for the member",
@@ -168,10 +178,10 @@ class ConsumerGroupWorkload(KafkaWorkload):
         )
 
 
-def _row(key: bytes, value: bytes | None) -> Row:
+def _row(of_group: str, key: bytes, value: bytes | None) -> Row:
     """Kind and name of a row of this group; empty for others."""
     kind, group, *rest = key.decode().split("/")
-    if group != GROUP or not rest:  # what is set of a group has no more in its key
+    if group != of_group or not rest:  # what is set of a group has no more in its key
         return "", "", None
     return (kind, "/".join(rest), value) if kind == "offset" else (rest[0], "/".join(rest[1:]), value)
 

@@ -5,7 +5,7 @@ so, and everything when it has had no answer for most of a session. Not every me
 commits under an epoch that it had before.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
@@ -33,7 +33,10 @@ REFUSED: Final = frozenset({*FENCED, code.STALE_MEMBER_EPOCH})
 
 
 class ConsumerMember(GroupMember):
-    """See the module's text."""
+    """See the module's text. `refused`: what a commit may be refused with. `commit_version`: of OffsetCommit."""
+
+    refused: ClassVar[frozenset[int]] = REFUSED
+    commit_version: ClassVar[int] = 9
 
     group = GROUP
     ask_s = 1.0
@@ -102,7 +105,7 @@ class ConsumerMember(GroupMember):
         topics = [] if self._regex else [TOPIC]
         owned = cm.TopicPartitions(topic_id=self._topic_id, partitions=list(self._owned))
         request = cm.ConsumerGroupHeartbeatRequest(
-            group_id=GROUP,
+            group_id=self.group,
             member_id=self.name,
             member_epoch=epoch,
             rebalance_timeout_ms=2 * self._history.session_ms if says_all else -1,
@@ -143,7 +146,10 @@ class ConsumerMember(GroupMember):
     def _told(self, assignment: cm.HeartbeatAssignment) -> None:
         for topic in assignment.topic_partitions:
             self._topic_id = topic.topic_id
-        owned = tuple(sorted(p for topic in assignment.topic_partitions for p in topic.partitions))
+        self._take(tuple(sorted(p for topic in assignment.topic_partitions for p in topic.partitions)))
+
+    def _take(self, owned: tuple[int, ...]) -> None:
+        """It is told that these are its own from now on."""
         self._workload.cluster.tell("shares", self.name, self._epoch, owned)
         for partition in set(self._owned) - set(owned):
             self._history.owners.pop(partition, None)
@@ -195,7 +201,7 @@ class ConsumerMember(GroupMember):
         self._epoch, self._ok_s = 0, -1.0
 
     async def _leave(self) -> None:
-        request = cm.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.name, member_epoch=-1)
+        request = cm.ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.name, member_epoch=-1)
         self._release()
         try:
             await self._ask_coordinator(HEARTBEAT, 1, request)
@@ -204,7 +210,7 @@ class ConsumerMember(GroupMember):
 
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("group", self.name, what, error)
-        if error not in ELSEWHERE and error not in REFUSED:
+        if error not in ELSEWHERE and error not in self.refused:
             raise ViolationError("group-refused", -1, f"{what} of {self.name} is refused with error {error}")
         self._says_all = True
         if error in ELSEWHERE:
@@ -235,19 +241,19 @@ class ConsumerMember(GroupMember):
         asked = history.commits[text] = Commit(partition, offset, (epoch, self.name))
         one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
         request = m.OffsetCommitRequest(
-            group_id=GROUP,
+            group_id=self.group,
             generation_id_or_member_epoch=epoch,
             member_id=self.name,
             topics=[m.CommitTopic(name=TOPIC, partitions=[one])],
         )
-        found = await self._ask_coordinator(OFFSET_COMMIT, 9, request)
+        found = await self._ask_coordinator(OFFSET_COMMIT, self.commit_version, request)
         error = found.topics[0].partitions[0].error_code
         self._workload.cluster.tell("commit", self.name, partition, offset, text, error)
         if not error:
             asked.outcome = "acknowledged"
             history.acknowledged.setdefault(partition, []).append(text)
             history.outcomes["consumers-committed"] += 1
-        elif error in REFUSED:
+        elif error in self.refused:
             asked.outcome = "refused"
             history.outcomes["consumers-refused"] += 1
         if error:
@@ -257,7 +263,7 @@ class ConsumerMember(GroupMember):
         history = self._history
         known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
         group = m.FetchOffsetsGroup(
-            group_id=GROUP,
+            group_id=self.group,
             member_id=self.name if as_member else None,
             member_epoch=self._epoch if as_member else -1,
             topics=[m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))],

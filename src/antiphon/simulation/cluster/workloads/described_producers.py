@@ -29,7 +29,9 @@ async def describe_producers(workload: KafkaWorkload, process: "Process") -> Non
     client = workload.client(process)
     for partition, shard_id in workload.shard_ids.items():
         deadline_s = workload.now + WITHIN_S
-        while (told := await _described(workload, client, partition)) != (wanted := _wanted(workload, shard_id)):
+        while (told := await _described(workload, client, partition)) != (
+            wanted := _wanted(workload, shard_id)
+        ):
             require(
                 workload.now < deadline_s,
                 "producers-described",

@@ -30,9 +30,9 @@ class GroupMember:
         self._coordinator: Address | None = None
         self._epoch = 0
 
-    async def _ask_coordinator(self, key: int, version: int, request: Any) -> Any:
+    async def _ask_coordinator(self, key: int, version: int, request: Any, longer_s: float = 0.0) -> Any:
         if self._coordinator is None:
             self._coordinator = await self._client.coordinator(self.group)
         if self._coordinator is None:
             raise NoAnswerError("nobody knows the coordinator")
-        return await self._client.ask(self._coordinator, key, version, request, self.ask_s)
+        return await self._client.ask(self._coordinator, key, version, request, self.ask_s + longer_s)
