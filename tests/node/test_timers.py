@@ -111,7 +111,7 @@ async def test_who_waits_is_looked_at_until_nobody_waits() -> None:
 def test_reading_stops_at_a_bound_and_goes_on_at_its_half() -> None:
     told: list[str] = []
     named = {name: (lambda name=name: told.append(name)) for name in HOLDS}
-    wal = SimpleNamespace(overloaded=False, backlog_bytes=0)
+    wal = SimpleNamespace(overloaded=False, backlog_bytes=0, progressed=None)
     pressure = BackPressure(
         Limits(append_in_flight=100, wal_backlog=1000),
         cast("Any", wal),
@@ -129,6 +129,7 @@ def test_reading_stops_at_a_bound_and_goes_on_at_its_half() -> None:
     wal.overloaded, wal.backlog_bytes = True, 1001
     pressure.entries_came()
     pressure.entries_came()
+    assert wal.progressed == pressure.disk_progressed
     wal.backlog_bytes = 500
     pressure.disk_progressed()
     assert told == ["hold_disk"] * 2, "of the listener and of the other nodes, once"
@@ -136,6 +137,7 @@ def test_reading_stops_at_a_bound_and_goes_on_at_its_half() -> None:
     pressure.disk_progressed()
     pressure.disk_progressed()
     assert told == ["hold_disk"] * 2 + ["release_disk"] * 2
+    assert wal.progressed is None, "nobody waits for the disk any more"
 
 
 HOLDS = ("hold_clients", "release_clients", "hold_disk", "release_disk")

@@ -1,29 +1,22 @@
 """`antiphon consume`: records of a topic, or of a table's log, to lines of stdout."""
 
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.output import fail, usage
+from antiphon.cli.output import usage
 from antiphon.cli.record_lines import RecordLines
 from antiphon.cli.times import SinceOption, since_ms
-from antiphon.client.log_reader import EARLIEST, ISOLATIONS, LATEST
+from antiphon.client.log_reader import ISOLATIONS
 from antiphon.records.decode import Record
-from antiphon.records.unreadable import FAIL, letter_shard
-from antiphon.tools.merged_reads import NothingCameError, Pieces, merged
-
-if TYPE_CHECKING:
-    import antiphon
-
-WAIT_S = 30.0
-Records = Generator[tuple[int, Record], None, None]
-
+from antiphon.records.unreadable import FAIL
+from antiphon.tools.record_source import PassedOver, RecordSource, Span
 
 ShardOption = Annotated[
     int | None,
@@ -93,13 +86,13 @@ def consume(
     """Print records, one a line."""
     _check(start, since, isolation)
     choice = corrupt_choice(on_corrupt, dead_letters, topic)
-    span = _Span(start, None if since is None else since_ms(since), end, follow, isolation, timeout)
+    span = Span(start, None if since is None else since_ms(since), end, follow, isolation, timeout)
     wanted = _wanted(key, key_prefix)
     with common.connect() as db:
         log = db.topic(topic, any_kind=True)
         shards = list(range(log.shards)) if shard is None else [shard]
-        passed_over = _PassedOver(None if dead_letters is None else db.topic(dead_letters))
-        source = _Source(db, log, span, FAIL if choice == FAIL else passed_over.add)
+        passed_over = PassedOver(None if dead_letters is None else db.topic(dead_letters), _note)
+        source = RecordSource(db, log, span, FAIL if choice == FAIL else passed_over.add, _note)
         lines = RecordLines(
             topic,
             keys=keys,
@@ -110,6 +103,10 @@ def consume(
         with closing(passed_over.taking_along(source.records(shards))) as records:
             for found in islice((each for each in records if wanted(each[1])), count):
                 lines.write(*found)
+
+
+def _note(line: str) -> None:
+    typer.echo(f"antiphon: {line}", err=True)
 
 
 def _check(start: int | None, since: str | None, isolation: str) -> None:
@@ -130,130 +127,3 @@ def _wanted(key: str | None, prefix: str | None) -> Callable[[Record], bool]:
         return begins is None or (record.key is not None and record.key.startswith(begins))
 
     return wanted
-
-
-class _Span(NamedTuple):
-    """Which records of each shard are read, as the options say it."""
-
-    start: int | None
-    since_ms: int | None
-    end: int | None
-    follow: bool
-    isolation: str
-    timeout_s: float | None
-
-
-class _Source:
-    """Records of some shards of a log."""
-
-    def __init__(
-        self,
-        db: "antiphon.Client",
-        log: "antiphon.Topic",
-        span: _Span,
-        on_corrupt: "str | Callable[[antiphon.UnreadableBatch], None]",
-    ) -> None:
-        self._db = db
-        self._log = log
-        self._span = span
-        self._on_corrupt = on_corrupt
-
-    def records(self, shards: list[int]) -> Records:
-        """One shard after the other, each to its end; those that are followed as they come."""
-        starts = {shard: self._start(shard) for shard in shards}
-        if self._span.follow:
-            yield from self._as_they_come(starts)
-            return
-        for shard, start in starts.items():
-            if self._span.end is not None and self._ends_before(shard, self._span.end):
-                yield from self._awaited(shard, start, self._span.end)
-                continue
-            for record in self._log.read(
-                shard=shard,
-                start=start,
-                end=self._span.end,
-                isolation=self._span.isolation,
-                on_corrupt=self._on_corrupt,
-            ):
-                yield shard, record
-
-    def _start(self, shard: int) -> int:
-        if self._span.since_ms is not None:
-            return self._log.offset_at(self._span.since_ms, shard)
-        if self._span.start is None:
-            return EARLIEST
-        # "From now on" is one moment for all shards: not when the reader of each one begins.
-        return self._log.offsets(shard)[1] if self._span.start == LATEST else self._span.start
-
-    def _ends_before(self, shard: int, end: int) -> bool:
-        """Is the end further than what is there to be read? Of what is not committed only reading tells."""
-        return self._log.offsets(shard)[1] < end
-
-    def _awaited(self, shard: int, start: int, end: int) -> Records:
-        """Records up to an offset that is not there yet."""
-        timeout_s = WAIT_S if self._span.timeout_s is None else self._span.timeout_s
-        at = self._log.offsets(shard)[1]
-        name = f"{self._log.name} shard {shard}"
-        typer.echo(
-            f"antiphon: {name} ends at {at}: waiting for offset {end - 1}, until nothing came for {timeout_s:g} s",
-            err=True,
-        )
-        try:
-            yield from merged(self._db, lambda: self._readers({shard: start}), timeout_s)
-        except NothingCameError:
-            at = self._log.offsets(shard)[1]
-            fail(
-                f"{name} ends at {at}, before --to {end}, and nothing came for {timeout_s:g} s; --timeout waits longer"
-            )
-
-    def _as_they_come(self, starts: dict[int, int]) -> Records:
-        try:
-            yield from merged(self._db, lambda: self._readers(starts), self._span.timeout_s)
-        except NothingCameError:
-            if self._span.end is not None:
-                fail(f"nothing came for {self._span.timeout_s:g} s, and --to {self._span.end} is not reached")
-            typer.echo(f"antiphon: nothing came for {self._span.timeout_s:g} s", err=True)
-
-    def _readers(self, starts: dict[int, int]) -> Mapping[int, Pieces]:
-        return {
-            shard: self._log.aio.read_chunks(
-                shard,
-                start,
-                self._span.end,
-                isolation=self._span.isolation,
-                follow=True,
-                on_corrupt=self._on_corrupt,
-            )
-            for shard, start in starts.items()
-        }
-
-
-class _PassedOver:
-    """Batches that cannot be read: each is told of on stderr, and appended to a topic where one is named."""
-
-    def __init__(self, dead_letters: "antiphon.Topic | None") -> None:
-        self._dead_letters = dead_letters
-        self._waiting: list[antiphon.UnreadableBatch] = []
-
-    def add(self, batch: "antiphon.UnreadableBatch") -> None:
-        """Called in the client's thread, where it cannot be asked for anything."""
-        self._waiting.append(batch)
-
-    def taking_along(self, records: Records) -> Records:
-        """The same records; what was passed over on the way to each is dealt with before it."""
-        for record in records:
-            self._deal()
-            yield record
-        self._deal()
-
-    def _deal(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for batch in waiting:
-            if self._dead_letters is not None:
-                shard = letter_shard(batch, self._dead_letters.shards)
-                self._dead_letters.append(batch.data, headers=batch.headers, shard=shard)
-            typer.echo(
-                f"antiphon: {batch.topic} shard {batch.shard}, offsets {batch.start} to {batch.end}: {batch.reason}; "
-                + ("skipped" if self._dead_letters is None else "appended to the dead letters"),
-                err=True,
-            )

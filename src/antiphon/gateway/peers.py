@@ -27,8 +27,8 @@ class PeerConnection(Protocol):
         """Bytes that wait to be sent."""
         ...
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Send one frame at the end of the loop's turn; dropped when the connection is gone."""
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Send one frame at the end of the loop's turn; dropped when the connection is gone. Returns `congested`."""
         ...
 
     def cut(self, on: bool) -> None:

@@ -16,7 +16,7 @@ for the longest is forgotten first.
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -34,6 +34,7 @@ from antiphon.model.quotas import (
     NAME_BYTES_MAX,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    Quota,
     address,
 )
 from antiphon.security.authorizer import Rights
@@ -124,12 +125,14 @@ class Quotas:
     """See the module's text. `book` changes as the metadata does.
 
     Attributes:
+        all: every quota that there is; empty where nobody has to wait.
         waits: by kind of use, how often somebody had to wait; of connections: how many were refused.
         waited_s: by kind of use, how long in all.
     """
 
     def __init__(self, book: AccessBook) -> None:
         self._book = book
+        self.all: Mapping[str, Quota] = book.quotas
         self._version = -1
         self._rules: dict[_Entity, dict[str, float]] = {}
         self._limited: frozenset[str] = frozenset()
@@ -140,11 +143,6 @@ class Quotas:
         self._told_s = -TELL_EVERY_S
         self.waits = dict.fromkeys(Use, 0)
         self.waited_s = dict.fromkeys(Use, 0.0)
-
-    @property
-    def on(self) -> bool:
-        """Is there any quota?"""
-        return bool(self._book.quotas)
 
     @property
     def times_requests(self) -> bool:

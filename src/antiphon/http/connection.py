@@ -263,7 +263,7 @@ class HttpConnection(asyncio.Protocol):
     def _page(self, lines: list[bytes], form: bytes, session: Session) -> Reply | None:
         """The page that is asked for, or, where quotas are used up, when it can be had. None: it comes later."""
         listener, request_line = self._listener, lines[0]
-        is_free = not listener.quotas.on or path_of(request_line) in OPEN_PAGES
+        is_free = not listener.quotas.all or path_of(request_line) in OPEN_PAGES
         self._retry_s = 0 if is_free else math.ceil(listener.owed_s(session))
         if self._retry_s:
             return TOO_MANY, TEXT, b"your quota is used up\n"
@@ -311,7 +311,7 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         """Have the dashboard answer, and write that. While this lasts, the connection's next request waits."""
         listener = self._listener
-        self._retry_s = math.ceil(listener.owed_s(session)) if listener.quotas.on else 0
+        self._retry_s = math.ceil(listener.owed_s(session)) if listener.quotas.all else 0
         if self._retry_s:
             reply: Reply = TOO_MANY, TEXT, b"your quota is used up\n"
             reply = as_problem(reply[0], reply[2]) if request.path.startswith(API) else reply
@@ -321,7 +321,7 @@ class HttpConnection(asyncio.Protocol):
             if self._lacks_room(*received, len(answer.body)):
                 self._page_making = None
                 return
-            if listener.quotas.on:
+            if listener.quotas.all:
                 listener.charge(session, len(answer.body), answer.busy_s, answer.mutated)
         self._page_making = None
         headers = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)

@@ -48,14 +48,7 @@ class _Run:
         self.entries: list[bytes] = []
         self.ops: list[LogOp] = []  # one element per step
         self.size_bytes = 0
-        self.file: File | None = None
-
-    def add(self, op: LogOp, step: WriteStep) -> None:
-        self.buffers += step.buffers
-        self.entries += step.entries
-        self.end += step.size_bytes
-        self.size_bytes += step.size_bytes
-        self.ops.append(op)
+        self.file: File  # once it is written
 
     def takes(self, step: WriteStep) -> bool:
         return (
@@ -134,22 +127,29 @@ class GroupCommitter:
             unit = _next_unit(queue)
             if not isinstance(unit, _Run):
                 queue.padded_path = ""  # it may be cut, or gone
-                calls.append((queue, unit.run if unit is not None else _nothing))
+                calls.append((queue, unit.run))
             else:
                 problem = self._write(queue, unit)
                 if problem is None or self._succeeded(queue, problem, done):
                     runs.append((queue, unit))
-        outcomes = self.disk.run_all([call for _, call in calls]) if calls else ()
-        for (queue, _), outcome in zip(calls, outcomes, strict=True):
-            if self._succeeded(queue, outcome, done):
-                _advance(queue, queue.ops[0], done)
-        self._sync(runs, done)
+        if calls:
+            self._call(calls, done)
+        due = [(queue, run.file) for queue, run in runs if queue.flush == "always"]
+        if len(due) < len(runs):
+            self._note_dirty(runs)
+        self._fdatasync(due, done)
         for queue, run in runs:
             if queue.failed is None:
                 problem = self._write_index(run)
                 if problem is None or self._succeeded(queue, problem, done):
                     for op in run.ops:
                         _advance(queue, op, done)
+
+    def _call(self, calls: "list[tuple[OpQueue, Callable[[], None]]]", done: list[Completion]) -> None:
+        outcomes = self.disk.run_all([call for _, call in calls])
+        for (queue, _), outcome in zip(calls, outcomes, strict=True):
+            if self._succeeded(queue, outcome, done):
+                _advance(queue, queue.ops[0], done)
 
     def _write(self, queue: OpQueue, run: _Run) -> OSError | None:
         try:
@@ -182,27 +182,20 @@ class GroupCommitter:
         queue.padded_path, queue.padded_to = run.first.data_path, run.end + len(zeros)
         return True
 
-    def _sync(self, runs: list[tuple[OpQueue, _Run]], done: list[Completion]) -> None:
-        due: list[OpQueue] = []
-        syncs: list[Callable[[], None]] = []
+    def _note_dirty(self, runs: list[tuple[OpQueue, _Run]]) -> None:
+        """Files are due for their periodic fdatasync, each counted from the first write that it was not synced after."""
         for queue, run in runs:
-            file = run.file
-            if file is not None and queue.flush == "always":
-                due.append(queue)
-                syncs.append(file.fdatasync)
-            elif file is not None and queue.flush == "interval":
-                known = self.dirty.get(run.first.data_path)
-                due_s = self._now_s + queue.flush_interval_s
-                self.dirty[run.first.data_path] = _Dirty(
-                    file, queue, due_s if known is None else min(due_s, known.due_s)
+            if queue.flush == "interval":
+                path, due_s = run.first.data_path, self._now_s + queue.flush_interval_s
+                known = self.dirty.get(path)
+                self.dirty[path] = _Dirty(
+                    run.file, queue, due_s if known is None else min(due_s, known.due_s)
                 )
-        self._fdatasync(due, syncs, done)
 
-    def _fdatasync(
-        self, due: list[OpQueue], syncs: "list[Callable[[], None]]", done: list[Completion]
-    ) -> None:
+    def _fdatasync(self, due: "list[tuple[OpQueue, File]]", done: list[Completion]) -> None:
         self.syncs += len(due)
-        for queue, error in zip(due, self.disk.run_all(syncs), strict=True):
+        outcomes = self.disk.run_all([file.fdatasync for _, file in due])
+        for (queue, _), error in zip(due, outcomes, strict=True):
             if error is not None:  # whatever its errno: never again
                 self._fail(queue, _storage_failed(queue, "fdatasync", error), done)
 
@@ -232,8 +225,7 @@ class GroupCommitter:
         due = {path: one for path, one in self.dirty.items() if one.due_s <= now_s}
         for path in due:
             del self.dirty[path]
-        alive = [one for one in due.values() if one.queue.failed is None]
-        self._fdatasync([one.queue for one in alive], [one.file.fdatasync for one in alive], done)
+        self._fdatasync([(one.queue, one.file) for one in due.values() if one.queue.failed is None], done)
         return done
 
     def fail_all(self, error: StorageFailedError) -> list[Completion]:
@@ -284,15 +276,15 @@ def padding(queue: OpQueue, size_bytes: int, end: int) -> memoryview:
     return _ZEROS[: size + -(end + size) % _BLOCK]
 
 
-def _nothing() -> None:
-    """The unit of an operation without steps."""
+_NO_STEP: Final = CallStep(lambda: None)
+"""The unit of an operation without steps."""
 
 
-def _next_unit(queue: OpQueue) -> _Run | CallStep | None:
+def _next_unit(queue: OpQueue) -> _Run | CallStep:
     """The first step that is not done; a write together with all writes that can join it."""
     head = queue.ops[0]
     if head.next_step >= len(head.steps):
-        return None
+        return _NO_STEP
     step = head.steps[head.next_step]
     if isinstance(step, CallStep):
         return step
@@ -303,7 +295,11 @@ def _next_unit(queue: OpQueue) -> _Run | CallStep | None:
         for later in op.steps[op.next_step :]:
             if not isinstance(later, WriteStep) or (run.ops and not run.takes(later)):
                 return run
-            run.add(op, later)
+            run.buffers += later.buffers
+            run.entries += later.entries
+            run.end += later.size_bytes
+            run.size_bytes += later.size_bytes
+            run.ops.append(op)
     return run
 
 

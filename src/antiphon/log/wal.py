@@ -9,7 +9,7 @@ below.
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from antiphon.errors import DiskFullError, StorageFailedError
@@ -43,8 +43,14 @@ class Wal(ABC):
         self.room_bytes = 0  # and then, for entries of other nodes, until somebody looks again
         self.committer = GroupCommitter(disk)
         self._retry_full_s = retry_full_ms / 1000
-        self._next_retry_s = 0.0  # worker only, as the two below
-        self._round_s = 0.0
+        self.progressed: Callable[[], None] | None = (
+            None  # event loop only: called when something was finished
+        )
+        self._next_retry_s = 0.0  # worker only
+        self.waits_s: float | None = (
+            None  # worker only: the next round is due then, whatever comes; None: it is not
+        )
+        self.has_news = False  # worker only: must the event loop be told anything after the last round?
         self._posted_full = False
 
     # -- on the event loop --------------------------------------------------------------------------------------------
@@ -106,25 +112,16 @@ class Wal(ABC):
                     op.callback(error)
             except Exception as problem:  # noqa: BLE001 - one shard's bug must not swallow the others' completions
                 self._report(problem, f"completion of a write to {op.queue.name} failed")
+        if self.progressed is not None:
+            self.progressed()
 
     # -- in the worker ------------------------------------------------------------------------------------------------
-
-    @property
-    def waits_s(self) -> float | None:
-        """How long the worker may wait for the next operation before it is due without one; None: for ever."""
-        committer = self.committer
-        wait_s = self._retry_full_s if committer.disk_full else None
-        if committer.dirty:
-            sync_s = max(0.0, committer.next_sync_s - self._round_s)
-            wait_s = sync_s if wait_s is None else min(wait_s, sync_s)
-        return wait_s
 
     def round(self, ops: Iterable[LogOp], now_s: float, *, last: bool = False) -> list[Completion]:
         """Write and sync one group: `ops`, and what waited before them. `last`: the worker ends after this one."""
         committer = self.committer
         for op in ops:
             committer.add(op)
-        self._round_s = now_s
         retry = now_s >= self._next_retry_s
         try:
             done = committer.commit(now_s, retry_full=retry)
@@ -132,18 +129,16 @@ class Wal(ABC):
                 done += committer.sync_dirty(math.inf if last else now_s)
         except Exception as error:  # noqa: BLE001 - a bug; the shards must not go on as if they were durable
             self._report(error, "the WAL worker broke")
-            return committer.fail_all(StorageFailedError(f"the WAL worker broke: {error!r}"))
+            done = committer.fail_all(StorageFailedError(f"the WAL worker broke: {error!r}"))
         if retry:
             self._next_retry_s = now_s + self._retry_full_s
+        self.waits_s = self._retry_full_s if committer.disk_full else None
+        if committer.dirty:
+            sync_s = max(0.0, committer.next_sync_s - now_s)
+            self.waits_s = sync_s if self.waits_s is None else min(self.waits_s, sync_s)
+        self.has_news = bool(done) or committer.disk_full != self._posted_full
+        self._posted_full = committer.disk_full
         return done
-
-    def has_news(self, done: list[Completion]) -> bool:
-        """Must the event loop be told anything after a round?"""
-        disk_full = self.committer.disk_full
-        if done or disk_full != self._posted_full:
-            self._posted_full = disk_full
-            return True
-        return False
 
     def given_up(self) -> list[Completion]:
         """Operations that still wait for room when the worker ends."""

@@ -93,7 +93,7 @@ class WalThread(Wal):
         return ops, False
 
     def _post(self, done: list[Completion]) -> None:
-        if self.has_news(done) and self._loop is not None and not self._loop.is_closed():
+        if self.has_news and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.deliver, done, self.committer.disk_full)
 
     def _report(self, error: Exception, message: str) -> None:

@@ -358,15 +358,15 @@ class Exchange:
         begun = self.begun.pop(request_id, None)
         if begun is not None and self.times is not None:
             self.times[begun[0]].observe(system.monotonic_s() - begun[1])
-        connection.send(parts)
+        is_congested = connection.send(parts)
         size_bytes = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if size_bytes >= COUNTED_BYTES:
             self._turns.spend(size_bytes)
         if self.is_peers:
             return
-        if self.quotas.on:
+        if self.quotas.all:
             charge_reply(self, body, size_bytes)
-        if connection.congested or size_bytes >= COUNTED_BYTES:
+        if is_congested or size_bytes >= COUNTED_BYTES:
             connection.count_waiting()
             if connection.waiting_bytes > self._write_bytes_max:
                 connection.hold("answers")

@@ -178,7 +178,10 @@ class NativeSession:
             raise ProtocolViolationError("the first message of a connection is Hello")
         if self.exchange.mute is not None and self._parks(request_id, body, frame):
             return
-        self._begin(request_id, body, frame)
+        if self.exchange.quotas.all:
+            self._begin(request_id, body, frame)
+        else:
+            self._dispatch(request_id, body, frame.payload)
 
     def _keeps(self, frame: Frame) -> bool:
         """Keep what came while a password is checked."""
@@ -237,7 +240,7 @@ class NativeSession:
     def _begin(self, request_id: int, body: Any, frame: Frame) -> None:
         """Begin a request, and charge it where there are quotas."""
         exchange = self.exchange
-        charged = exchange.quotas.on and self.greeted and self._peer is None and exchange.session.is_open
+        charged = exchange.quotas.all and self.greeted and self._peer is None and exchange.session.is_open
         if not charged:
             self._dispatch(request_id, body, frame.payload)
             return

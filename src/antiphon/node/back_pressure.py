@@ -48,14 +48,16 @@ class BackPressure:
         """Another node sent something that may be for the disk."""
         if self._wal.overloaded and not self._holds_disk:
             self._holds_disk = True
+            self._wal.progressed = self.disk_progressed
             for intake in self.intakes:
                 intake.hold_disk()
             self._network.hold_disk()
 
     def disk_progressed(self) -> None:
-        """See PartitionServices."""
+        """Operations of the WAL were finished."""
         if self._holds_disk and self._wal.backlog_bytes < self._limits.wal_backlog // 2:
             self._holds_disk = False
+            self._wal.progressed = None
             for intake in self.intakes:
                 intake.release_disk()
             self._network.release_disk()

@@ -127,7 +127,6 @@ class Node:
         self.needs_ticks: Callable[[Ticking], None] = self.timers.needs_ticks
         self.someone_waits: Callable[[Waiting], None] = self.timers.someone_waits
         self.in_flight: Callable[[int], None] = self.back_pressure.in_flight
-        self.disk_progressed: Callable[[], None] = self.back_pressure.disk_progressed
         self.is_congested: Callable[[int], bool] = self.network.is_congested
         self.recovered_part = partial(old_history.recovered_part, self.view, self.shards.placements)
         self.send_message: Callable[[int, ReplicaMessage], None] = self.network.send

@@ -139,7 +139,7 @@ class OxiaCalls:
     async def _pays(self, rights: Rights, use: Use, size_bytes: int) -> None:
         """Charge a client, which waits as long as it owes, or until the quotas are others."""
         quotas = self._listener.quotas
-        if not quotas.on:
+        if not quotas.all:
             return
         payer = payer_of(rights.principal, CLIENT_ID)
         owed_s = quotas.owed_s(use, payer)

@@ -117,8 +117,8 @@ class ReplicaDriver:
                 self._step_on()
             if steps.news:
                 steps.notify(self.fail)
-        if not self.ticking and state.replica.needs_tick and self._wants_ticks():
-            self.start_ticking()
+        if not self.ticking:
+            self.start_ticking()  # the next tick finds out whether more are needed
 
     def _step_on(self) -> None:
         """The events that came meanwhile; whoever they came from has gone on."""
@@ -137,9 +137,10 @@ class ReplicaDriver:
         return state.failed is None and not state.closed and state.replica.needs_tick
 
     def start_ticking(self) -> None:
-        """Have the node call `tick`."""
-        self.ticking = True
-        self.state.services.needs_ticks(self)
+        """Have the node call `tick`, while this replica works."""
+        if self.state.failed is None and not self.state.closed:
+            self.ticking = True
+            self.state.services.needs_ticks(self)
 
     def tick(self) -> bool:
         """One tick of time; False when no more are needed."""
@@ -196,7 +197,6 @@ class ReplicaDriver:
         if state.traces is not None:
             state.traces.synced(writer)
         self.call(state.replica.persisted, writer.written_id)
-        state.services.disk_progressed()
 
     # -- the end -----------------------------------------------------------------------------------------------
 

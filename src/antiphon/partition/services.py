@@ -223,10 +223,6 @@ class PartitionServices(Protocol):
         """Bytes of client appends that are not committed have changed by this much."""
         ...
 
-    def disk_progressed(self) -> None:
-        """Some writes are done: reading may go on where the disk was the bound."""
-        ...
-
     def needs_ticks(self, driver: Ticking) -> None:
         """Call `driver.tick()` at every tick until it says that it needs none."""
         ...

@@ -6,6 +6,7 @@ The records are laid out by aiokafka's compiled builder (measured here: 7 millio
 
 import struct
 from collections.abc import Generator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from crc32c import crc32c
@@ -57,16 +58,13 @@ _TIMES_AT: Final = struct.Struct(">qq")  # base timestamp, max timestamp
 
 _UNFIT: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
 
-_builder_class: Any = None
 
-
+@cache
 def load_builder() -> Any:
-    """The compiled builder of plain batches."""
-    global _builder_class  # noqa: PLW0603 - one lazy import, kept because looking it up costs as much as a small batch
+    """The compiled builder of plain batches; looking it up each time would cost as much as a small batch."""
     from aiokafka.record._crecords.default_records import DefaultRecordBatchBuilder
 
-    _builder_class = DefaultRecordBatchBuilder
-    return _builder_class
+    return DefaultRecordBatchBuilder
 
 
 def build_batch(
@@ -99,7 +97,7 @@ def build_batch(
     if not records:
         raise InvalidRequestError("a batch has at least one record")
     codec = codec_number(compression) if compression != "none" else 0
-    cls = _builder_class or load_builder()
+    cls = load_builder()
     later_ms = int(records[0][3] == NO_TIME)  # see `_set_earlier`
     try:
         builder = cls(MAGIC, 0, is_transactional, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX)
@@ -125,7 +123,7 @@ def building(
 
     `producer`: id, epoch and base sequence, as for `build_batch`, whose errors this raises.
     """
-    cls = _builder_class or load_builder()
+    cls = load_builder()
     later_ms = int(records[0][3] == NO_TIME)
     try:
         builder = cls(MAGIC, 0, False, *producer, BATCH_BYTES_MAX)
@@ -161,7 +159,7 @@ def build_sparse(
         leader_epoch: the term.
         append_time_ms: the time that the log gave all of them; -1: they have their producer's.
     """
-    cls = _builder_class or load_builder()
+    cls = load_builder()
     later_ms = int(records[0][3] == NO_TIME)
     try:
         builder = cls(MAGIC, 0, False, -1, -1, -1, BATCH_BYTES_MAX)

@@ -6,6 +6,7 @@ use.
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain, islice
 from typing import Any, Final, Generic, NamedTuple
 
@@ -61,16 +62,12 @@ class Record(NamedTuple, Generic[ValueT_co]):
         return html_table([self.display()])
 
 
-_batch_class: Any = None
-
-
+@cache
 def load_batch_class() -> Any:
-    """The compiled decoder of one plain batch."""
-    global _batch_class  # noqa: PLW0603 - one lazy import, kept because looking it up costs as much as a small batch
+    """The compiled decoder of one plain batch; looking it up each time would cost as much as a small batch."""
     from aiokafka.record._crecords.default_records import DefaultRecordBatch
 
-    _batch_class = DefaultRecordBatch
-    return _batch_class
+    return DefaultRecordBatch
 
 
 def plain_batch(header: BatchHeader, batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
@@ -194,7 +191,7 @@ def records_in(header: BatchHeader, batch: Buffer) -> list[Any]:
 def records_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterator[list[Any]]:
     """The same, `piece` records at a time. What is wrong with a later piece is found when that is asked for."""
     check_batch(header, batch)
-    cls = _batch_class or load_batch_class()
+    cls = load_batch_class()
     last_offset = header.base_offset + header.last_offset_delta
     try:
         decoder = chain(
@@ -215,7 +212,7 @@ def records_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterato
 def _decode_batch(
     header: BatchHeader, batch: Buffer, found: list[Record], limit_bytes: int, shard: int
 ) -> None:
-    cls = _batch_class or load_batch_class()
+    cls = load_batch_class()
     plain = plain_batch(header, batch, limit_bytes)
     first = len(found)
     try:

@@ -171,7 +171,7 @@ class ReplicaBase:
         if state.failed:
             return out
         log = state.log
-        waits_for_term = not log.is_term_durable
+        waits_for_term = log.persisted_id < log.term_write_id
         moved = log.persisted(write_id)
         if log.settled < log.terms.log_start <= log.durable_end:
             log.settled = log.terms.log_start  # a snapshot has taken the place of the log

@@ -251,16 +251,17 @@ class Connection(asyncio.Protocol):
 
     # -- for the owner ------------------------------------------------------------------------------------------
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Send a frame's parts at the end of this turn; dropped when the connection is gone."""
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Send a frame's parts at the end of this turn; dropped when the connection is gone. Returns `congested`."""
         if self._transport is None:
-            return
+            return False
         self._out.extend(parts)
         for part in parts:
             self._out_bytes += len(part)
         if not self._flush_asked:
             self._flush_asked = True
             self._turn.for_connection(self._flush)
+        return self._writing_paused or self._out_bytes > self._congested_bytes
 
     def _flush(self) -> None:
         self._flush_asked = False

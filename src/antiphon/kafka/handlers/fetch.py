@@ -108,7 +108,7 @@ class FetchHandler:
     ) -> None:
         session_id = session.session_id if session is not None else 0
         payer = None
-        if self._quotas.on:
+        if self._quotas.all:
             payer = payer_of(answer.connection.session.rights.principal, header.client_id)
         most = self._quotas.at_once(Use.FETCH, payer)
         if most is not None:

@@ -82,7 +82,7 @@ class ProduceHandler:
         Many batches, or many bytes, are begun in several turns of the event loop. The connection's next requests wait until
         all are begun, so that no batch overtakes another one of its producer.
         """
-        if self._quotas.on:
+        if self._quotas.all:
             payer = payer_of(answer.connection.session.rights.principal, header.client_id)
             self._quotas.charge(Use.PRODUCE, payer, answer.request_bytes, answer)
         work = _Work(self, header, request.acks, answer)

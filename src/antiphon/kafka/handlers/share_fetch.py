@@ -69,7 +69,7 @@ class ShareFetchHandler:
         answer.connection.go_on(answer)
         asking.set(answer.connection.client)
         payer = None
-        if self._quotas.on:
+        if self._quotas.all:
             payer = payer_of(answer.connection.session.rights.principal, header.client_id)
         lock_ms = self._shares.config.records.record_lock_duration_ms
         try:

@@ -46,9 +46,9 @@ _WRITES: Final = (
         "the WAL worker reports a group as done when it is written, and syncs it with the next flush",
         Edit(
             GroupCommitter,
-            "_sync",
-            'if file is not None and queue.flush == "always":',
-            'if file is not None and queue.flush == "never":',
+            "_round",
+            'if queue.flush == "always"]',
+            'if queue.flush == "never"]',
         ),
         options=CALM,
         quick=True,
@@ -72,8 +72,8 @@ _WRITES: Final = (
         Edit(
             GroupCommitter,
             "_round",
-            "    self._sync(runs, done)\n",
-            "    for _, run in runs:\n        self._write_index(run)\n    self._sync(runs, done)\n",
+            "    self._fdatasync(due, done)\n",
+            "    for _, run in runs:\n        self._write_index(run)\n    self._fdatasync(due, done)\n",
         ),
         options={**CRASHES, "fault_every_ms": 60, "power_weight": 10, "slow_weight": 8},
     ),

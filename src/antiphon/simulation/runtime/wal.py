@@ -59,7 +59,7 @@ class SimulatedWal(Wal):
 
     def _end(self, done: list[Completion], stopping: bool) -> None:
         self._busy = False
-        if self.has_news(done):
+        if self.has_news:
             self.deliver(done, self.committer.disk_full)
         if self._inbox:
             self._wake(self._rng.uniform(*BEGIN_S))

@@ -114,7 +114,7 @@ class ToldOffsets:
             self._judge_passed_over(partition, asked_ms, first, int(end.offset), "nothing is")
             return None
         self._judge_passed_over(partition, asked_ms, first, int(told.offset), f"{told.offset} is the first")
-        self._judge_told(partition, asked_ms, told, logs_begin)
+        self._judge_answer(partition, asked_ms, told, logs_begin)
         is_archived = told.offset < self._cluster.evidence.truth(self._shard_ids[partition]).latest_start
         self._outcomes["archive-time-told" if is_archived else "archive-time-in-log"] += 1
         return int(told.offset)
@@ -173,7 +173,7 @@ class ToldOffsets:
             f"begin at {first} or before",
         )
 
-    def _judge_told(self, partition: int, asked_ms: int, told: Any, logs_begin: int) -> None:
+    def _judge_answer(self, partition: int, asked_ms: int, told: Any, logs_begin: int) -> None:
         """What is told is a record of that time, and what follows on it can be read."""
         times = self._times[partition].all()
         record = next((one for one in times if one.offset == told.offset), None)

@@ -29,7 +29,7 @@ async def describe_producers(workload: KafkaWorkload, process: "Process") -> Non
     client = workload.client(process)
     for partition, shard_id in workload.shard_ids.items():
         deadline_s = workload.now + WITHIN_S
-        while (told := await _told(workload, client, partition)) != (wanted := _wanted(workload, shard_id)):
+        while (told := await _described(workload, client, partition)) != (wanted := _wanted(workload, shard_id)):
             require(
                 workload.now < deadline_s,
                 "producers-described",
@@ -53,7 +53,7 @@ def _wanted(workload: KafkaWorkload, shard_id: int) -> Known:
     return found
 
 
-async def _told(workload: KafkaWorkload, client: KafkaClient, partition: int) -> Known | None:
+async def _described(workload: KafkaWorkload, client: KafkaClient, partition: int) -> Known | None:
     """None: nobody says."""
     address, _ = await client.leader(workload.topic, partition)
     topic = m.ProducersOfTopic(name=workload.topic, partition_indexes=[partition])

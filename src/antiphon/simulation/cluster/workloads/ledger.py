@@ -158,9 +158,9 @@ class LedgerWorkload(Workload):
                     f"{where} withdraws from a balance of {state[0]}",
                 )
         for told in self.told:
-            self._check_told(told, at, states)
+            self._check_answer(told, at, states)
 
-    def _check_told(self, told: Told, at: dict[bytes, int], states: list[tuple[int, State]]) -> None:
+    def _check_answer(self, told: Told, at: dict[bytes, int], states: list[tuple[int, State]]) -> None:
         between = [
             state
             for place, (_, state) in enumerate(states)

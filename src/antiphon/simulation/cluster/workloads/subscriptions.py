@@ -110,7 +110,7 @@ class SubscriptionsWorkload(KafkaWorkload):
                     client, GET_TELEMETRY_SUBSCRIPTIONS, t.GetTelemetrySubscriptionsRequest, instance
                 )
                 if told.error_code == code.NONE:
-                    self._told(told)
+                    self._judge(told)
                     await self.sleep(process, PAUSE_S)
                     done = await self._ask(
                         client,
@@ -154,7 +154,7 @@ class SubscriptionsWorkload(KafkaWorkload):
         request = kind(client_instance_id=instance or ZERO_UUID, **fields)
         return await client.ask(client.any_node(), key, 0, request, PATIENCE_S)
 
-    def _told(self, told: Any) -> None:
+    def _judge(self, told: Any) -> None:
         answer = (sorted(told.requested_metrics), told.push_interval_ms)
         require(
             any(answer == _wanted(book) for book in self._asked.books),
