@@ -317,7 +317,7 @@ def test_what_older_versions_could_not_read_needs_another_format() -> None:
     kinds = set(cluster_records._DECODERS)
     values = {enum.__name__: [str(value.value) for value in enum] for enum in ENUMS}
     assert (cluster_records.FORMAT, kinds, values) == (
-        13,  # nodes that let members of both protocols share a group say so; no record has it
+        13,  # nodes that know members of both protocols in one group say so; no record has it
         {
             "cluster",
             "node",

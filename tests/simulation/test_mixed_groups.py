@@ -5,7 +5,14 @@ import pytest
 from antiphon.simulation.cluster.mutant_worlds import CRASHES, CUTS
 from tests.simulation.told import each_mutant_is_seen, each_once, sound_until
 
-WORK = {"appenders": 0, "putters": 0, "operations_per_s": 200, "mixed_members": 4}
+WORK = {
+    "appenders": 0,
+    "putters": 0,
+    "operations_per_s": 200,
+    "mixed_members": 4,
+    "fault_ms": 6_000,
+    "fault_every_ms": 600,  # seldom enough for a group to go over in between
+}
 REACHED = ("consumers-joined", "classics-joined", "consumers-committed", "became-consumer", "became-classic")
 
 
