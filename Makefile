@@ -72,8 +72,8 @@ campaign: setup ## 5,000 fresh seeds of whole nodes, going on after a failure (4
 raft-scripts: setup ## all scripts of etcd's Raft on our replicas, against the table of docs/simulation.md
 	$(BIN)/python -m tests.simulation.raft_scripts $(ARGS)
 
-attacks: setup ## a minute of clients that want to hurt three nodes; prints what they cost the others
-	ATTACK_S=60 $(BIN)/pytest -q -s -p no:cacheprovider tests/security/test_attacks.py
+attacks: setup ## five minutes of clients that want to hurt nodes; prints what they cost the others
+	ATTACK_S=60 $(BIN)/pytest -q -s -p no:cacheprovider -m slow tests/security/test_attacks.py tests/security/test_live_attacks.py
 
 interop: setup ## other projects' own tests and Kafka's own tools against three nodes (half an hour): make interop ARGS="kafka-python"
 	$(BIN)/python -m tests.interop.run $(ARGS)

@@ -1,10 +1,12 @@
 """Oxia's methods at simulated nodes, whoever leads: what is answered, and what is refused in which words."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +20,7 @@ from antiphon.node.config import Ports
 from antiphon.oxia import messages as m
 from antiphon.oxia import status
 from antiphon.oxia.call import MESSAGE_BYTES_MAX
+from antiphon.security.session import Session
 from antiphon.simulation.cluster.oxia_client import SERVICES, CallError, OxiaClient
 from tests.node.in_process import NATIVE_PORT, Nodes, cluster_of, eventually, in_virtual_time
 
@@ -236,6 +239,19 @@ async def test_sessions_and_their_words() -> None:
             with pytest.raises(CallError) as error:
                 await one.call("CreateSession", short, m.CreateSessionResponse)
             assert error.value.reason == "INVALID_SESSION_TIMEOUT"
+
+
+@in_virtual_time
+async def test_one_client_leaves_sessions_for_others() -> None:
+    async with nodes_with(count=1) as nodes:
+        nodes.nodes[0].session_bounds.per_shard = 4
+        wanted = m.CreateSessionRequest(shard=shards_of(nodes)[0], session_timeout_ms=60_000)
+        opened = []
+        for name in ("greedy", "greedy", "greedy", "other"):
+            with patch.object(Session, "client", lambda *_, name=name: name), contextlib.suppress(CallError):
+                await client(0).call("CreateSession", wanted, m.CreateSessionResponse)
+                opened.append(name)
+        assert opened == ["greedy", "greedy", "other"]
 
 
 @in_virtual_time
