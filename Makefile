@@ -75,7 +75,7 @@ raft-scripts: setup ## all scripts of etcd's Raft on our replicas, against the t
 attacks: setup ## five minutes of clients that want to hurt nodes; prints what they cost the others
 	ATTACK_S=60 $(BIN)/pytest -q -s -p no:cacheprovider -m slow tests/security/test_attacks.py tests/security/test_live_attacks.py
 
-interop: setup ## other projects' own tests and Kafka's own tools against three nodes (half an hour): make interop ARGS="kafka-python"
+interop: setup ## other projects' own tests and Kafka's own tools against three nodes (most of an hour): make interop ARGS="kafka-python"
 	$(BIN)/python -m tests.interop.run $(ARGS)
 
 fuzz: setup ## half an hour of hostile inputs to every listener and file format: make fuzz FUZZ_S=600 ARGS="kafka http"
