@@ -217,6 +217,12 @@ def test_ports_before_the_first_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor_folder.default_ports()[0]["level"] == "ok"
 
 
+def test_nobody_named_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (said,) = [one for one in doctor.examine(None, None) if "no cluster" in one["what"]]
+    assert (said["level"], said["do"]) == ("note", "start one with `antiphon up`")
+
+
 def other_port(said: dict[str, Any]) -> str:
     found = re.search(r"\d+", said["what"])
     assert found is not None

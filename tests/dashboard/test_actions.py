@@ -75,6 +75,7 @@ async def test_each_action_shows_its_plan_first_and_then_does_it() -> None:
         new |= {"kind": "topic"}
         planned = await post("create_topic", "plan", new)
         assert planned.text.count("<td>made</td>") == 2
+        assert planned.text.count("<td>chosen when it is made</td>") == 2, "not: none"
         assert "retention.ms=9000" in planned.text
         assert (await post("create_topic", "", new)).status == 200, (
             "a form that does not say more wants a plan"

@@ -161,6 +161,21 @@ def test_no_page_runs_what_records_hold_nor_complains_nor_is_wider_than_a_phone(
             assert not told, f"{path}: {told}"
 
 
+@pytest.mark.parametrize("size", [WIDE, (900, 700), PHONE])
+def test_every_place_of_the_navigation_is_in_sight(browser: Any, base: str, size: tuple[int, int]) -> None:
+    looks(browser, size)
+    browser.get(base + "/ui/topics")
+    hidden = browser.execute_script(
+        """const nav = document.querySelector(".bar nav"), all = nav.getBoundingClientRect()
+        return [...nav.children].filter(one => {
+          const box = one.getBoundingClientRect()
+          return box.right > Math.min(innerWidth, all.right) + 1 || box.bottom > all.bottom + 1
+        }).map(one => one.textContent)"""
+    )
+    assert hidden == []
+    assert browser.execute_script("return document.querySelector('.bar').offsetHeight") < size[1] / 5
+
+
 def test_plots_are_drawn_and_nothing_moves_when_they_are(browser: Any, base: str) -> None:
     looks(browser, WIDE)
     browser.get(base + "/")

@@ -264,3 +264,23 @@ def test_spark_reads_files_of_before_a_column_was_widened(
     assert [(row["n"], row["x"], row["s"]["i"]) for row in found] == [(7, 0.5, 7), (BIG, 1e300, BIG)]
     assert [str(row["d"]) for row in found] == ["1.25", "1234567890.25"]
     lake.close()
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_structs_of_a_topic_get_the_fields_that_newer_records_have(
+    spark: "SparkSession", server: NativeServer, tmp_path: Path, kind: str
+) -> None:
+    (shard,), where = server.create("flights"), target(kind, tmp_path / "lake")
+    for schema, value in (
+        ("plane struct<tail: string>", b'{"plane": {"tail": "N1"}}'),
+        ("plane struct<tail: string, seats: int>", b'{"plane": {"tail": "N2", "seats": 9}}'),
+        ("plane struct<tail: string>", b'{"plane": {"tail": "N3"}}'),
+    ):
+        put(shard, value)
+        jobs.mirror_topic(
+            spark, server.address, "flights", where, format="json", schema=schema, new_fields="drop"
+        )
+    found = (
+        open_target(where).read(spark).orderBy("_offset").selectExpr("plane.tail", "plane.seats").collect()
+    )
+    assert [tuple(row) for row in found] == [("N1", None), ("N2", 9), ("N3", None)]

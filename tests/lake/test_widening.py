@@ -84,6 +84,10 @@ def wide(key: bytes) -> dict[str, Any]:
         (pa.struct([("a", INT), ("b", DOUBLE)]), pa.struct([("a", LONG), ("b", FLOAT)]),
          pa.struct([("a", LONG), ("b", DOUBLE)])),
         (pa.struct([("a", INT)]), pa.struct([("b", INT)]), None),
+        (pa.struct([("a", INT), ("c", INT)]), pa.struct([("b", LONG), ("a", LONG)]),
+         pa.struct([("a", LONG), ("c", INT), ("b", LONG)])),
+        (pa.list_(pa.struct([("a", INT)])), pa.list_(pa.struct([("a", INT), ("b", FLOAT)])),
+         pa.list_(pa.struct([("a", INT), ("b", FLOAT)]))),
         (pa.struct([("a", INT)]), pa.struct([("a", pa.string())]), None),
     ],
 )  # fmt: skip
@@ -188,5 +192,86 @@ def test_changes_are_merged_into_a_wider_column(kind: str, tmp_path: Path) -> No
     run(LONG, 2, (0, 2, b"b", b'{"n": %d}' % BIG, 3), (0, 3, b"c", b'{"n": 3}', 4))
     run(INT, 4, (0, 4, b"c", None, 4))
     assert [(row["_key"], row["n"]) for row in rows(again())] == [(b"a", 1), (b"b", BIG)]
+    for one in made:
+        one.close()
+
+
+def nested(*names: str) -> pa.Schema:
+    one = pa.struct([(name, INT) for name in names])
+    return pa.schema([("_key", pa.binary()), ("s", pa.struct([("in", one)])), ("l", pa.list_(one))])
+
+
+def nested_row(key: bytes, fields: dict[str, int]) -> dict[str, Any]:
+    return {"_key": [key], "s": [{"in": fields}], "l": [[fields]]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_structs_get_more_fields_in_every_kind_of_table(kind: str, tmp_path: Path) -> None:
+    made: list[Target] = []
+    again = opener_of(kind, tmp_path, made)
+    old, new = nested("a"), nested("a", "b")
+    target, late = again(), again()
+    target.prepare(old)
+    staged = stage(late, nested_row(b"1", {"a": 1}), old)
+    assert target.prepare(new) == new
+    assert again().prepare(nested("b", "a")) == new, "no matter in which order, and whether they are there"
+    assert again().prepare(old) == new, "who writes fewer fields goes on"
+    assert late.append(staged, {"q/0": MarkStep(None, 1)}), "files of before can be committed"
+    target.append(stage(target, nested_row(b"2", {"a": 2, "b": 3}), new), {"q/0": MarkStep(1, 2)})
+    first, second = ({"a": 1, "b": None}, {"a": 2, "b": 3})
+    for joined in (False, True):
+        assert len(again().files()) == (1 if joined else 2)
+        assert [(row["s"]["in"], row["l"]) for row in rows(again())] == [(first, [first]), (second, [second])]
+        again().compact(1 << 20)
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_structs_in_maps_get_more_fields_where_files_of_both_can_be_joined(kind: str, tmp_path: Path) -> None:
+    made: list[Target] = []
+    again = opener_of(kind, tmp_path, made)
+    columns = [
+        pa.schema([("_key", pa.binary()), ("m", pa.map_(pa.string(), pa.struct([(n, INT) for n in names])))])
+        for names in ("a", "ab")
+    ]
+    target = again()
+    target.prepare(columns[0])
+    target.append(stage(target, {"_key": [b"1"], "m": [[("k", {"a": 1})]]}, columns[0]), {})
+    if not KINDS[kind].widens:
+        with pytest.raises(InvalidRequestError, match=r"column m .*deltalake cannot widen columns"):
+            target.prepare(columns[1])
+        with pytest.raises(InvalidRequestError, match="column m cannot be widened in a table of kind delta"):
+            target.widen_columns([columns[1].field("m")])
+    else:
+        assert target.prepare(columns[1]) == columns[1]
+        target.append(stage(target, {"_key": [b"2"], "m": [[("k", {"a": 2, "b": 3})]]}, columns[1]), {})
+        assert target.compact(1 << 20) == (2, 1)
+        assert [row["m"] for row in rows(again())] == [
+            [("k", {"a": 1, "b": None})],
+            [("k", {"a": 2, "b": 3})],
+        ]
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if KINDS[name].refusal is None])
+def test_changes_are_merged_into_structs_with_more_fields(kind: str, tmp_path: Path) -> None:
+    made: list[Target] = []
+    again = opener_of(kind, tmp_path, made)
+
+    def run(names: str, start: int, *changes: tuple[int, int, bytes, bytes | None, int]) -> None:
+        column = pa.struct([(name, INT) for name in names])
+        spec = ValueSpec("json", pa.schema([("s", column)]), new_fields="drop")
+        mirror = Mirror(None, TABLE, again(), Recipe(RowShape(is_table=True), spec), [0])
+        mirror.recover()
+        mirror.apply(Frame(change_rows(changes)), Epoch({}, {0: start + len(changes)}))
+
+    run("a", 0, (0, 0, b"x", b'{"s": {"a": 1}}', 1), (0, 1, b"y", b'{"s": {"a": 2}}', 2))
+    run("ab", 2, (0, 2, b"y", b'{"s": {"a": 3, "b": 4}}', 3))
+    run("a", 3, (0, 3, b"z", b'{"s": {"a": 5}}', 4))
+    assert [(row["_key"], row["s"]) for row in rows(again())] == [
+        (b"x", {"a": 1, "b": None}), (b"y", {"a": 3, "b": 4}), (b"z", {"a": 5, "b": None})
+    ]  # fmt: skip
     for one in made:
         one.close()

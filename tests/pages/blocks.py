@@ -104,7 +104,6 @@ class Reader:
             for number, place in enumerate(places.split(","))
         }
         self._places |= {
-            ".venv/bin/antiphon": "antiphon",
             "s3://bucket/": f"{folder}/bucket/",  # folders in the place of object stores
             ":/lake/": f":{folder}/lake/",
             "port=9108": "port=0",

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties
 
@@ -30,6 +30,7 @@ from antiphon.lake.targets.target import (
     Target,
     is_due,
 )
+from antiphon.lake.targets.widening import only_adds, widened
 
 HOUR_MS: Final = 3_600_000
 # Parts of `deltalake` decode a URL once, others twice: its log and the files that tasks write would be in two places.
@@ -92,6 +93,26 @@ class DeltaTarget(Target):
                 return
             try:
                 table.alter.add_columns(list(Schema.from_arrow(pa.schema(fresh)).fields))
+            except CommitFailedError as error:
+                problem = error
+                continue
+            return
+        raise self._crowded(problem)
+
+    def widen_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Add fields to structs, in a commit of its own that appends no rows; wider types are refused."""
+        problem: Exception | None = None
+        for _ in range(COMMIT_TRIES):
+            table = self._required()
+            known = _schema(table)
+            wider = widened(known, fields)
+            changed = [one for one in wider if not known.field(one.name).type.equals(one.type)]
+            if not changed:
+                return
+            if rigid := [one for one in changed if not only_adds(known.field(one.name).type, one.type)]:
+                super().widen_columns(rigid)
+            try:
+                write_deltalake(table, pa.schema(changed).empty_table(), mode="append", schema_mode="merge")
             except CommitFailedError as error:
                 problem = error
                 continue

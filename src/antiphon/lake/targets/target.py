@@ -18,7 +18,7 @@ from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.kinds import KINDS, NAMED, options_of
 from antiphon.lake.targets.staged import DataFile, lake_schema, read_frame, stage_frame
-from antiphon.lake.targets.widening import widest
+from antiphon.lake.targets.widening import only_adds, widest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +90,7 @@ class Target(ABC):
         """Add nullable columns; those that are there already are passed over."""
 
     def widen_columns(self, fields: "Sequence[pa.Field]") -> None:
-        """Give columns that are there these wider types; those that have them already are passed over.
+        """Give columns that are there these wider types, or structs with more fields; what they have is passed over.
 
         Raises InvalidRequestError where this kind of table cannot.
         """
@@ -182,7 +182,7 @@ class Target(ABC):
         """What a column has to have, so that a field can be written to it; raises InvalidRequestError."""
         kind = widest(there.type, field.type)
         row = KINDS[self.kind]
-        if kind is not None and (row.widens or kind.equals(there.type)):
+        if kind is not None and (row.widens or only_adds(there.type, kind)):
             return kind
         why = "" if kind is None else f" ({row.rigid})"
         raise InvalidRequestError(

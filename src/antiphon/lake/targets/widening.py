@@ -1,7 +1,9 @@
-"""Columns whose type becomes wider: `int` to `bigint`, `float` to `double`, a `decimal` with more digits before its point.
+"""Columns whose type becomes wider: `int` to `bigint`, `float` to `double`, a `decimal` with more digits before its point,
+and a struct with more fields.
 
-Every value of the narrower type is one of the wider type, so rows that are there stay as they are: the table's columns
-change, and its files do not. Which kinds of lake tables can do that is in their rows (`kinds.TargetKind.widens`).
+Every value of the narrower type is one of the wider type (with null in new fields), so rows that are there stay as they are:
+the table's columns change, and its files do not. Fields are added to structs in all kinds of lake tables, maps
+excepted; which kinds can do the rest is in their rows (`kinds.TargetKind.widens`).
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,8 @@ def is_narrower(one: pa.DataType, other: pa.DataType) -> bool:
 def widest(found: pa.DataType, wanted: pa.DataType) -> pa.DataType | None:
     """The type that holds the values of a column (`found`) and those to be written; None where there is none.
 
-    Fields of structs and items of lists and maps are widened each for itself.
+    Fields of structs and items of lists and maps are widened each for itself. Fields that one struct alone has are in the
+    result too, those of `found` first: whoever has no value for one leaves it null.
     """
     if found.equals(wanted) or is_narrower(wanted, found):
         return found
@@ -41,15 +44,29 @@ def widest(found: pa.DataType, wanted: pa.DataType) -> pa.DataType | None:
 
 
 def _struct(found: Any, wanted: Any) -> pa.DataType | None:
-    if [one.name for one in found] != [one.name for one in wanted]:
-        return None
+    more = {one.name: one.type for one in wanted}
+    if not any(one.name in more for one in found):
+        return None  # nothing in common: another struct, and hardly what was meant
     fields = []
-    for one, other in zip(found, wanted, strict=True):
-        kind = widest(one.type, other.type)
+    for one in found:
+        kind = widest(one.type, more.pop(one.name, one.type))
         if kind is None:
             return None
         fields.append(pa.field(one.name, kind))
-    return pa.struct(fields)
+    return pa.struct([*fields, *(pa.field(name, kind) for name, kind in more.items())])
+
+
+def only_adds(found: pa.DataType, wider: pa.DataType) -> bool:
+    """Does the wider of two types, as `widest` gives it, differ by fields that structs in it have more, and by no other?
+
+    Not where that is in a map: deltalake 1.6 reads such files, and cannot compact them.
+    """
+    types = pa.types
+    if types.is_struct(found) and types.is_struct(wider):
+        return all(only_adds(one.type, wider.field(one.name).type) for one in found)
+    if types.is_list(found) and types.is_list(wider):
+        return only_adds(found.value_type, wider.value_type)
+    return bool(found.equals(wider))
 
 
 def widened(schema: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
