@@ -79,6 +79,11 @@ def test_a_producer_that_says_what_it_has_gets_the_next_epoch_and_a_repeat_gets_
     assert init(first, Producer(ID, 2)).refused is Refused.FENCED
     assert init(first, Producer(ID + 1, 4)).refused is Refused.FENCED
     assert init(begun(), Producer(ID + 1, 3)).refused is Refused.FENCED
+    assert init(begun(), Producer(ID, 2)).refused is Refused.FENCED, (
+        "it is the transaction of a newer producer"
+    )
+    ended = init(begun(), Producer(ID, 3))
+    assert (ended.row and ended.row.state, ended.refused) == (State.PREPARE_ABORT, Refused.CONCURRENT)
 
 
 def test_a_producer_that_was_fenced_by_another_gets_nothing_by_what_it_had() -> None:
@@ -246,7 +251,8 @@ def test_a_transaction_past_its_time_out_is_aborted_and_its_producer_fenced() ->
     row = t.abort(begun(), 10_100, only_overdue=True).row
     assert row is not None
     assert (row.state, row.epoch) == (State.PREPARE_ABORT, 4)
-    assert init(row, Producer(ID, 3)).refused is Refused.CONCURRENT
+    assert init(row, Producer(ID, 3)).refused is Refused.FENCED
+    assert init(row).refused is Refused.CONCURRENT
     forced = t.abort(begun(), 0, only_overdue=False).row
     assert forced is not None
     assert forced.state is State.PREPARE_ABORT

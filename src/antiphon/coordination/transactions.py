@@ -350,9 +350,17 @@ def _refusal(row: Row | None, producer: Producer) -> Refused | None:
 
 
 def _may_go_on(row: Row, expected: Producer) -> bool:
-    """Is that the id's producer, or one that got its new producer id by a try whose answer was lost?"""
-    if expected.producer_id == row.producer_id:
+    """Is that the id's producer, or what it was before a try whose answer was lost?
+
+    While a transaction is under way there was none: whoever began it has what the row says. Without that, a producer that
+    was fenced would end the transaction of the one that fenced it.
+    """
+    if expected.producer_id == row.producer_id and expected.epoch == row.epoch:
         return True
+    if row.state is State.ONGOING:
+        return False
+    if expected.producer_id == row.producer_id:
+        return expected.epoch == row.last_epoch
     return expected.producer_id == row.last_producer_id and _is_exhausted(expected.epoch)
 
 

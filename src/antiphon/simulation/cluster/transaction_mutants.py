@@ -51,6 +51,12 @@ TRANSACTION_MUTANTS: Final = (
         first_seed=3,
     ),
     ClusterMutant(
+        "transactions-fenced-one-goes-on",
+        "a producer that was fenced ends the transaction of the one that fenced it, when it asks for its next epoch",
+        Edit(transactions, "_may_go_on", " and expected.epoch == row.epoch:", ":"),
+        options={**CALM, **_WORK},
+    ),
+    ClusterMutant(
         "transactions-epoch-stays-at-end",
         "a producer of the second version of Kafka's transactions keeps its epoch when its transaction ends",
         Edit(transactions, "end_and_raise", "epoch=row.epoch + 1", "epoch=row.epoch"),

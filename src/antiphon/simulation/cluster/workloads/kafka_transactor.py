@@ -194,9 +194,12 @@ class Transactor:
 
     async def _zombie(self, old: _Producer, asked: Asked) -> None:
         """Somebody else gets the id, and the producer of before goes on, which it must not."""
-        self._producer = await self._begun(old.name)
+        self._producer = newer = await self._begun(old.name)
         self._book.outcomes["zombies"] += 1
         asked.outcome, asked.broken = "not", "zombie"
+        if self._draw.random() < 0.3:
+            await self._raise(old, newer)
+            return
         late = self._new(old.name)
         late.outcome, late.broken = "not", "zombie"
         try:
@@ -205,6 +208,20 @@ class Transactor:
             await self._step(END, old.name, self._end_request(old, commit=True), version=old.end_version)
         except _FailedError:
             return
+
+    async def _raise(self, old: _Producer, newer: _Producer) -> None:
+        """The fenced one asks for its next epoch, as some clients do (KIP-360), in the middle of the newer's transaction."""
+        asked = self._new(newer.name)
+        await self._write(newer, asked)
+        request = cm.InitProducerIdRequest(
+            transactional_id=old.name, producer_id=old.producer_id, producer_epoch=old.epoch
+        )
+        request.transaction_timeout_ms = TIMEOUT_MS[0]
+        with contextlib.suppress(NoAnswerError):
+            error = (await self._asked(INIT, 4, old.name, request)).error_code
+            told = f"{old.name}, which was fenced, asked for its next epoch: the answer's error is {error}"
+            require(error not in {code.NONE, code.CONCURRENT_TRANSACTIONS}, "zombie", -1, told)
+        await self._end(newer, asked, commit=True)
 
     async def _end(self, producer: _Producer, asked: Asked, *, commit: bool) -> None:
         request = self._end_request(producer, commit=commit)
