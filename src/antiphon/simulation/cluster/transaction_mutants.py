@@ -55,6 +55,7 @@ TRANSACTION_MUTANTS: Final = (
         "a producer that was fenced ends the transaction of the one that fenced it, when it asks for its next epoch",
         Edit(transactions, "_may_go_on", " and expected.epoch == row.epoch:", ":"),
         options={**CALM, **_WORK},
+        first_seed=7,
     ),
     ClusterMutant(
         "transactions-epoch-stays-at-end",

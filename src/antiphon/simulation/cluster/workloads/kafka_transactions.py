@@ -27,10 +27,11 @@ from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import effects_of
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.drawing import Drawn, one_of
-from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Asked, Book, Transactor
+from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Transactor
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.native_transactor import NativeTransactor
 from antiphon.simulation.cluster.workloads.registry import workload
+from antiphon.simulation.cluster.workloads.transactions_book import Asked, Book
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import Committed
 

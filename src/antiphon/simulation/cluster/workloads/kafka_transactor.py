@@ -7,7 +7,6 @@ refused.
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
@@ -22,6 +21,7 @@ from antiphon.records.builder import build_batch, seal
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster import kafka_messages as km
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
+from antiphon.simulation.cluster.workloads.transactions_book import Asked, Book
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ GROUP: Final = "of-transactor-"  # and its number: two of them would commit in a
 INIT, ADD, ADD_OFFSETS, END, OFFSETS, DESCRIBE, FIND, OFFSET_FETCH = 22, 24, 25, 26, 28, 65, 10, 9
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 TIMEOUT_MS: Final = (1_500, 4_000)
+LONG_MS, SURELY_S = 8_000, 5.0  # clocks of nodes are 2 s apart at most
+FENCED: Final = frozenset({code.PRODUCER_FENCED, code.INVALID_PRODUCER_EPOCH})
 TRIES: Final = 25
 REST_S: Final = 20.0  # after the faults, within which every transaction ends
 AGAIN: Final = frozenset(
@@ -49,28 +51,6 @@ AGAIN: Final = frozenset(
         code.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-
-
-@dataclass
-class Asked:
-    """One transaction as its client knows it. `outcome`: committed, not, or unknown; `broken`: the promise if it was not."""
-
-    text: str
-    name: str
-    sent: set[str] = field(default_factory=set)
-    acknowledged: dict[int, list[str]] = field(default_factory=dict)
-    offset: int | None = None
-    outcome: str = "unknown"
-    broken: str = ""
-    at_rest: bool = False
-
-
-class Book:
-    """What all of them have asked for, by its text, and how often it went how."""
-
-    def __init__(self) -> None:
-        self.asked: dict[str, Asked] = {}
-        self.outcomes = {"transactions_committed": 0, "transactions_aborted": 0, "zombies": 0}
 
 
 class _FailedError(Exception):
@@ -138,7 +118,7 @@ class Transactor:
 
     async def _one(self) -> None:
         if self._producer is None or self._draw.random() < 0.1:
-            self._producer = await self._begun(self.names[0])
+            self._producer = await self._begun(self.names[0], self._draw.choice(TIMEOUT_MS))
         producer, draw = self._producer, self._draw
         asked = self._new(producer.name)
         await self._write(producer, asked)
@@ -194,34 +174,42 @@ class Transactor:
 
     async def _zombie(self, old: _Producer, asked: Asked) -> None:
         """Somebody else gets the id, and the producer of before goes on, which it must not."""
-        self._producer = newer = await self._begun(old.name)
+        raises = self._draw.random() < 0.3
+        self._producer = newer = await self._begun(
+            old.name, LONG_MS if raises else self._draw.choice(TIMEOUT_MS)
+        )
         self._book.outcomes["zombies"] += 1
         asked.outcome, asked.broken = "not", "zombie"
-        if self._draw.random() < 0.3:
+        if raises:
             await self._raise(old, newer)
             return
         late = self._new(old.name)
         late.outcome, late.broken = "not", "zombie"
-        try:
+        with contextlib.suppress(_FailedError):
             if self._draw.random() < 0.5:
                 await self._send(old, late, min(asked.acknowledged), f"{late.text}:late")
             await self._step(END, old.name, self._end_request(old, commit=True), version=old.end_version)
-        except _FailedError:
-            return
 
     async def _raise(self, old: _Producer, newer: _Producer) -> None:
         """The fenced one asks for its next epoch, as some clients do (KIP-360), in the middle of the newer's transaction."""
-        asked = self._new(newer.name)
+        asked, ends_s = self._new(newer.name), self._workload.now + SURELY_S
         await self._write(newer, asked)
         request = cm.InitProducerIdRequest(
-            transactional_id=old.name, producer_id=old.producer_id, producer_epoch=old.epoch
+            transactional_id=old.name,
+            transaction_timeout_ms=TIMEOUT_MS[0],
+            producer_id=old.producer_id,
+            producer_epoch=old.epoch,
         )
-        request.transaction_timeout_ms = TIMEOUT_MS[0]
         with contextlib.suppress(NoAnswerError):
-            error = (await self._asked(INIT, 4, old.name, request)).error_code
-            told = f"{old.name}, which was fenced, asked for its next epoch: the answer's error is {error}"
-            require(error not in {code.NONE, code.CONCURRENT_TRANSACTIONS}, "zombie", -1, told)
-        await self._end(newer, asked, commit=True)
+            await self._asked(INIT, 4, old.name, request)
+        try:
+            await self._end(newer, asked, commit=True)
+        except _FailedError as failed:
+            is_ours = failed.error not in FENCED or self._workload.now > ends_s
+            require(
+                is_ours, "zombie", -1, f"{old.name}: who was fenced has fenced its successor: {failed.error}"
+            )
+            raise
 
     async def _end(self, producer: _Producer, asked: Asked, *, commit: bool) -> None:
         request = self._end_request(producer, commit=commit)
@@ -283,10 +271,8 @@ class Transactor:
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
-    async def _begun(self, name: str) -> _Producer:
-        request = cm.InitProducerIdRequest(
-            transactional_id=name, transaction_timeout_ms=self._draw.choice(TIMEOUT_MS)
-        )
+    async def _begun(self, name: str, timeout_ms: int) -> _Producer:
+        request = cm.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
         told = await self._step(INIT, name, request, version=4, tries=200)
         return _Producer(name, told.producer_id, told.producer_epoch, is_second=self._draw.random() < 0.5)
 

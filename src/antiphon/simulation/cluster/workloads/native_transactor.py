@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError
-from antiphon.simulation.cluster.workloads.kafka_transactor import TIMEOUT_MS, Asked, Book, Transactor
+from antiphon.simulation.cluster.workloads.kafka_transactor import TIMEOUT_MS, Transactor
+from antiphon.simulation.cluster.workloads.transactions_book import Asked, Book
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
