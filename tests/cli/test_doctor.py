@@ -217,12 +217,6 @@ def test_ports_before_the_first_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor_folder.default_ports()[0]["level"] == "ok"
 
 
-def test_nobody_named_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    (said,) = [one for one in doctor.examine(None, None) if "no cluster" in one["what"]]
-    assert (said["level"], said["do"]) == ("note", "start one with `antiphon up`")
-
-
 def other_port(said: dict[str, Any]) -> str:
     found = re.search(r"\d+", said["what"])
     assert found is not None
@@ -255,3 +249,11 @@ def test_a_folder_whose_description_cannot_be_read(tmp_path: Path) -> None:
     wrong = [one["what"] for one in json.loads(done.stdout) if one["level"] == "wrong"]
     assert done.exit_code == 1
     assert [what for what in wrong if "is not a cluster description" in what]
+
+
+def test_no_cluster_that_is_named_or_found() -> None:
+    said = doctor.examine(None, None)[-1]
+    assert (said["level"], said["do"]) == ("note", "start one with `antiphon up`")
+    told = [one["what"] for one in doctor.examine(None, None, "cluster.json is torn")]
+    assert "cluster.json is torn" in told
+    assert said["what"] not in told, "there is one, and it cannot be read"

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from antiphon.cli.main import app
+from antiphon.errors import AccessDeniedError, AntiphonError, UnavailableError
 from antiphon.model.requests import HelloReply
 from antiphon.tools import cluster_health, doctor_servers
 from antiphon.tools.doctor_servers import Heard, examine_servers, who_listens
@@ -124,6 +125,44 @@ def test_shards_without_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
         (said,) = examine_servers(address)
     assert (said["level"], said["what"]) == ("wrong", "t/0 is Offline")
     assert "antiphon shard recover" in said["do"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "do"),
+    [
+        (AccessDeniedError("bob lacks DESCRIBE"), "this login may not ask: bob lacks DESCRIBE", "acl add"),
+        (UnavailableError("no coordinator"), "the cluster does not answer: no coordinator", "node.log"),
+    ],
+)
+def test_a_cluster_that_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: AntiphonError, said: str, do: str
+) -> None:
+    def refuse(_: str) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(cluster_health, "collect", refuse)
+    with answering(NATIVE) as address:
+        (found,) = examine_servers(address)
+    assert (found["level"], found["what"]) == ("wrong", said)
+    assert do in found["do"]
+
+
+def test_what_a_node_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"node": 1, "shard_id": 4, "kind": "damaged", "what": "a bit flipped", "do": "antiphon scrub"}
+    findings = [one | {"since_ms": 1, "mended_ms": mended} for mended in (0, 2)]
+    told = {
+        "problems": [cluster_health.line_of(findings[0])],
+        "findings": findings,
+        "healthy": False,
+        "nodes": [],
+    }
+    monkeypatch.setattr(cluster_health, "collect", lambda _: told)
+    monkeypatch.setattr(doctor_servers, "_clocks", lambda _: [])
+    with answering(NATIVE) as address:
+        wrong, mended = examine_servers(address)
+    assert wrong["what"].startswith("node 1, shard 4: damaged since 1970-01-01")
+    assert (wrong["level"], wrong["do"]) == ("wrong", "antiphon scrub")
+    assert (mended["level"], "; mended 1970-01-01" in mended["what"]) == ("note", True)
 
 
 @pytest.fixture(scope="module")

@@ -74,8 +74,9 @@ async def test_each_action_shows_its_plan_first_and_then_does_it() -> None:
         )
         new |= {"kind": "topic"}
         planned = await post("create_topic", "plan", new)
-        assert planned.text.count("<td>made</td>") == 2
-        assert planned.text.count("<td>chosen when it is made</td>") == 2, "not: none"
+        assert (
+            planned.text.count("<td>made</td>") == planned.text.count("<td>elected when it is made</td>") == 2
+        )
         assert "retention.ms=9000" in planned.text
         assert (await post("create_topic", "", new)).status == 200, (
             "a form that does not say more wants a plan"
@@ -121,6 +122,7 @@ async def test_each_action_shows_its_plan_first_and_then_does_it() -> None:
 
         planned = await post("delete_topic", "plan", {"topic": "planes"})
         assert planned.text.count("<td>removed</td>") == 3
+        assert len(re.findall(r"<td>\d → none</td>", planned.text)) == 3
         assert "Carry out, for good" in planned.text
         assert (await post("delete_topic", "carry", {"topic": "planes"})).headers["location"] == (
             "/ui/topics?did=delete_topic"

@@ -69,10 +69,11 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
         "needs an object store; tests/lake/test_object_store.py runs the same jobs on a stand-in"
     ),
     ("docs/membership.md", "antiphon node voters"): (
-        "wants a cluster of five, in which a voter is gone for good; tests/cli/test_voters_command.py"
+        "wants a cluster of five, in which a voter is gone for good; tests/node/test_voters.py makes the changes, and "
+        "tests/cli/test_voters_command.py reads the command's words"
     ),
     ("docs/metrics.md", "antiphon up --nodes 3 --dir /tmp/antiphon &"): (
-        "needs Prometheus; tests/server/test_metrics.py reads the metrics and checks monitoring/"
+        "needs Prometheus and the usual ports; tests/monitoring/ and tests/server/test_metrics.py check the files"
     ),
     ("docs/operations.md", "antiphon node restart --all --command 'ssh {host} sudo systemctl restart antiphon'"): (
         "needs machines with systemd; tests/rolling/test_restart.py restarts by a command"
@@ -98,9 +99,6 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ),
     ("docs/tasks/backup.md", "antiphon replay task-prices --as-of-time 2026-03-01T12:00:00Z --to-table task-prices-march"): (
         "names a time before the table; the block above it runs the same job"
-    ),
-    ("docs/tasks/backup.md", "antiphon archive run task-readings --to s3://bucket/archive --older-than 7d"): (
-        "needs an object store; the block above it runs the same job"
     ),
     ("docs/install.md", "pip install antiphon"): _INSTALLS,
 }  # fmt: skip
