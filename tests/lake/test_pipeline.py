@@ -166,9 +166,12 @@ def test_a_run_says_what_it_does_where_nobody_looks_too(
     def no_spark(*_: object) -> Iterator[None]:
         yield None
 
-    def run(_spark: object, jobs: list[Any], *, once: bool, told: Any) -> list[Outcome]:
+    def run(_spark: object, jobs: list[Any], *, once: bool, told: Any, keep_going: bool) -> list[Outcome]:
         told(Outcome(jobs[0].name, "mirror", rows=1_200, epochs=3, dead_letters=2))
-        return []
+        if not keep_going:
+            return []
+        told(failed := Outcome(jobs[0].name, "mirror", failure="no such\nrecord"))
+        return [failed]
 
     monkeypatch.setattr(pipeline_commands, "spark_job", no_spark)
     monkeypatch.setattr(lake_pipeline, "run_pipeline", run)
@@ -177,7 +180,10 @@ def test_a_run_says_what_it_does_where_nobody_looks_too(
         "flights: starting Spark; ctrl-C ends it",
         "flights: 1,200 rows in 3 epochs, 2 dead letters",
     ]
-    assert done.stdout == "[]\n"
+    assert (done.stdout, done.exit_code) == ("[]\n", 0)
+    done = CliRunner().invoke(app, ["pipeline", "run", str(file(tmp_path, GOOD)), "--keep-going"])
+    assert done.stderr.splitlines()[-1] == "flights: failed: no such record"
+    assert done.exit_code == 1
 
 
 def test_commands(tmp_path: Path) -> None:
@@ -276,6 +282,42 @@ def test_one_failure_stops_all_and_ctrl_c_ends_well(tmp_path: Path, monkeypatch:
     with pytest.raises(ValueError, match="broken"):
         run_pipeline(None, jobs, once=False)
     assert all(query.stopped for query in queries[4:])
+
+
+def test_the_others_go_on_where_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = read_pipeline(file(tmp_path, TWO))
+    queries: dict[str, FakeQuery] = {}
+    broken: dict[str, Exception] = {"b": InvalidRequestError("a record of b")}
+    looks: list[float] = []
+
+    def mirror(_spark: Any, servers: str, name: str, target: Any, **options: Any) -> FakeQuery:
+        if name == "a" and "a" in broken:
+            raise broken["a"]
+        queries[name] = FakeQuery(MirrorProgress(epochs=1, rows=5), broken.get(name))
+        return queries[name]
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lake_pipeline, "mirror_topic", mirror)
+    monkeypatch.setattr(lake_pipeline, "mirror_table", mirror)
+    monkeypatch.setattr(time, "sleep", sleep)
+    told: list[str | None] = []
+    found = run_pipeline(None, jobs, once=False, told=lambda one: told.append(one.failure), keep_going=True)
+    assert [one.failure for one in found] == [None, "a record of b", None]
+    assert (len(looks), queries["a"].running, queries["a"].stopped) == (3, True, True), (
+        "it went on to the end"
+    )
+    assert told == ["a record of b"]
+    broken["a"] = ValueError("no such file")
+    found = run_pipeline(None, jobs, once=False, keep_going=True)
+    assert [one.failure for one in found][:2] == ["ValueError: no such file", "a record of b"]
+    assert len(looks) == 4, "it ends when every mirror has failed"
+    found = run_pipeline(None, jobs, once=True, keep_going=True)
+    assert found[0].failure == "ValueError: no such file"
+    assert found[1].failure is None, "it was begun all the same"
 
 
 # -- columns and ages -----------------------------------------------------------------------------------------------

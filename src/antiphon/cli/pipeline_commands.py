@@ -77,6 +77,13 @@ def run(
         list[str] | None,
         typer.Option("--job", help="Run this job only; may be given several times.", show_default=False),
     ] = None,
+    keep_going: Annotated[
+        bool,
+        typer.Option(
+            "--keep-going",
+            help="Where a job fails, let the others go on; the exit code is 1 then. Default: all end.",
+        ),
+    ] = False,
     master: Master = None,
     json: Json = False,
 ) -> None:
@@ -87,12 +94,14 @@ def run(
     names = ", ".join(job.name for job in jobs)
     typer.echo(f"{names}: starting Spark" + ("" if once else "; ctrl-C ends it"), err=True)
     with spark_job("antiphon - pipeline", master) as spark, _ended_by_sigterm():
-        found = run_pipeline(spark, jobs, once=once, told=_print_outcome)
+        found = run_pipeline(spark, jobs, once=once, told=_print_outcome, keep_going=keep_going)
     if json:
         print_json([dataclasses.asdict(one) for one in found])
-        return
-    rows = [(one.job, one.kind, one.rows, one.files, one.dead_letters, one.epochs) for one in found]
-    print_table(["JOB", "KIND", "ROWS", "FILES", "DEAD LETTERS", "EPOCHS"], rows, as_json=False)
+    else:
+        rows = [(one.job, one.kind, one.rows, one.files, one.dead_letters, one.epochs) for one in found]
+        print_table(["JOB", "KIND", "ROWS", "FILES", "DEAD LETTERS", "EPOCHS"], rows, as_json=False)
+    if any(one.failure is not None for one in found):
+        raise typer.Exit(EXIT_FAILED)
 
 
 @command("pipeline example", "antiphon pipeline example > pipeline.toml")
@@ -138,7 +147,9 @@ def _where(job: "PipelineJob") -> str:
 
 
 def _print_outcome(outcome: "Outcome") -> None:
-    if outcome.kind == "mirror":
+    if outcome.failure is not None:
+        typer.echo(f"{outcome.job}: failed: {' '.join(outcome.failure.split())}", err=True)
+    elif outcome.kind == "mirror":
         dead = f", {outcome.dead_letters:,} dead letters" if outcome.dead_letters else ""
         typer.echo(f"{outcome.job}: {outcome.rows:,} rows in {outcome.epochs:,} epochs{dead}", err=True)
     elif outcome.problem is not None:

@@ -7,8 +7,8 @@ import difflib
 import os
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -84,6 +84,7 @@ class Outcome:
     epochs: int = 0
     positions: dict[int, int] = field(default_factory=dict)
     problem: str | None = None  # why upkeep could not be done this time
+    failure: str | None = None  # why it goes on no more, where the others do
 
 
 Told = Callable[[Outcome], None]
@@ -300,41 +301,84 @@ def _value(found: Mapping[str, Any], base: Path, *, is_table: bool) -> dict[str,
 
 
 def run_pipeline(
-    spark: "SparkSession", jobs: Sequence[PipelineJob], *, once: bool, told: Told | None = None
+    spark: "SparkSession",
+    jobs: Sequence[PipelineJob],
+    *,
+    once: bool,
+    told: Told | None = None,
+    keep_going: bool = False,
 ) -> list[Outcome]:
     """Run jobs. `once`: mirrors one after the other until all that is there is through, then the upkeep; else all side by
     side, until one fails (which is raised, once the others are stopped) or KeyboardInterrupt (which ends it well).
 
-    `told` hears of each epoch and each piece of upkeep.
+    `told` hears of each epoch and each piece of upkeep. `keep_going`: where one fails, its outcome says why, and the others
+    go on, until all mirrors have failed.
     """
-    outcomes = {job.name: Outcome(job.name, job.kind) for job in jobs}
-    tell = told or (lambda _: None)
-    mirrors = [job for job in jobs if job.kind == "mirror"]
-    upkeep = [job for job in jobs if job.kind != "mirror"]
+    run = _Run(spark, jobs, told or (lambda _: None), keep_going=keep_going)
     if once:
-        for job in mirrors:
-            _start(spark, job, outcomes[job.name], tell, once=True)
-        for job in upkeep:
-            _keep_up(job, outcomes[job.name], tell)
-        return list(outcomes.values())
-    due = {job.name: time.monotonic() + parse_age(job.every).total_seconds() for job in upkeep}
-    with ExitStack() as stack:
-        try:
-            queries = [
-                stack.enter_context(_start(spark, job, outcomes[job.name], tell, once=False))
-                for job in mirrors
-            ]
-            while True:
-                for query in queries:
-                    if not query.running:
+        run.once()
+        return list(run.outcomes.values())
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
+        run.side_by_side(stack)
+    return list(run.outcomes.values())
+
+
+class _Run:
+    """One run of a file's jobs."""
+
+    def __init__(
+        self, spark: "SparkSession", jobs: Sequence[PipelineJob], tell: Told, *, keep_going: bool
+    ) -> None:
+        self.outcomes = {job.name: Outcome(job.name, job.kind) for job in jobs}
+        self._spark = spark
+        self._tell = tell
+        self._keep_going = keep_going
+        self._mirrors = [job for job in jobs if job.kind == "mirror"]
+        self._upkeep = [job for job in jobs if job.kind != "mirror"]
+
+    def once(self) -> None:
+        """The mirrors one after the other, then the upkeep."""
+        for job in self._mirrors:
+            with self._may_fail(job.name):
+                _start(self._spark, job, self.outcomes[job.name], self._tell, once=True)
+        for job in self._upkeep:
+            self._keep_up(job)
+
+    def side_by_side(self, stack: ExitStack) -> None:
+        """All at once, until one fails; or, where the others go on, until all mirrors have failed."""
+        due = {job.name: time.monotonic() + parse_age(job.every).total_seconds() for job in self._upkeep}
+        queries: dict[str, MirrorQuery] = {}
+        for job in self._mirrors:
+            with self._may_fail(job.name):
+                query = _start(self._spark, job, self.outcomes[job.name], self._tell, once=False)
+                queries[job.name] = stack.enter_context(query)
+        while queries or not self._mirrors:
+            for name, query in list(queries.items()):
+                if not query.running:
+                    with self._may_fail(name):
                         query.wait()
-                for job in upkeep:
-                    if time.monotonic() >= due[job.name]:
-                        _keep_up(job, outcomes[job.name], tell)
-                        due[job.name] = time.monotonic() + parse_age(job.every).total_seconds()
-                time.sleep(LOOK_S)
-        except KeyboardInterrupt:
-            return list(outcomes.values())
+                    del queries[name]
+            for job in self._upkeep:
+                if time.monotonic() >= due[job.name]:
+                    self._keep_up(job)
+                    due[job.name] = time.monotonic() + parse_age(job.every).total_seconds()
+            time.sleep(LOOK_S)
+
+    @contextmanager
+    def _may_fail(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not self._keep_going:
+                raise
+            outcome = self.outcomes[name]
+            outcome.failure = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
+            self._tell(outcome)
+
+    def _keep_up(self, job: PipelineJob) -> None:
+        if self.outcomes[job.name].failure is None:
+            with self._may_fail(job.name):
+                _keep_up(job, self.outcomes[job.name], self._tell)
 
 
 def _start(
