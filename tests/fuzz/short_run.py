@@ -15,7 +15,7 @@ from tests.fuzz.registry import TARGETS, make
 from tests.fuzz.target import name_of
 
 SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
-SECONDS: Final = float(os.environ.get("FUZZ_TEST_S", "1.6"))
+SECONDS: Final = float(os.environ.get("FUZZ_TEST_S", "1.5"))
 MARKS: Final = [
     pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning"),
