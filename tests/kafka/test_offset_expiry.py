@@ -12,6 +12,8 @@ import pytest
 
 from antiphon.coordination import offset_expiry as rules
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.groups.classic_rows import ClassicRows
+from antiphon.kafka.groups.consumer_rows import ConsumerRows
 from antiphon.kafka.messages import admin
 from antiphon.kafka.messages import groups as m
 from antiphon.model.metadata import Kind
@@ -198,6 +200,54 @@ async def test_a_group_of_the_consumer_protocol_goes_with_its_last_offset_and_ke
         assert not [key for key in await rows(served) if key.startswith("consumer/")]
         found = {one.name: one.value for one in await described(client, 32, "g")}
         assert found["consumer.session.timeout.ms"] == "7000"
+
+
+def test_a_group_whose_end_has_yet_to_be_written_has_been_empty_for_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The row still says when the member came; by that time the offset would have expired."""
+
+    def slowed(rows: type) -> None:
+        write = rows.write  # type: ignore[attr-defined]
+
+        async def slowly(*arguments: Any) -> Any:
+            await asyncio.sleep(5 * LATE_S)
+            return await write(*arguments)
+
+        monkeypatch.setattr(rows, "write", slowly)
+
+    @in_virtual_time
+    async def of_consumers() -> None:
+        async with a_cluster() as (_, connect):
+            client, other = await connect(), await connect()
+            member = Member(client, "1")
+            await member.heartbeat()
+            assert await member.commit(0, 7) == code.NONE
+            for _ in range(8):
+                await asyncio.sleep(KEPT_S / 4)
+                await member.heartbeat()
+            slowed(ConsumerRows)
+            leaving = asyncio.ensure_future(member.ask(member_epoch=-1))
+            await asyncio.sleep(4 * LATE_S)
+            assert not leaving.done()
+            assert await kept(other) == {("t", 0)}
+            await leaving
+
+    @in_virtual_time
+    async def of_classic_members() -> None:
+        async with a_cluster() as (_, connect):
+            client, other = await connect(), await connect()
+            member = Classic(client)
+            await member.join("t")
+            await member.commit("t")
+            await asyncio.sleep(2 * KEPT_S)
+            slowed(ClassicRows)
+            await member.leave()
+            await asyncio.sleep(4 * LATE_S)
+            assert await kept(other) == {("t", 0)}
+
+    of_consumers()
+    of_classic_members()
 
 
 @in_virtual_time

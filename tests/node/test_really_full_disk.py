@@ -3,6 +3,7 @@
 import contextlib
 import json
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,8 +57,12 @@ def fill(place: Path) -> Path:
 
 
 def health(cluster: Processes) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{cluster.http[0]}/healthz", timeout=10) as answer:
-        said: dict[str, Any] = json.load(answer)
+    """What it says, also with a status that says it is not well."""
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http[0]}/healthz", timeout=10) as answer:
+            said: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        said = json.load(error)
     return said
 
 

@@ -148,19 +148,22 @@ class Transactor(Role):
             self._producer.commit()
             return Transaction(number, COMMITTED)
         except AbortableError:
-            self._abort()
-            return Transaction(number, ABORTED)
+            if self._aborted() or not committing:
+                return Transaction(number, ABORTED)
         except LostProducerError:
             self._anew()
             if not committing:
                 return Transaction(number, ABORTED)
         return Transaction(number, UNKNOWN, self._looked_up(number))
 
-    def _abort(self) -> None:
+    def _aborted(self) -> bool:
+        """Abort it, or let the next producer do so; was that answered? Where it was not, a commit may have been decided."""
         try:
             self._producer.abort()
         except (AbortableError, LostProducerError):
             self._anew()
+            return False
+        return True
 
     def _anew(self) -> None:
         """The next producer of the transactional id ends what this one has left; it is decided once that one is there."""

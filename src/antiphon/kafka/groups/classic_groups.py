@@ -112,6 +112,11 @@ class ClassicGroups:
         hosted = self._led_of(group_id).hosted.get(group_id)
         return None if hosted is None or hosted.group.is_unused else hosted.group
 
+    def is_emptying(self, group_id: str) -> bool:
+        """Has the last member gone, and is that about to be kept?"""
+        hosted = self._led_of(group_id).hosted.get(group_id)
+        return hosted is not None and hosted.group.is_unused
+
     def has(self, group_id: str) -> bool:
         """Has the group members here, as far as is known now?"""
         try:

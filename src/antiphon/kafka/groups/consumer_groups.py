@@ -228,10 +228,10 @@ class ConsumerGroups:
     async def changed_ms(self, group_id: str) -> int | None:
         """When the group's rows were last written, in ms since 1970: of one without members, since when it has none.
 
-        None where it has members, or there is no such group.
+        None where it has members, there is no such group, or what it is by now has yet to be written.
         """
-        group = self.find(group_id)
-        if group is None or group.members:
+        group, hosted = self.find(group_id), self._led_of(group_id).hosted.get(group_id)
+        if group is None or group.members or hosted is None or hosted.work is not None:
             return None
         return await self._rows.written_ms(self._table.home(group_id)[0], group_id)
 

@@ -214,7 +214,11 @@ class OffsetExpiry:
                 else UNKNOWN
             )
         if consumers is None:
-            return Readers(empty_ms=await self._empty_ms(led, group))
+            empty_ms = None
+            if not coordinator.classic.is_emptying(group):  # no row says yet since when it is empty
+                empty_ms = await self._empty_ms(led, group)
+            is_known = empty_ms is not None and coordinator.find(group) is None
+            return Readers(empty_ms=empty_ms) if is_known else UNKNOWN
         if consumers.members:
             return Readers(consumers.subscribed)
         return UNKNOWN if changed_ms is None else Readers(empty_ms=changed_ms)
