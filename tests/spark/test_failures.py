@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import antiphon
 from antiphon.tools.local_cluster import LocalCluster
@@ -164,8 +166,11 @@ def test_a_cluster_that_goes_away_and_comes_back(
     for node in cluster.nodes:
         cluster.pause(node)
     try:
-        with pytest.raises(Exception, match=r"antiphon\.errors\.(Unreachable|TimedOut|Unavailable)Error"):
+        with pytest.raises(StreamingQueryException) as failed:
             query.awaitTermination(60)
+        # Of a write that fails as a whole, in its commit, only Spark's causes say why.
+        said = f"{failed.value} {getattr(failed.value, '_stackTrace', '')}"
+        assert re.search(r"antiphon\.errors\.(Unreachable|TimedOut|Unavailable)Error", said), said
     finally:
         for node in cluster.nodes:
             cluster.resume(node)
