@@ -20,6 +20,7 @@ from antiphon.table.store import Batch, Store
 
 ENTRY: Final = b"\x06"
 ENTRY_END: Final = b"\x07"
+FLAT: Final = ENTRY + sort_key(b"")  # of a key without slashes, which follows
 MARK_KEY: Final = b"\x00order"
 MARK: Final = b"1"  # another one where entries are made otherwise: they are made anew then
 BUILT_AT_ONCE: Final = 10_000  # entries in one write, where they are made anew
@@ -32,12 +33,15 @@ def is_kept(store: Store) -> bool:
 
 def add_entries(batch: Batch, effects: Iterable[Effect]) -> None:
     """Add what effects change of the entries."""
+    put = batch.put
     for key, value, _ in effects:
-        if is_text(key):
+        if value is not None and key.isascii() and b"/" not in key:  # most are: without a call for each
+            put(FLAT + key, b"")
+        elif is_text(key):
             if value is None:
                 batch.delete(entry_of(key))
             else:
-                batch.put(entry_of(key), b"")
+                put(entry_of(key), b"")
 
 
 def remove_of(batch: Batch, key: bytes) -> None:
