@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 INTERVAL_MS: Final = 250  # between heartbeats
-LEASE_S: Final = 0.7 * CONSUMER_SESSION_MS / 1000  # whom the group heard of later than that it knows; clocks differ
+LEASE_S: Final = (
+    0.7 * CONSUMER_SESSION_MS / 1000
+)  # whom the group heard of later than that it knows; clocks differ
 GROUP: Final = "queue"
 TOPIC: Final = "queued"
 HEARTBEAT, ACKNOWLEDGE = 76, 79
