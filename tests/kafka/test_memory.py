@@ -6,12 +6,17 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from kio.serial import entity_reader
 
 from antiphon.gateway.budget import FLOOR_BYTES, PATIENCE_S, Budget
 from antiphon.kafka.connection import Connection
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.inbox import RECEIVE_BYTES, Inbox
+from antiphon.kafka.messages.cluster import MetadataRequest
+from antiphon.node.config import Limits
+from antiphon.records.decode import raw_records
 from tests.kafka.kafka_nodes import KafkaNodes
+from tests.kafka.oracles import kio_class
 from tests.kafka.raw import RawClient, batch, fetch_body, listening, produce, produce_body
 from tests.memory import allocated_at_most
 from tests.node.in_process import in_virtual_time
@@ -249,3 +254,30 @@ async def test_small_batches_are_read_while_others_fill_the_node() -> None:
         good = await connect()
         async with asyncio.timeout(0.5):
             assert len(await good.receive(good.send(1, 12, fetch_body("small", 0)))) > 100
+
+
+@in_virtual_time
+async def test_batches_wait_while_the_disk_lags_and_keep_their_order() -> None:
+    """A producer without numbers would send those again that are refused, behind the later ones."""
+    backlog_bytes = 32 * 1024
+    async with listening(limits=Limits(disk_reserve=0, wal_backlog=backlog_bytes)) as (served, connect):
+        await served.create("t")
+        wal, pool = served.first.wal, pool_of(served)
+        client, other = await connect(), await connect()
+        values = [b"%03d" % number + bytes(10_000) for number in range(200)]
+        sent = [client.send(0, 10, produce_body("t", batch(value))) for value in values]
+        highest = held = 0
+        for number, correlation in enumerate(sent):
+            answer, _ = entity_reader(kio_class("Produce", 10, "response"))(
+                await client.receive(correlation), 1
+            )
+            done = answer.responses[0].partition_responses[0]
+            assert (int(done.error_code), done.base_offset) == (0, number)
+            highest = max(highest, wal.backlog_bytes)
+            held += bool(pool.budget.holds)
+            if number == len(sent) // 2:
+                await other.ask(MetadataRequest(topics=[]), 3, 9)  # who holds little goes on
+        assert backlog_bytes < highest < 2 * backlog_bytes
+        assert held
+        assert not pool.budget.holds
+        assert [raw_records(one)[0].value for one in served.batches("t")] == values

@@ -138,6 +138,12 @@ def test_reading_stops_at_a_bound_and_goes_on_at_its_half() -> None:
     pressure.disk_progressed()
     assert told == ["hold_disk"] * 2 + ["release_disk"] * 2
     assert wal.progressed is None, "nobody waits for the disk any more"
+    told.clear()
+    wal.backlog_bytes = 1001
+    pressure.in_flight(-10)
+    assert not told
+    pressure.in_flight(10)
+    assert told == ["hold_disk"] * 2, "other disks are faster: less is in flight than waits for this one"
 
 
 HOLDS = ("hold_clients", "release_clients", "hold_disk", "release_disk")

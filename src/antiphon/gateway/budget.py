@@ -8,6 +8,8 @@ How much a connection may hold follows what is free (the rule of dynamic thresho
 gets much while it is alone. Many of them share the room evenly and always leave some for those who come next. A connection
 may hold `FLOOR_BYTES` in any case: small requests go on however full the node is.
 
+While the node has too much in hand (`node.back_pressure`) only connections that hold less than `FLOOR_BYTES` go on.
+
 A connection over its bound is not read and starts no request until there is room. One request that is larger than the bound
 can still be received: one at a time on the whole node (`Account.finishes`), so that half requests never wait for each other.
 """
@@ -35,6 +37,7 @@ class Budget:
         self.turns = turns or Turns()
         self.waits = 0  # times that a connection had to wait for room
         self.large: Account | None = None  # receives a request beyond its bound
+        self.holds: set[str] = set()  # why nobody has room now, whatever is free
         self._waiting: dict[Account, Callable[[], None]] = {}
         self._waking = False
 
@@ -57,6 +60,24 @@ class Budget:
     def forget(self, account: "Account") -> None:
         """It waits no more."""
         self._waiting.pop(account, None)
+
+    def hold_clients(self) -> None:
+        """See Intake."""
+        self.holds.add("in flight")
+
+    def release_clients(self) -> None:
+        """See Intake."""
+        self.holds.discard("in flight")
+        self.freed()
+
+    def hold_disk(self) -> None:
+        """See Intake."""
+        self.holds.add("disk")
+
+    def release_disk(self) -> None:
+        """See Intake."""
+        self.holds.discard("disk")
+        self.freed()
 
     def freed(self) -> None:
         """There is more room than before."""
@@ -152,7 +173,7 @@ class Account:
     @property
     def has_room(self) -> bool:
         """May it read and start requests?"""
-        return self.held_bytes < FLOOR_BYTES or self.room_bytes > 0
+        return self.held_bytes < FLOOR_BYTES or (not self.budget.holds and self.room_bytes > 0)
 
     def fits(self, size_bytes: int, own_bytes: int = 0) -> bool:
         """Is there room for an answer of so many bytes? `own_bytes`: of its request, which do not count."""

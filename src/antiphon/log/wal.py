@@ -18,6 +18,7 @@ from antiphon.log.group_commit import Completion, GroupCommitter
 from antiphon.log.operations import Callback, LogOp
 
 BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
+REFUSED_FROM: Final = 2  # times as many bytes that wait
 
 
 class Wal(ABC):
@@ -37,6 +38,8 @@ class Wal(ABC):
         retry_full_ms: int = 200,
     ) -> None:
         self.backlog_bytes_max = backlog_bytes_max
+        # What clients write is refused from here on. Below that, what was read before reading stopped is written.
+        self.refused_from_bytes = REFUSED_FROM * backlog_bytes_max
         self.backlog_bytes = 0  # submitted and not finished; event loop only
         self.disk_full = False  # event loop only; follows the worker's view by one turn
         self.is_low = False  # event loop only: there is too little room for what clients write
@@ -75,7 +78,7 @@ class Wal(ABC):
 
     @property
     def overloaded(self) -> bool:
-        """More bytes wait for the disk than `backlog_bytes_max`: refuse new client writes until this is False."""
+        """More bytes wait for the disk than `backlog_bytes_max`: read nothing that brings more until half of it is left."""
         return self.backlog_bytes >= self.backlog_bytes_max
 
     @abstractmethod

@@ -3,6 +3,8 @@
 Two bounds, each with its own hold. Over `append_in_flight` bytes that clients appended and that are not committed, the
 listeners read no more of clients. Over `wal_backlog` bytes that wait for the disk, nothing is read that brings entries,
 from other nodes either. Reading goes on at half of the bound, so that it does not flutter.
+
+What other disks have is committed, so a leader whose own disk is slow may have much for it that is in flight no more.
 """
 
 from typing import TYPE_CHECKING
@@ -34,6 +36,8 @@ class BackPressure:
     def in_flight(self, change_bytes: int) -> None:
         """See PartitionServices."""
         self.in_flight_bytes += change_bytes
+        if self._wal.backlog_bytes >= self._limits.wal_backlog and change_bytes > 0:
+            self.entries_came()
         limit = self._limits.append_in_flight
         if not self._holds_clients and self.in_flight_bytes > limit:
             self._holds_clients = True
@@ -45,7 +49,7 @@ class BackPressure:
                 intake.release_clients()
 
     def entries_came(self) -> None:
-        """Another node sent something that may be for the disk."""
+        """A client or another node sent something that may be for the disk."""
         if self._wal.overloaded and not self._holds_disk:
             self._holds_disk = True
             self._wal.progressed = self.disk_progressed

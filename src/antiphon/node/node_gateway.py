@@ -32,7 +32,7 @@ from antiphon.gateway.interface import (
 from antiphon.gateway.transactions import ShardTransactions
 from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
-from antiphon.model.internal import write_problem
+from antiphon.model.internal import CLUSTER_LOG, write_problem
 from antiphon.model.key_order import OrderedFind, OrderedScan
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
@@ -278,6 +278,8 @@ class NodeGateway:
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
         """See Gateway."""
+        if name == CLUSTER_LOG:  # never a topic; a try whose answer was lost would count as its removal
+            raise _unknown(self.cluster.view, f"{name} is the log of the cluster, and no topic", name=name)
         await self.cluster.command(DeleteTopic(name), timeout_s)
 
     async def alter_topic(self, request: AlterTopic, timeout_s: float = 30.0) -> TopicMeta:

@@ -207,7 +207,7 @@ class PartitionState:
             raise DiskFullError(
                 f"node {self.services.node_id} has no {wal.lacks}: writes are refused until that passes, reads go on"
             )
-        if wal.backlog_bytes >= wal.backlog_bytes_max:
+        if wal.backlog_bytes >= wal.refused_from_bytes:
             raise OverloadedError(
                 f"{wal.backlog_bytes} bytes wait for the disk of node {self.services.node_id}; retry"
             )

@@ -94,6 +94,7 @@ class Server:
         )
         self.authenticator.aside = PasswordThread()
         self.memory = memory_for_clients(config.limits, node.turn.pieces)
+        node.back_pressure.intakes.append(self.memory)
         add_memory_gauges(node.metrics.gauges, self.memory)
         add_capacity_gauges(node.metrics.gauges, config.limits, node.view)
         self.quotas = Quotas(node.gateway.access)

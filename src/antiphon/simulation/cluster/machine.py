@@ -71,8 +71,9 @@ FEW_BYTES: Final = {
     "native_memory": 256 * 1024,
     "http_memory": 64 * 1024,
     "connection_memory": 128 * 1024,
+    "wal_backlog": 16 * 1024,
 }
-"""For clients, where some do not read: so little that it is soon used up."""
+"""For clients, where some do not read, and for the disk: so little that it is soon used up."""
 OFFSETS_EXPIRE: Final[dict[str, Any]] = {
     "offsets_retention_ms": OFFSETS_KEPT_MS,
     "offsets_retention_check_interval_ms": OFFSETS_CHECK_MS,

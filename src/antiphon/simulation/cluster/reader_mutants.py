@@ -32,7 +32,12 @@ READER_MUTANTS: Final = (
         "listener-answers-whoever-reads",
         "a connection has room for more, however much its client has not read",
         (
-            Edit(Account, "has_room", "self.held_bytes < FLOOR_BYTES or self.room_bytes > 0", "True"),
+            Edit(
+                Account,
+                "has_room",
+                "self.held_bytes < FLOOR_BYTES or (not self.budget.holds and self.room_bytes > 0)",
+                "True",
+            ),
             Edit(Account, "room_bytes", "return bound - self.held_bytes", "return bound"),
         ),
         options=_STALLED,
