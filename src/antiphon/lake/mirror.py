@@ -143,7 +143,7 @@ class Mirror:
         if bad and self._recipe.dead_letters is None:
             self._discard(told, merge=merge)
             raise self._bad_record(told, bad)
-        files = tuple(one.file for one in told if one.file is not None)
+        files = tuple(file for one in told for file in one.files)
         bad_files = tuple(one.bad_file for one in told if one.bad_file is not None)
         plan = Plan(files, bad_files, dict(marks), bad, merge)
         if bad:
@@ -178,6 +178,7 @@ class Mirror:
                 self._positions,
                 stop_at_bad=self._recipe.dead_letters is None,
                 merge=merge,
+                spread=self._target.spread(),
             )
             told = [TaskReport.from_json(one) for one in collected(frame.mapInArrow(task, REPORT))]
             fresh, mixed = _new_fields(told)
@@ -207,8 +208,8 @@ class Mirror:
 
     def _discard(self, told: list[TaskReport], *, merge: bool) -> None:
         for one in told:
-            if one.file is not None:
-                self._folder(merge=merge).delete(one.file.name)
+            for file in one.files:
+                self._folder(merge=merge).delete(file.name)
             if one.bad_file is not None:
                 self._plans.bad_folder.delete(one.bad_file.name)
 

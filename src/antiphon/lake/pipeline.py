@@ -158,7 +158,13 @@ def _unknown(name: str, known: Sequence[str], place: str) -> str:
 
 def _check_type(value: Any, kinds: tuple[type, ...], where: str) -> None:
     if type(value) not in kinds:
-        words = {str: "a text in quotes", int: "a whole number", bool: "true or false", dict: "a table"}
+        words = {
+            str: "a text in quotes",
+            int: "a whole number",
+            bool: "true or false",
+            dict: "a table",
+            list: "a list",
+        }
         raise InvalidRequestError(f"{where} has to be {words[kinds[0]]}, not {value!r}")
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.changes import last_rows
 from antiphon.lake.targets.folder import Folder
-from antiphon.lake.targets.staged import DataFile, PartWriter, fitted, reports
+from antiphon.lake.targets.spread import Spread
+from antiphon.lake.targets.staged import DataFile, FilesWriter, PartWriter, fitted, reports
 from antiphon.lake.targets.target import DELETED, KEY, VERSION
 from antiphon.lake.values.decoding import REST, ValueSpec, decode
 from antiphon.lake.values.spec import decoder
@@ -89,7 +90,7 @@ class BadRecord(NamedTuple):
 class TaskReport:
     """What a task wrote and found."""
 
-    file: DataFile | None = None
+    files: tuple[DataFile, ...] = ()
     bad_file: DataFile | None = None
     bad: int = 0
     first_bad: BadRecord | None = None
@@ -100,7 +101,7 @@ class TaskReport:
         """As what JSON can hold."""
         found = pa.schema(list(self.found.items())).serialize().to_pybytes()
         return {
-            "file": self.file and self.file.to_json(),
+            "files": [file.to_json() for file in self.files],
             "bad_file": self.bad_file and self.bad_file.to_json(),
             "bad": self.bad,
             "first_bad": self.first_bad,
@@ -114,7 +115,7 @@ class TaskReport:
         packed = told["found"]
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(packed))) if packed else pa.schema([])
         return cls(
-            DataFile.from_json(told["file"]) if told["file"] else None,
+            tuple(DataFile.from_json(one) for one in told["files"]),
             DataFile.from_json(told["bad_file"]) if told["bad_file"] else None,
             told["bad"],
             BadRecord(*told["first_bad"]) if told["first_bad"] else None,
@@ -127,7 +128,8 @@ class MirrorTask:
     """Decodes and writes one task's records. Sent to the tasks; `schema` are the lake table's columns.
 
     Records before `positions` (by shard) are in the lake already and passed over. With `stop_at_bad` nothing is kept once a
-    record is bad. `merge`: what is written are changes of a table, with `_deleted`; otherwise rows as they are to be.
+    record is bad. `merge`: what is written are changes of a table, with `_deleted`; otherwise rows as they are to be, in the
+    files that `spread` says.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class MirrorTask:
         *,
         stop_at_bad: bool,
         merge: bool = False,
+        spread: Spread | None = None,
     ) -> None:
         self.shape = shape
         self.spec = spec
@@ -150,6 +153,7 @@ class MirrorTask:
         self.positions = positions
         self.stop_at_bad = stop_at_bad
         self.merge = merge
+        self.spread = spread
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`."""
@@ -165,7 +169,11 @@ class MirrorTask:
         rows = _Rows(self, lake)
         first: BadRecord | None = None
         count = 0
-        with PartWriter(self.folders[0], lake) as part, PartWriter(self.folders[1], BAD_SCHEMA) as dead:
+        spread = None if self.merge else self.spread
+        with (
+            FilesWriter(self.folders[0], lake, spread) as parts,
+            PartWriter(self.folders[1], BAD_SCHEMA) as dead,
+        ):
             for batch in self._gathered(batches):
                 good, bad = rows.decoded(batch)
                 if bad:
@@ -173,13 +181,15 @@ class MirrorTask:
                     found = [_place(batch, index, why) for index, why in bad]
                     first = min(found if first is None else [first, *found])
                     if self.stop_at_bad:
-                        part.discard()
+                        parts.discard()
                         break
                     dead.write(self._dead(batch, bad))
-                part.write(good)
+                parts.write(good)
         spare_imports()
         decoder = rows.decoder
-        return TaskReport(part.file, dead.file, count, first, dict(decoder.found), frozenset(decoder.mixed))
+        return TaskReport(
+            tuple(parts.files), dead.file, count, first, dict(decoder.found), frozenset(decoder.mixed)
+        )
 
     def _gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Batches without what is in the lake already; of a table, the last change of each key within the batch."""
