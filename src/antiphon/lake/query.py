@@ -16,7 +16,7 @@ from antiphon.lake.targets.staged import lake_schema
 from antiphon.lake.targets.target import Target
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.options import ValueOptions
-from antiphon.lake.values.spec import fixed_columns, value_spec
+from antiphon.lake.values.spec import fixed_columns, value_spec, with_rest
 from antiphon.spark.connect import parallelism
 from antiphon.spark.servers import options_of
 from antiphon.spark.spark_errors import our_error
@@ -209,5 +209,5 @@ def recipe(
         spec = learnt(spark, source, spec, trigger.timeout_ms)
     columns = fixed_columns(spec)
     if columns is not None:
-        target.check(lake_schema(shape.schema(columns)))
+        target.check(lake_schema(shape.columns(with_rest(spec, columns), spec.projection)))
     return Recipe(shape, spec, dead_letters)
