@@ -198,10 +198,11 @@ class ParquetTarget(Target):
 
     def parts(self) -> list[tuple[str, dict[str, str | None]]]:
         """URLs of the committed files, and what their folders say."""
+        state = self._now()
         apart = bool(self.spread().terms)
         return [
             (self.folder.url_of(name), values_of_folder(name.rpartition("/")[0]) if apart else {})
-            for name in sorted(self._now().files)
+            for name in sorted(state.files)
         ]
 
     def compact(self, target_bytes: int) -> Compacted:
