@@ -41,7 +41,9 @@ def ids(spark: "SparkSession", options: Any) -> Counter[int | None]:
     return Counter(row["id"] for row in open_target(options).read(spark).select("id").collect())
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("delta", "iceberg")), "parquet"]
+)
 def test_partitions_and_sql_of_a_topic(
     spark: "SparkSession", server: NativeServer, tmp_path: Path, kind: str
 ) -> None:

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.mirror import Epoch, Mirror, Recipe
+from antiphon.lake.plans import Plan, Plans
 from antiphon.lake.records import RowShape
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.target import MarkStep, Target, open_target
@@ -43,7 +44,6 @@ from tests.lake.test_mirror import (
     Frame,
     Letters,
     change_rows,
-    places,
     records,
 )
 
@@ -209,21 +209,31 @@ def test_a_table_with_another_layout_is_refused_and_left_alone(opener: Opener, t
     opener(partition_by=", ".join(map(str, opener().asked.partition_by or ()))).prepare(SCHEMA)
 
 
-def test_a_mirror_is_refused_before_it_carries_anything_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_is_refused_before_it_carries_anything_out(tmp_path: Path) -> None:
     from antiphon.lake import query
     from antiphon.lake.values.options import ValueOptions
 
-    target = open_target(options("delta", tmp_path, partition_by=["_partition"]))
+    def recipe(**asked: Any) -> Recipe:
+        target = open_target(options("delta", tmp_path, **asked))
+        said = ValueOptions("json", "n bigint"), query.TriggerOptions(), None
+        return query.recipe(None, TOPIC, target, RowShape(is_table=False), *said)
+
     with pytest.raises(
-        InvalidRequestError, match="partition_by: there is no column nope; there is _key, n, _partition"
+        InvalidRequestError,
+        match="partition_by: there is no column nope; there is _key, n, _rest, _partition",
     ):
-        query.recipe(None, TOPIC, open_target(options("delta", tmp_path, partition_by=["nope"])), RowShape(is_table=False),
-                     ValueOptions("json", "n bigint"), query.TriggerOptions(), None)  # fmt: skip
+        recipe(partition_by=["nope"])
     assert everything(tmp_path) == set()
-    query.recipe(None, TOPIC, target, RowShape(is_table=False), ValueOptions("json", "n bigint"),
-                        query.TriggerOptions(), None)  # fmt: skip
+    recipe(partition_by=["_partition"])
+    target = open_target(options("delta", tmp_path))
+    target.prepare(SCHEMA)
+    plans = Plans(target, f"{TOPIC.name}/{TOPIC.id}")
+    plans.write(Plan(tuple(stage(target, ROWS)), (), {TOPIC.mark(0): MarkStep(None, 5)}, 0))
+    before = everything(tmp_path)
+    with pytest.raises(InvalidRequestError, match=r"partition_by is nothing, asked for is \[_partition\]"):
+        recipe(partition_by=["_partition"])
+    assert everything(tmp_path) == before
+    recipe()
 
 
 # -- mirrors --------------------------------------------------------------------------------------------------------
@@ -231,16 +241,17 @@ def test_a_mirror_is_refused_before_it_carries_anything_out(
 JSON = ValueSpec("json", pa.schema([("n", pa.int64()), ("p", pa.string())]), new_fields="rest")
 
 
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_crash_anywhere_of_a_mirror_with_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, stride: int
 ) -> None:
     frames = [
         (Frame(records(0, 0, 4, bad=[1]), records(1, 0, 2)), Epoch({}, {0: 4, 1: 2})),
         (Frame(records(0, 4, 7, bad=[5]), records(1, 2, 4, bad=[2, 3])), Epoch({0: 4, 1: 2}, {0: 7, 1: 4})),
     ]
     expected = Counter([(0, n) for n in (0, 2, 3, 4, 6)] + [(1, 0), (1, 1)])
-    for alive in range(0, 200, 1 if kind != "iceberg" else 3):
+    for alive in range(0, 203, stride):
         letters = Letters()
         opened: list[Target] = []
 
@@ -263,20 +274,18 @@ def test_a_crash_anywhere_of_a_mirror_with_partitions(
             again = mirror()
             for frame, epoch in frames:
                 again.apply(frame, epoch)
-        found = [(values.get("_partition"), url) for url, values in opened[-1].parts()]
-        if kind == "iceberg":
-            assert places(again) == expected, f"died before thing {alive}"
-        else:
-            rows = Counter(
-                int(shard or -1) for shard, url in found for _ in range(pq.read_metadata(url[7:]).num_rows)
-            )
-            assert rows == {0: 5, 1: 2}, f"died before thing {alive}"
+        found = Counter(
+            (int(values.get("_partition") or row.get("_partition") or 0), row["_offset"])
+            for url, values in opened[-1].parts()
+            for row in pq.read_table(url.removeprefix("file://"), partitioning=None).to_pylist()
+        )
+        assert found == expected, f"died before thing {alive}"
         assert letters.all == [(b"poison", n) for n in (1, 2, 3, 5)], f"died before thing {alive}"
         for target in opened:
             target.close()
         if not dying.dead:
             break
-    assert 15 < alive < 199, "every thing had its turn"
+    assert 15 < alive < 202, "every thing had its turn"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].refusal is None])
