@@ -155,7 +155,8 @@ def test_delta_is_compacted_in_z_order(tmp_path: Path) -> None:
     target = open_target(options("delta", tmp_path, z_order_by=["n", "name"], partition_by="ok"))
     target.prepare(SCHEMA)
     for number in range(3):
-        target.append(stage(target, [row(b"%d" % number, number, "x", ok=True, n=9 - number)]), {})
+        rows = [row(b"%d" % n, n, "x", ok=True) for n in range(number, 9, 3)]
+        target.append(stage(target, rows), {})
     target.append(stage(target, [row(b"other", 7, "y", ok=None)]), {})
     before = read_by_others(target)
     alone = set(target.files())
@@ -164,9 +165,9 @@ def test_delta_is_compacted_in_z_order(tmp_path: Path) -> None:
     assert read_by_others(again) == before
     assert len(alone & set(again.files())) == 1, "a partition with one file stays as it is"
     (made,) = set(again.files()) - alone
-    assert [
-        one["n"] for one in pq.read_table(made.removeprefix("file://"), partitioning=None).to_pylist()
-    ] == [7, 8, 9]
+    assert pq.read_table(made.removeprefix("file://"), partitioning=None).column("n").to_pylist() == list(
+        range(9)
+    )
     assert again.compact(1 << 20) == (0, 0)
     with pytest.raises(InvalidRequestError, match=r"z_order_by is \[n, name\], asked for is \[n\]"):
         open_target(options("delta", tmp_path, z_order_by=["n"])).check()
@@ -245,6 +246,11 @@ def test_a_parquet_folder_says_in_its_log_how_it_is_laid_out(tmp_path: Path) -> 
     assert (new["format"], second["format"]) == (2, 2)
     assert "name=plain/day=1969-12-31/ok=true" in str(sorted(second["add"]))
     assert (tmp_path / "laid" / "name=x y%2Fä%25%3D%23%3F" / "day=2024-01-02" / "ok=true").is_dir()
+    for url, values in parquet(tmp_path / "laid").parts():
+        assert list(values) == PARTITIONED
+        assert pq.read_schema(url.removeprefix("file://")).names == ["_key", "_version", "at", "n"], (
+            "as Hive's"
+        )
     for number in range(20):
         laid.append([], {"q": MarkStep(number or None, number + 1)})
     laid.expire(0)
@@ -266,6 +272,7 @@ def test_values_that_no_folder_can_be_called_after_are_refused_before_the_commit
     assert (tmp_path / "name=__HIVE_DEFAULT_PARTITION__").is_dir(), (
         "an empty text is null, as in Hive and Delta"
     )
+    assert [values for _, values in target.parts()] == [{"name": None}]
 
 
 @pytest.mark.parametrize("at", ["after the commit", "in the middle of the moves"])
@@ -346,6 +353,14 @@ def test_layouts_that_do_not_go_with_the_columns(
         with pytest.raises(InvalidRequestError, match=words):
             getattr(open_target(options(kind, tmp_path, **asked)), attempt)(schema)
     assert not (tmp_path / "the lake" / "_delta_log").exists()
+
+
+def test_partitions_of_another_writer_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path / "the lake"), schema=SCHEMA, partition_by=["at"])
+    before = everything(tmp_path)
+    with pytest.raises(InvalidRequestError, match="partition_by: at cannot be of a column of type timestamp"):
+        open_target(options("delta", tmp_path)).prepare(SCHEMA)
+    assert everything(tmp_path) == before
 
 
 def test_what_the_options_say() -> None:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,28 @@ def test_rows_lie_in_their_partitions_and_others_read_them(opener: Opener) -> No
     assert [one["_key"] for one in read_by_others(again)] == [b"a", b"b", b"c", b"d", b"e", b"z"]
     assert again.replace(stage(again, ROWS[:2]), {"r": MarkStep(None, 1)})
     assert read_by_others(again) == ROWS[:2]
+
+
+def test_of_two_that_make_a_table_one_does(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, third = opener(), opener(), opener(partition_by=["n"])
+    assert (one.schema(), other.schema(), third.schema()) == (None, None, None)
+    one.create(SCHEMA)
+    other.create(SCHEMA)
+    assert other.prepare(SCHEMA) == SCHEMA
+    monkeypatch.setattr(type(third), "schema", _late(type(third).schema))
+    with pytest.raises(InvalidRequestError, match=r"asked for is \[n\]"):
+        third.prepare(SCHEMA)
+
+
+def _late(real: Callable[[Target], Any]) -> Callable[[Target], Any]:
+    """What finds no table the first time it is asked."""
+    asked: list[int] = []
+
+    def found(self: Target) -> Any:
+        asked.append(1)
+        return None if len(asked) == 1 else real(self)
+
+    return found
 
 
 def test_who_asks_for_nothing_goes_on_with_the_partitions_that_there_are(opener: Opener) -> None:
@@ -213,9 +235,9 @@ def test_a_mirror_is_refused_before_it_carries_anything_out(tmp_path: Path) -> N
     from antiphon.lake import query
     from antiphon.lake.values.options import ValueOptions
 
-    def recipe(**asked: Any) -> Recipe:
+    def recipe(schema: str | None = "n bigint", **asked: Any) -> Recipe:
         target = open_target(options("delta", tmp_path, **asked))
-        said = ValueOptions("json", "n bigint"), query.TriggerOptions(), None
+        said = ValueOptions("json", schema), query.TriggerOptions(), None
         return query.recipe(None, TOPIC, target, RowShape(is_table=False), *said)
 
     with pytest.raises(
@@ -230,8 +252,11 @@ def test_a_mirror_is_refused_before_it_carries_anything_out(tmp_path: Path) -> N
     plans = Plans(target, f"{TOPIC.name}/{TOPIC.id}")
     plans.write(Plan(tuple(stage(target, ROWS)), (), {TOPIC.mark(0): MarkStep(None, 5)}, 0))
     before = everything(tmp_path)
-    with pytest.raises(InvalidRequestError, match=r"partition_by is nothing, asked for is \[_partition\]"):
-        recipe(partition_by=["_partition"])
+    for schema in ("n bigint", None):
+        with pytest.raises(
+            InvalidRequestError, match=r"partition_by is nothing, asked for is \[_partition\]"
+        ):
+            recipe(schema, partition_by=["_partition"])
     assert everything(tmp_path) == before
     recipe()
 

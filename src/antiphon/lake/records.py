@@ -262,10 +262,8 @@ class _Rows:
         self._bad_max = 1 if task.stop_at_bad else None
         self.decoder = decoder(task.spec, RowShape.values(decoded))
         self._decoded = lake_schema(task.shape.schema(RowShape.values(decoded)))
-        projection = task.spec.projection
-        self._projector = (
-            None if projection is None else Projector(projection, self._decoded, RowShape.own(self._decoded))
-        )
+        self._projection = task.spec.projection
+        self._projector: Projector | None = None  # for the first rows
 
     def __enter__(self) -> Self:
         return self
@@ -273,6 +271,7 @@ class _Rows:
     def __exit__(self, *_: object) -> None:
         if self._projector is not None:
             self._projector.__exit__()
+            self._projector = None
 
     def decoded(self, batch: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
         """Rows, and which records are bad."""
@@ -303,8 +302,10 @@ class _Rows:
         A change of a table is evaluated if it is a put. One that the condition does not let through, or that cannot be
         evaluated, says that what was there before is gone, as a bad record does.
         """
-        if self._projector is None:
+        if self._projection is None:
             return rows, []
+        if self._projector is None:
+            self._projector = Projector(self._projection, self._decoded, RowShape.own(self._decoded))
         alive = np.arange(rows.num_rows)
         if self._merge:
             alive = np.flatnonzero(~rows.column(DELETED).to_numpy())

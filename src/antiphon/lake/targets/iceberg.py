@@ -182,11 +182,11 @@ class IcebergTarget(Target):
         lay_out(transaction, self.asked)
         try:
             return transaction.commit_transaction()
-        except CommitFailedException:
+        except NOT_MADE_FOR_SURE:
             found = self._open()
             if found is None:
                 raise
-            return found  # somebody else came first
+            return found  # somebody else came first, or the answer was lost
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns, in a commit of its own."""

@@ -183,6 +183,8 @@ class Target(ABC):
             self.create(schema)
             found = self.schema() or schema
         self._check_layout()
+        there = Layout(partition_by=self.layout().partition_by)  # maybe another writer's, of other types
+        check_columns(there, found, identity_of_times=self.identity_of_times)
         missing, wider = [], []
         for field in schema:
             at = found.get_field_index(field.name)
