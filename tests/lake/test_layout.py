@@ -246,7 +246,9 @@ def test_a_parquet_folder_says_in_its_log_how_it_is_laid_out(tmp_path: Path) -> 
     assert (new["format"], second["format"]) == (2, 2)
     assert "name=plain/day=1969-12-31/ok=true" in str(sorted(second["add"]))
     assert (tmp_path / "laid" / "name=x y%2Fä%25%3D%23%3F" / "day=2024-01-02" / "ok=true").is_dir()
-    for url, values in parquet(tmp_path / "laid").parts():
+    parts = parquet(tmp_path / "laid").parts()
+    assert len(parts) == 4
+    for url, values in parts:
         assert list(values) == PARTITIONED
         assert pq.read_schema(url.removeprefix("file://")).names == ["_key", "_version", "at", "n"], (
             "as Hive's"
