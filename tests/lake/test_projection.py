@@ -268,7 +268,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         InvalidRequestError, match=r"select and where need DuckDB, .* pip install 'antiphon\[sql\]'"
     ):
-        projected_columns(Projection("*"), SCHEMA, OWN)
+        projected_columns(Projection("n as only_here"), SCHEMA, OWN)
 
 
 def test_nothing_of_it_is_loaded_before_it_is_needed() -> None:

@@ -74,7 +74,7 @@ class RowShape:
         rows = self.schema(decoded)
         if projection is None:
             return rows
-        return self.schema(projected_columns(projection, lake_schema(rows), self.own(rows)))
+        return self.schema(projected_columns(projection, lake_schema(rows), tuple(self.own(rows))))
 
     @staticmethod
     def own(schema: pa.Schema) -> list[str]:

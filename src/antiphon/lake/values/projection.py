@@ -9,6 +9,7 @@ What is not known here is refused.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
@@ -73,7 +74,8 @@ class Projected(NamedTuple):
     bad: list[tuple[int, str]]
 
 
-def projected_columns(projection: Projection, rows: pa.Schema, own: Sequence[str]) -> pa.Schema:
+@lru_cache(maxsize=64)  # a mirror asks for each epoch
+def projected_columns(projection: Projection, rows: pa.Schema, own: tuple[str, ...]) -> pa.Schema:
     """The columns that a projection of such rows has, without the mirror's `own`, which rows have in any case.
 
     Raises InvalidRequestError, with DuckDB's words where it does not understand or finds no such column.
@@ -158,7 +160,7 @@ class Projector:
     def _check(self, rows: pa.Schema) -> None:
         import duckdb
 
-        functions = _functions(self._con)
+        functions = _functions()
         for option, text in (("where", self._sql.where), ("select", self._sql.select)):
             if text is None:
                 continue
@@ -315,9 +317,13 @@ def _parsed(con: "DuckDBPyConnection", query: str, option: str) -> dict[str, Any
     return statement
 
 
-def _functions(con: "DuckDBPyConnection") -> frozenset[str]:
+@cache
+def _functions() -> frozenset[str]:
     """Names whose functions all concern one row, and give the same for the same row."""
-    found = con.execute("SELECT function_name, function_type, stability FROM duckdb_functions()").fetchall()
+    with _connected() as con:
+        found = con.execute(
+            "SELECT function_name, function_type, stability FROM duckdb_functions()"
+        ).fetchall()
     good: set[str] = set()
     other: set[str] = set()
     for name, kind, stability in found:
