@@ -41,6 +41,45 @@ def ids(spark: "SparkSession", options: Any) -> Counter[int | None]:
     return Counter(row["id"] for row in open_target(options).read(spark).select("id").collect())
 
 
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("delta", "iceberg")), "parquet"]
+)
+def test_partitions_and_sql_of_a_topic(
+    spark: "SparkSession", server: NativeServer, tmp_path: Path, kind: str
+) -> None:
+    (shard,) = server.create("flights")
+    put(shard, *flights(0, 10))
+    where: dict[str, Any] = target(kind, tmp_path) | {"partition_by": ["tail"]}
+    options: dict[str, Any] = {
+        "format": "json",
+        "schema": "id bigint, tail string",
+        "select": "id * 2 as twice, lower(tail) as tail",
+        "where": "id <> 3",
+        "timeout_ms": 10_000,
+    }
+    assert jobs.mirror_topic(spark, server.address, "flights", where, **options).progress.rows == 9
+    put(shard, *flights(10, 2))
+    assert jobs.mirror_topic(spark, server.address, "flights", where, **options).progress.rows == 2
+    expected = sorted((n * 2, f"n{n % 7}") for n in range(12) if n != 3)
+    read = open_target(where).read(spark)
+    assert sorted((row["twice"], row["tail"]) for row in read.collect()) == expected
+    assert read.where("tail = 'n1'").count() == 2
+    if kind == "parquet":
+        plain = spark.read.parquet(str(tmp_path / kind))
+        assert sorted((row["twice"], row["tail"]) for row in plain.collect()) == expected
+    assert jobs.compact(where).removed >= 4
+    assert sorted((row["twice"], row["tail"]) for row in open_target(where).read(spark).collect()) == expected
+    for wrong, words in (
+        ({"select": "sum(id) as s"}, "select takes expressions of one row"),
+        ({"where": "nope"}, "where: Binder Error"),
+    ):
+        with pytest.raises(InvalidRequestError, match=words):
+            jobs.mirror_topic(spark, server.address, "flights", where, **(options | wrong))
+    other = where | {"partition_by": ["twice"]}
+    with pytest.raises(InvalidRequestError, match=r"partition_by is \[tail\], asked for is \[twice\]"):
+        jobs.mirror_topic(spark, server.address, "flights", other, **options)
+
+
 @pytest.mark.slow
 def test_a_topic_goes_on_where_the_lake_is(
     spark: "SparkSession", server: NativeServer, tmp_path: Path

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,6 +14,7 @@ from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.targets.s3_options import DELTA, ICEBERG, s3_options
+from antiphon.lake.targets.staged import DataFile, FilesWriter
 from antiphon.lake.targets.target import MarkStep, Target, open_target
 from antiphon.spark import jobs
 from tests.backup.object_store import BUCKET, MISSING, ObjectStore
@@ -106,6 +108,54 @@ def test_rows_change_in_an_object_store(opener: Opener) -> None:
     assert target.merge(changes((b"a", 1, "a1"), (b"b", 2, "b2")), {"q/0": MarkStep(None, 1)})
     assert opener().merge(changes((b"a", 3, None), (b"c", 4, "c4")), {"q/0": MarkStep(1, 2)})
     assert keys(opener()) == [b"b", b"c"]
+
+
+@needed
+@slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_partitions_in_an_object_store(store: ObjectStore, tmp_path: Path, kind: str) -> None:
+    options = options_in(store, kind, tmp_path, f"s3://{BUCKET}/{ODD}/partitions-{kind}") | {
+        "partition_by": ["name"]
+    }
+    values = ["a b/ä%=#?", "c", None, "c"]
+
+    def stage_all(target: Target) -> list[DataFile]:
+        with FilesWriter(target.data, SCHEMA, target.spread()) as parts:
+            parts.write(
+                pa.table(
+                    {"_key": [b"%d" % n for n in range(4)], "_version": [1] * 4, "name": values},
+                    schema=SCHEMA,
+                )
+            )
+        return parts.files
+
+    def found(target: Target) -> list[tuple[bytes, str | None]]:
+        rows = []
+        for url, partition in target.parts():
+            where, _, name = url.rpartition("/")
+            with Folder(where, target.folder.options).open_read(name) as stream:
+                rows += [
+                    (row["_key"], partition.get("name", row.get("name")))
+                    for row in pq.read_table(stream).to_pylist()
+                ]
+        return sorted(rows)
+
+    expected = [(b"%d" % n, value) for n, value in enumerate(values)]
+    target = open_target(options)
+    target.prepare(SCHEMA)
+    assert target.append(stage_all(target), {"q": MarkStep(None, 1)})
+    assert not open_target(options).append(stage_all(target), {"q": MarkStep(None, 1)})
+    assert found(open_target(options)) == expected
+    if KINDS[kind].refusal is None:
+        assert target.merge(
+            changes((b"1", 2, "a b/ä%=#?"), (b"0", 1, None), (b"5", 1, "n/%w")), {"q": MarkStep(1, 2)}
+        )
+        expected = sorted([*expected[2:], (b"1", "a b/ä%=#?"), (b"5", "n/%w")])
+        assert found(open_target(options)) == expected
+    target.append(stage_all(target), {})
+    assert target.compact(1 << 20).removed >= 2
+    assert len(found(open_target(options))) == len(expected) + 4
+    target.close()
 
 
 @needed

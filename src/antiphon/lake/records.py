@@ -9,7 +9,7 @@ import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,11 @@ import pyarrow as pa
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.changes import last_rows
 from antiphon.lake.targets.folder import Folder
-from antiphon.lake.targets.staged import DataFile, PartWriter, fitted, reports
+from antiphon.lake.targets.spread import Spread
+from antiphon.lake.targets.staged import DataFile, FilesWriter, PartWriter, fitted, lake_schema, reports
 from antiphon.lake.targets.target import DELETED, KEY, VERSION
 from antiphon.lake.values.decoding import REST, ValueSpec, decode
+from antiphon.lake.values.projection import Projection, Projector, projected_columns
 from antiphon.lake.values.spec import decoder
 from antiphon.spark.worker import spare_imports
 
@@ -64,6 +66,21 @@ class RowShape:
             own += [pa.field(HEADERS, _PAIRS)] if self.headers else []
         return pa.schema([key, *values, *own])
 
+    def columns(self, decoded: pa.Schema, projection: Projection | None) -> pa.Schema:
+        """The lake table's columns, of values that are decoded to these.
+
+        Raises InvalidRequestError as `schema`, and where the projection is no SQL, or says more than it may.
+        """
+        rows = self.schema(decoded)
+        if projection is None:
+            return rows
+        return self.schema(projected_columns(projection, lake_schema(rows), tuple(self.own(rows))))
+
+    @staticmethod
+    def own(schema: pa.Schema) -> list[str]:
+        """The columns of rows that are not the value's."""
+        return [name for name in schema.names if name in RESERVED and name != REST]
+
     @staticmethod
     def values(schema: pa.Schema) -> pa.Schema:
         """The value's columns of a lake table."""
@@ -89,7 +106,7 @@ class BadRecord(NamedTuple):
 class TaskReport:
     """What a task wrote and found."""
 
-    file: DataFile | None = None
+    files: tuple[DataFile, ...] = ()
     bad_file: DataFile | None = None
     bad: int = 0
     first_bad: BadRecord | None = None
@@ -100,7 +117,7 @@ class TaskReport:
         """As what JSON can hold."""
         found = pa.schema(list(self.found.items())).serialize().to_pybytes()
         return {
-            "file": self.file and self.file.to_json(),
+            "files": [file.to_json() for file in self.files],
             "bad_file": self.bad_file and self.bad_file.to_json(),
             "bad": self.bad,
             "first_bad": self.first_bad,
@@ -114,7 +131,7 @@ class TaskReport:
         packed = told["found"]
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(packed))) if packed else pa.schema([])
         return cls(
-            DataFile.from_json(told["file"]) if told["file"] else None,
+            tuple(DataFile.from_json(one) for one in told["files"]),
             DataFile.from_json(told["bad_file"]) if told["bad_file"] else None,
             told["bad"],
             BadRecord(*told["first_bad"]) if told["first_bad"] else None,
@@ -123,20 +140,33 @@ class TaskReport:
         )
 
 
+class Landing(NamedTuple):
+    """Where a task's rows and bad records go: folders, the columns of the rows, and how these become files.
+
+    `decoded`: the columns that values are decoded to, where a projection makes others of them.
+    """
+
+    rows: Folder
+    bad: Folder
+    schema: pa.Schema
+    spread: Spread
+    decoded: pa.Schema | None = None
+
+
 class MirrorTask:
-    """Decodes and writes one task's records. Sent to the tasks; `schema` are the lake table's columns.
+    """Decodes and writes one task's records. Sent to the tasks; the schema where rows land are the lake table's columns.
 
     Records before `positions` (by shard) are in the lake already and passed over. With `stop_at_bad` nothing is kept once a
-    record is bad. `merge`: what is written are changes of a table, with `_deleted`; otherwise rows as they are to be.
+    record is bad. `merge`: what is written are changes of a table, with `_deleted`, in one file; otherwise rows as they are
+    to be.
     """
 
     def __init__(
         self,
         shape: RowShape,
         spec: ValueSpec,
-        schema: pa.Schema,
+        landing: Landing,
         source: str,
-        folders: tuple[Folder, Folder],
         positions: dict[int, int],
         *,
         stop_at_bad: bool,
@@ -144,9 +174,12 @@ class MirrorTask:
     ) -> None:
         self.shape = shape
         self.spec = spec
-        self.schema_bytes = schema.serialize().to_pybytes()
+        self.schema_bytes = landing.schema.serialize().to_pybytes()
+        decoded = landing.schema if landing.decoded is None else landing.decoded
+        self.decoded_bytes = decoded.serialize().to_pybytes()
         self.source = source
-        self.folders = folders
+        self.folders = landing.rows, landing.bad
+        self.spread = Spread() if merge else landing.spread
         self.positions = positions
         self.stop_at_bad = stop_at_bad
         self.merge = merge
@@ -162,10 +195,15 @@ class MirrorTask:
         lake = pa.ipc.read_schema(pa.py_buffer(self.schema_bytes))
         if self.merge:
             lake = lake.append(pa.field(DELETED, pa.bool_()))
-        rows = _Rows(self, lake)
+        decoded = pa.ipc.read_schema(pa.py_buffer(self.decoded_bytes))
+        rows = _Rows(self, lake, decoded)
         first: BadRecord | None = None
         count = 0
-        with PartWriter(self.folders[0], lake) as part, PartWriter(self.folders[1], BAD_SCHEMA) as dead:
+        with (
+            FilesWriter(self.folders[0], lake, self.spread) as parts,
+            PartWriter(self.folders[1], BAD_SCHEMA) as dead,
+            rows,
+        ):
             for batch in self._gathered(batches):
                 good, bad = rows.decoded(batch)
                 if bad:
@@ -173,13 +211,15 @@ class MirrorTask:
                     found = [_place(batch, index, why) for index, why in bad]
                     first = min(found if first is None else [first, *found])
                     if self.stop_at_bad:
-                        part.discard()
+                        parts.discard()
                         break
                     dead.write(self._dead(batch, bad))
-                part.write(good)
+                parts.write(good)
         spare_imports()
         decoder = rows.decoder
-        return TaskReport(part.file, dead.file, count, first, dict(decoder.found), frozenset(decoder.mixed))
+        return TaskReport(
+            tuple(parts.files), dead.file, count, first, dict(decoder.found), frozenset(decoder.mixed)
+        )
 
     def _gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Batches without what is in the lake already; of a table, the last change of each key within the batch."""
@@ -215,12 +255,23 @@ class MirrorTask:
 class _Rows:
     """Turns batches into rows of the lake table."""
 
-    def __init__(self, task: MirrorTask, lake: pa.Schema) -> None:
+    def __init__(self, task: MirrorTask, lake: pa.Schema, decoded: pa.Schema) -> None:
         self._shape = task.shape
         self._lake = lake
         self._merge = task.merge
         self._bad_max = 1 if task.stop_at_bad else None
-        self.decoder = decoder(task.spec, RowShape.values(lake))
+        self.decoder = decoder(task.spec, RowShape.values(decoded))
+        self._decoded = lake_schema(task.shape.schema(RowShape.values(decoded)))
+        self._projection = task.spec.projection
+        self._projector: Projector | None = None  # for the first rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._projector is not None:
+            self._projector.__exit__()
+            self._projector = None
 
     def decoded(self, batch: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
         """Rows, and which records are bad."""
@@ -241,7 +292,34 @@ class _Rows:
         columns = {name: found.columns.column(name).take(rows) for name in found.columns.column_names}
         kept = batch.take(pa.array(chosen))
         columns |= {KEY: key.take(pa.array(chosen))} | self._own(kept, place[chosen] < 0)
-        return fitted(pa.table(columns), self._lake), sorted(bad)
+        rows, more = self._projected(pa.table(columns))
+        bad += [(int(chosen[index]), why) for index, why in more]
+        return fitted(rows, self._lake), sorted(bad)
+
+    def _projected(self, rows: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
+        """Rows with the columns that the projection makes of them, and which could not be evaluated.
+
+        A change of a table is evaluated if it is a put. One that the condition does not let through, or that cannot be
+        evaluated, says that what was there before is gone, as a bad record does.
+        """
+        if self._projection is None:
+            return rows, []
+        if self._projector is None:
+            self._projector = Projector(self._projection, self._decoded, RowShape.own(self._decoded))
+        alive = np.arange(rows.num_rows)
+        if self._merge:
+            alive = np.flatnonzero(~rows.column(DELETED).to_numpy())
+        found = self._projector.run(fitted(rows.take(pa.array(alive)), self._decoded), self._bad_max)
+        place = np.full(rows.num_rows, -1, dtype=np.int64)
+        place[alive[found.kept]] = np.arange(len(found.kept))
+        chosen = np.arange(rows.num_rows) if self._merge else np.flatnonzero(place >= 0)
+        where = pa.array(place[chosen], mask=place[chosen] < 0)
+        columns = {name: found.columns.column(name).take(where) for name in found.columns.column_names}
+        own = rows.take(pa.array(chosen))
+        columns |= {name: own.column(name) for name in self._shape.own(own.schema)}
+        if self._merge:
+            columns[DELETED] = pa.array(place[chosen] < 0, pa.bool_())
+        return pa.table(columns), [(int(alive[index]), why) for index, why in found.bad]
 
     def _keys(self, key: Any) -> tuple[pa.Array, list[tuple[int, str]]]:
         key = _flat(key)

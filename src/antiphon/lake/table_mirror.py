@@ -34,6 +34,8 @@ def mirror_table(
     framing: str = "none",
     writers: Mapping[Any, str] | None = None,
     new_fields: str | None = None,
+    select: str | None = None,
+    where: str | None = None,
     key: str = "raw",
     dead_letters: str | None = None,
     start: str = "snapshot",
@@ -52,12 +54,13 @@ def mirror_table(
     row's is not higher. A new mirror begins with a `snapshot` of the table, which is loaded as it is; or with the `earliest`
     change, which needs the table's log from its beginning.
 
+    With `where` the lake table has the rows for which it is true: a key's row goes when its value no longer is one.
     A change whose value cannot be decoded is a dead letter, and its key has no row until a later change can be. Other
     arguments, results and errors are those of `mirror_topic`; a target is refused whose rows cannot be changed (parquet).
     """
     refuse_connect(spark, "mirror_table")
     check_choice("start", start, STARTS)
-    options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
+    options = ValueOptions(format, schema, message, framing, writers or {}, new_fields, select, where)
     trigger = TriggerOptions(
         every, max_offsets, partitions, "earliest", fail_on_data_loss, timeout_ms
     ).checked()

@@ -27,6 +27,8 @@ def mirror_topic(
     framing: str = "none",
     writers: Mapping[Any, str] | None = None,
     new_fields: str | None = None,
+    select: str | None = None,
+    where: str | None = None,
     key: str = "raw",
     headers: bool = False,
     dead_letters: str | None = None,
@@ -50,6 +52,9 @@ def mirror_topic(
     - `checkpoint`: a folder that the driver can read, for Spark's own account of epochs; None: a temporary one.
     - `format`, `schema`, `message`, `framing`, `writers`, `new_fields`: what values are, see
       `antiphon.lake.values.options.ValueOptions`. `key`: raw (binary) or text. `headers`: take the records' headers along.
+    - `select`, `where`: SQL over each row, such as `select="flight, alt * 0.3048 as altitude_m", where="alt > 0"`. The
+      columns of the value are those that `select` names then; rows that `where` does not call true are left out. Needs
+      `antiphon[sql]`, and columns that are known before (`schema`).
     - `dead_letters`: a topic for records that cannot be decoded, as they were, with reason and place in headers. Without it
       such a record ends the mirror, and nothing of its epoch is written.
     - `starting`: where a table that has nothing of the topic begins: earliest, latest or JSON, as in `startingOffsets`.
@@ -64,7 +69,7 @@ def mirror_topic(
     gone, or the checkpoint is ahead of the table; TargetConflictError where another mirror of the topic writes to the table.
     """
     refuse_connect(spark, "mirror_topic")
-    options = ValueOptions(format, schema, message, framing, writers or {}, new_fields)
+    options = ValueOptions(format, schema, message, framing, writers or {}, new_fields, select, where)
     trigger = TriggerOptions(
         every, max_offsets, partitions, starting, fail_on_data_loss, timeout_ms
     ).checked()

@@ -77,7 +77,7 @@ def _expire(lake: Target, age: timedelta) -> Expired:
 
 
 def _check_there(lake: Target) -> None:
-    if lake.schema() is None:
+    if lake.check() is None:
         raise InvalidRequestError(f"there is no {lake.kind} table at {lake.folder.url}")
 
 

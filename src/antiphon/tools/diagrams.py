@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from antiphon.kafka.apis import APIS
-from antiphon.lake.targets.kinds import table_of_kinds
+from antiphon.lake.targets.kinds import table_of_kinds, table_of_layouts
 from antiphon.lake.values.formats import table_of_formats
 from antiphon.model.node_settings import NODE_SETTINGS
 from antiphon.replication.commit_rule import table_of_rules
@@ -113,6 +113,11 @@ def lake_targets(_root: Path) -> str:
     return table_of_kinds()
 
 
+def lake_layouts(_root: Path) -> str:
+    """What each kind of lake table can be laid out by, from their rows."""
+    return table_of_layouts()
+
+
 def lake_formats(_root: Path) -> str:
     """The formats of values, from their rows."""
     return table_of_formats()
@@ -150,6 +155,7 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "capacity checks": lambda _: table_of_checks(our_costs()),
     "commit rules": lambda _: table_of_rules(),
     "lake formats": lake_formats,
+    "lake layouts": lake_layouts,
     "lake targets": lake_targets,
     "kafka apis": kafka_apis,
     "replica states": lambda _: state_diagram(TRANSITIONS, Role.NOT_MEMBER, Role.FENCED),

@@ -26,6 +26,7 @@ MEMORY_FILE: Final = Path("/proc/meminfo")
 EXTRAS: Final = {  # of pyproject.toml, those for users
     "spark": "Spark and a Java for it",
     "lake": "lake tables, and the formats of values in them",
+    "sql": "SQL over the rows of mirrors",
     "arrow": "topics and tables as Arrow and as DataFrames",
     "archive": "reading archived topics without Spark",
     "pipelines": "what spark-pipelines needs",

@@ -6,19 +6,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from antiphon.lake.targets.folder import Folder
+from antiphon.lake.targets.spread import Spread
 from antiphon.lake.targets.staged import DataFile, PartWriter, fitted
 
 
 def rewrite(
-    folders: Sequence[Folder], names: Sequence[str], into: Folder, schema: pa.Schema, target_bytes: int
+    files: Sequence[tuple[Folder, str]],
+    into: Folder,
+    schema: pa.Schema,
+    target_bytes: int,
+    spread: Spread | None = None,
 ) -> list[DataFile]:
-    """Copy the rows of all files, in order, to new files of about `target_bytes` each in `into`."""
+    """Copy the rows of all files, in order, to new files of about `target_bytes` each in `into`.
+
+    With `spread` each row group is in the table's order; the files are of one partition, and `schema` is what they have.
+    """
     made: list[DataFile] = []
     part: PartWriter | None = None
     taken = 0
     try:
-        for folder, name in zip(folders, names, strict=True):
-            part = part or PartWriter(into, schema)
+        for folder, name in files:
+            part = part or PartWriter(into, schema, spread)
             with folder.open_read(name) as stream:
                 source = pq.ParquetFile(stream)
                 for batch in source.iter_batches():

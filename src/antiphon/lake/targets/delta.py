@@ -6,18 +6,23 @@ another one moved since the table was opened, so what was checked on opening sti
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import date
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, CommitProperties
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.folder import LOCAL, Folder, file_options, usable
+from antiphon.lake.targets.layout import Layout, Term
 from antiphon.lake.targets.s3_options import DELTA, s3_options
+from antiphon.lake.targets.spread import Spread, text_of
 from antiphon.lake.targets.staged import DataFile, lake_schema
 from antiphon.lake.targets.target import (
     COMMIT_TRIES,
@@ -35,6 +40,12 @@ from antiphon.lake.targets.widening import only_adds, widened
 HOUR_MS: Final = 3_600_000
 # Parts of `deltalake` decode a URL once, others twice: its log and the files that tasks write would be in two places.
 NOT_IN_URLS: Final = frozenset("%#?")
+Z_ORDER: Final = "antiphon.zOrderBy"  # in the table's configuration: the columns as a JSON list
+# Properties that would make readers find other rows than were written, and values that do no harm.
+_HARMFUL: Final = {
+    "delta.columnMapping.mode": ("none", "files that are written here have the names of columns"),
+    "delta.enableDeletionVectors": ("false", "rows that were removed by a vector would come back in `read`"),
+}
 
 
 def open_delta(options: Mapping[str, Any]) -> "DeltaTarget":
@@ -61,6 +72,7 @@ class DeltaTarget(Target):
         self._storage = storage_options or None
         local = folder.local_path  # which is a path to `deltalake` and to fsspec alike
         self._uri = folder.url if local is None else str(local)
+        self._layout = Layout()
 
     @property
     def data(self) -> Folder:
@@ -70,15 +82,62 @@ class DeltaTarget(Target):
     def schema(self) -> pa.Schema | None:
         """Columns."""
         table = self._open()
-        return None if table is None else _schema(table)
+        if table is None:
+            return None
+        self._layout = _layout(table)
+        return _schema(table)
+
+    def layout(self) -> Layout:
+        """Partitions and configuration; the columns of compaction's z-order are in it."""
+        return self._layout
+
+    def spread(self) -> Spread:
+        """The log has the values of partitions, and files lack those columns."""
+        return Spread(self._layout.partition_by or (), in_files=False)
 
     def create(self, schema: pa.Schema) -> None:
         """Make the table."""
+        configuration = self._configuration()
         local = self.folder.local_path
         if local is not None:
             local.mkdir(parents=True, exist_ok=True)
         with usable(self.folder.url):
-            DeltaTable.create(self._uri, schema=schema, mode="ignore", storage_options=self._storage)
+            DeltaTable.create(
+                self._uri,
+                schema=schema,
+                mode="ignore",
+                partition_by=[term.column for term in self.asked.partition_by or ()] or None,
+                configuration=configuration or None,
+                storage_options=self._storage,
+                raise_if_key_not_exists=not configuration,
+            )
+
+    def check(self, schema: pa.Schema | None = None) -> pa.Schema | None:
+        """As for all; and can `deltalake` take the properties?"""
+        self._configuration()
+        apart = {term.column for term in self.asked.partition_by or ()}
+        if both := [name for name in self.asked.z_order_by or () if name in apart]:
+            raise InvalidRequestError(
+                f"z_order_by: {both[0]} is in partition_by; rows of a file have one value of it"
+            )
+        return super().check(schema)
+
+    def _configuration(self) -> dict[str, str | None]:
+        """What is asked for, checked by `deltalake` itself, on another table. Raises InvalidRequestError."""
+        asked: dict[str, str | None] = dict(self.asked.properties or {})
+        for name, (harmless, why) in _HARMFUL.items():
+            if (asked.get(name) or harmless).lower() != harmless:
+                raise InvalidRequestError(f"property {name} cannot be {asked[name]}: {why}")
+        own = {name: value for name, value in asked.items() if name.startswith("delta.")}
+        if own:
+            try:
+                with TemporaryDirectory(prefix="antiphon-properties-") as folder:
+                    DeltaTable.create(folder, schema=pa.schema([("a", pa.int32())]), configuration=own)
+            except DeltaError as error:
+                raise InvalidRequestError(f"deltalake does not take these properties: {error}") from error
+        if self.asked.z_order_by:
+            asked[Z_ORDER] = json.dumps(self.asked.z_order_by)
+        return asked
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns, in a commit of its own."""
@@ -133,12 +192,15 @@ class DeltaTarget(Target):
         return self._write(files, marks, "overwrite")
 
     def _write(self, files: Sequence[DataFile], marks: Marks, mode: str) -> bool:
-        actions = [_add(file) for file in files]
         problem: Exception | None = None
         for _ in range(COMMIT_TRIES):
             table = self._required()
             if not self._is_due(table, marks):
                 return False
+            self._layout = _layout(table)
+            self.check_partitions(files)
+            schema = _schema(table)
+            actions = [_add(file, schema) for file in files]
             try:
                 table.create_write_transaction(
                     actions, mode=mode, schema=table.schema(), commit_properties=_properties(marks)
@@ -186,14 +248,36 @@ class DeltaTarget(Target):
 
     def files(self) -> list[str]:
         """As the log names them now."""
-        return [_url(uri) for uri in self._required().file_uris()]
+        return [url for url, _ in self.parts()]
+
+    def parts(self) -> list[tuple[str, dict[str, str | None]]]:
+        """As the log names them now, with their partitions."""
+        table = self._required()
+        names = table.metadata().partition_columns
+        if not names:
+            return [(_url(uri), {}) for uri in table.file_uris()]
+        schema = _schema(table)
+        found = pa.table(table.get_add_actions())
+        return [
+            (
+                self.folder.url_of(unquote(path)),
+                {name: _text(values[name], schema.field(name).type) for name in names},
+            )
+            for path, values in zip(
+                found.column("path").to_pylist(), found.column("partition").to_pylist(), strict=True
+            )
+        ]
 
     def compact(self, target_bytes: int) -> Compacted:
-        """`deltalake`'s own; a merge that touches the same files makes it start over."""
+        """`deltalake`'s own; a merge that touches the same files makes it start over.
+
+        With a z-order, partitions that have two small files and more are written anew as a whole, since the order is one of
+        all their rows.
+        """
         problem: Exception | None = None
         for _ in range(COMMIT_TRIES):
             try:
-                found = self._required().optimize.compact(target_size=target_bytes)
+                found = _compacted(self._required(), target_bytes)
             except CommitFailedError as error:
                 problem = error
                 continue
@@ -247,15 +331,63 @@ def _properties(marks: Marks) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(name, step.new) for name, step in marks.items()])
 
 
-def _add(file: DataFile) -> AddAction:
+def _layout(table: DeltaTable) -> Layout:
+    meta = table.metadata()
+    configuration = {str(name): str(value) for name, value in meta.configuration.items()}
+    z_order = json.loads(configuration.pop(Z_ORDER, "[]"))
+    return Layout(tuple(Term(name) for name in meta.partition_columns), (), tuple(z_order), configuration)
+
+
+def _compacted(table: DeltaTable, target_bytes: int) -> dict[str, int]:
+    columns = _layout(table).z_order_by
+    if not columns:
+        found: dict[str, int] = table.optimize.compact(target_size=target_bytes)
+        return found
+    done = {"numFilesRemoved": 0, "numFilesAdded": 0}
+    for filters in _with_small_files(table, target_bytes):
+        one = table.optimize.z_order(columns, partition_filters=filters or None, target_size=target_bytes)
+        for name in done:
+            done[name] += one[name]
+    return done
+
+
+def _with_small_files(table: DeltaTable, target_bytes: int) -> list[list[tuple[str, str, str]]]:
+    """Partitions with two small files and more, as `deltalake` wants them named; without partitions all of it or none."""
+    names = table.metadata().partition_columns
+    schema = _schema(table)
+    found = pa.table(table.get_add_actions())
+    values = found.column("partition").to_pylist() if names else [{}] * found.num_rows
+    small: Counter[tuple[str, ...]] = Counter()
+    for size, one in zip(found.column("size_bytes").to_pylist(), values, strict=True):
+        if size < target_bytes * 3 // 4:
+            small[tuple(_text(one[name], schema.field(name).type) or "" for name in names)] += 1
+    return [
+        [(name, "=", text) for name, text in zip(names, key, strict=True)]
+        for key, count in small.items()
+        if count > 1
+    ]
+
+
+def _text(value: Any, kind: pa.DataType) -> str | None:
+    """A partition's value as `deltalake` gives it (dates as such), as text."""
+    return str(value) if isinstance(value, date) else text_of(value, kind)
+
+
+def _add(file: DataFile, schema: pa.Schema) -> AddAction:
     stats = {
         "numRecords": file.rows,
         "minValues": file.lowest,
         "maxValues": file.highest,
         "nullCount": file.nulls,
     }
+    values = {name: text_of(value, schema.field(name).type) for name, value in file.partition.items()}
     return AddAction(
-        file.name, file.size_bytes, {}, time.time_ns() // 1_000_000, data_change=True, stats=json.dumps(stats)
+        file.name,
+        file.size_bytes,
+        values,
+        time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=json.dumps(stats),
     )
 
 

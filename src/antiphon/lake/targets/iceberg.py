@@ -7,28 +7,37 @@ very commit: its own repetitions are switched off, and the marks are looked at b
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationError,
 )
 from pyiceberg.expressions import In
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.update import AssertRefSnapshotId
 from pyiceberg.utils.config import Config
 
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.changes import newer_than
+from antiphon.lake.targets.compaction import rewrite
 from antiphon.lake.targets.folder import LOCAL, Folder, file_options, usable
+from antiphon.lake.targets.iceberg_layout import data_files, lay_out, layout_of_table, spread_of, values_of
+from antiphon.lake.targets.layout import Layout
 from antiphon.lake.targets.s3_options import ICEBERG, s3_options
-from antiphon.lake.targets.staged import DataFile, fitted, lake_schema
+from antiphon.lake.targets.spread import Spread, Value
+from antiphon.lake.targets.staged import DataFile, FilesWriter, fitted, lake_schema
 from antiphon.lake.targets.target import (
     COMMIT_TRIES,
     DELETED,
@@ -106,14 +115,17 @@ def _warehouse(place: str, storage: dict[str, Any]) -> Folder:
 
 
 class IcebergTarget(Target):
-    """A table of an Iceberg catalog, unpartitioned."""
+    """A table of an Iceberg catalog."""
 
     kind = "iceberg"
+    identity_of_times = True
 
     def __init__(self, catalog: Catalog, table: str, storage: dict[str, Any]) -> None:
         self._catalog = catalog
         self._name = table
         self._storage = storage
+        self._layout = Layout()
+        self._columns: list[str] = []
         found = self._open()
         # Until there is a table, nothing is kept beside it; the catalog decides where it will be.
         self.folder = (
@@ -135,17 +147,46 @@ class IcebergTarget(Target):
         if table is None:
             return None
         self.folder = self._at(table)  # somebody else may have made it since
-        return _schema(table)
+        return self._looked_at(table)
+
+    def _looked_at(self, table: Table) -> pa.Schema:
+        schema = _schema(table)
+        self._layout, self._columns = layout_of_table(table), schema.names
+        return schema
+
+    def layout(self) -> Layout:
+        """Its present spec, sort order and properties."""
+        return self._layout
+
+    def spread(self) -> Spread:
+        """Files have all columns; raises InvalidRequestError for partitions that are not known here."""
+        return spread_of(self._layout, self._columns, self._name)
 
     def create(self, schema: pa.Schema) -> None:
         """Make the table, and its namespace."""
         self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         try:
             with usable(self.folder.url):
-                table = self._catalog.create_table(self._name, schema=schema)
+                table = self._made(schema)
         except TableAlreadyExistsError:
             table = self._required()
+        except ValidationError as error:
+            raise InvalidRequestError(f"{self._name} cannot be made: {error}") from error
         self.folder = self._at(table)
+
+    def _made(self, schema: pa.Schema) -> Table:
+        properties = dict(self.asked.properties or {})
+        if not self.asked.partition_by and not self.asked.sort_by:
+            return self._catalog.create_table(self._name, schema=schema, properties=properties)
+        transaction = self._catalog.create_table_transaction(self._name, schema=schema, properties=properties)
+        lay_out(transaction, self.asked)
+        try:
+            return transaction.commit_transaction()
+        except NOT_MADE_FOR_SURE:
+            found = self._open()
+            if found is None:
+                raise
+            return found  # somebody else came first, or the answer was lost
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns, in a commit of its own."""
@@ -179,7 +220,7 @@ class IcebergTarget(Target):
 
     def append(self, files: Sequence[DataFile], marks: Marks) -> bool:
         """One commit that adds the files as they are and sets the properties."""
-        return self._commit(marks, lambda transaction, _: self._add(transaction, files, marks))
+        return self._commit(marks, lambda transaction, table: self._add(transaction, table, files, marks))
 
     def replace(self, files: Sequence[DataFile], marks: Marks) -> bool:
         """One commit that removes what is there and adds the files."""
@@ -197,26 +238,57 @@ class IcebergTarget(Target):
         def change(transaction: Transaction, table: Table) -> None:
             if not changes.num_rows:
                 return
+            self._looked_at(table)
             touched = In(KEY, changes.column(KEY).to_pylist())
             known = table.scan(row_filter=touched, selected_fields=(KEY, VERSION)).to_arrow()
             fresh = newer_than(changes, known)
             gone = _keys_in_both(fresh, known)
+            puts = fresh.filter(pc.invert(fresh.column(DELETED)))
+            if self.spread() != Spread():
+                self._merge_apart(transaction, table, gone, puts)
+                return
             if gone:
                 transaction.delete(In(KEY, gone))
-            puts = fresh.filter(pa.compute.invert(fresh.column(DELETED)))
             if puts.num_rows:
                 transaction.append(fitted(puts, _schema(table)), snapshot_properties=_summary(marks))
 
         return self._commit(marks, change)
 
-    def files(self) -> list[str]:
-        """As the current snapshot names them."""
-        table = self._required()
-        tasks = list(table.scan().plan_files())
+    def _merge_apart(
+        self, transaction: Transaction, table: Table, gone: Sequence[bytes], puts: pa.Table
+    ) -> None:
+        """The merge of a table with partitions or an order: files that hold such keys are written anew without them, and
+        rows go to the partition that they belong to now. One snapshot.
+        """
+        schema = _schema(table)
+        tasks = list(table.scan(row_filter=In(KEY, gone)).plan_files()) if gone else []
+        self._refuse_delete_files(tasks)
+        keys = pa.array(gone, schema.field(KEY).type)
+        old = []
+        with FilesWriter(self.data, schema, self.spread()) as parts:
+            for task in tasks:
+                folder, name = self._place(task.file.file_path)
+                with folder.open_read(name) as stream:
+                    rows = fitted(pq.read_table(stream, partitioning=None), schema)
+                hit = pc.fill_null(pc.is_in(rows.column(KEY), keys), False)
+                if pc.any(hit).as_py():
+                    old.append(task.file)
+                    parts.write(rows.filter(pc.invert(hit)))
+            parts.write(fitted(puts, schema))
+        if old or parts.files:
+            self._swap(transaction, table, old, parts.files)
+
+    def _refuse_delete_files(self, tasks: Sequence[Any]) -> None:
         if any(task.delete_files for task in tasks):
             raise InvalidRequestError(
                 f"{self._name} has delete files that another engine wrote, which cannot be read as plain Parquet"
             )
+
+    def files(self) -> list[str]:
+        """As the current snapshot names them."""
+        table = self._required()
+        tasks = list(table.scan().plan_files())
+        self._refuse_delete_files(tasks)
         return [task.file.file_path for task in tasks]
 
     def compact(self, target_bytes: int) -> Compacted:
@@ -225,26 +297,32 @@ class IcebergTarget(Target):
 
         def change(transaction: Transaction, table: Table) -> None:
             counts[:] = [0, 0]
-            small = [
-                task
-                for task in table.scan().plan_files()
-                if task.file.file_size_in_bytes < target_bytes * 3 // 4 and not task.delete_files
-            ]
-            if len(small) < 2:
-                return
-            schema = _schema(table)
-            made = self._rewritten([task.file.file_path for task in small], schema, target_bytes)
-            self._swap(transaction, table, [task.file for task in small], made)
-            counts[:] = [len(small), len(made)]
+            schema = self._looked_at(table)
+            spread = self.spread()
+            old: list[Any] = []
+            made: list[DataFile] = []
+            for partition, files in _small_files(table, spread, target_bytes):
+                old += files
+                made += [
+                    replace(one, partition=partition)
+                    for one in rewrite(
+                        [self._place(file.file_path) for file in files],
+                        self.data,
+                        schema,
+                        target_bytes,
+                        spread,
+                    )
+                ]
+            if old:
+                self._swap(transaction, table, old, made)
+                counts[:] = [len(old), len(made)]
 
         self._commit({}, change)
         return Compacted(*counts)
 
-    def _rewritten(self, urls: Sequence[str], schema: pa.Schema, target_bytes: int) -> list[DataFile]:
-        from antiphon.lake.targets.compaction import rewrite
-
-        return rewrite([Folder(url.rpartition("/")[0], self._storage) for url in urls],
-                       [url.rpartition("/")[2] for url in urls], self.data, schema, target_bytes)  # fmt: skip
+    def _place(self, url: str) -> tuple[Folder, str]:
+        where, _, name = url.rpartition("/")
+        return Folder(where, self._storage), name
 
     def expire(self, older_than_ms: int) -> Expired:
         """Forget snapshots from before, then remove data files that no snapshot names and that are older than that."""
@@ -292,24 +370,41 @@ class IcebergTarget(Target):
             return True
         raise self._crowded()
 
-    def _add(self, transaction: Transaction, files: Sequence[DataFile], marks: Marks) -> None:
-        if files:
-            transaction.add_files(
-                [self.data.url_of(file.name) for file in files],
-                snapshot_properties=_summary(marks),
-                check_duplicate_files=False,
-            )
+    def _add(self, transaction: Transaction, table: Table, files: Sequence[DataFile], marks: Marks) -> None:
+        if not files:
+            return
+        self._looked_at(table)
+        self.check_partitions(files)
+        if self.spread().terms:
+            with transaction.update_snapshot(snapshot_properties=_summary(marks)).fast_append() as update:
+                for one in data_files(table, self.data, files):
+                    update.append_data_file(one)
+            return
+        transaction.add_files(
+            [self.data.url_of(file.name) for file in files],
+            snapshot_properties=_summary(marks),
+            check_duplicate_files=False,
+        )
 
     def _swap(
         self, transaction: Transaction, table: Table, old: Sequence[Any], files: Sequence[DataFile]
     ) -> None:
-        urls = [self.data.url_of(file.name) for file in files]
+        self._looked_at(table)
+        self.check_partitions(files)
         with transaction.update_snapshot().overwrite() as update:
             for file in old:
                 update.delete_data_file(file)
-            if urls:
-                for file in _data_files(table, urls):
-                    update.append_data_file(file)
+            for file in self._made_of(table, files):
+                update.append_data_file(file)
+
+    def _made_of(self, table: Table, files: Sequence[DataFile]) -> Iterable[Any]:
+        if self.spread().terms:
+            return data_files(table, self.data, files)
+        urls = [self.data.url_of(file.name) for file in files]
+        found: Iterable[Any] = parquet_files_to_data_files(
+            io=table.io, table_metadata=table.metadata, file_paths=iter(urls)
+        )
+        return found
 
     def _open(self) -> Table | None:
         try:
@@ -356,15 +451,23 @@ def _forbid_retries(table: Table) -> None:
 
 
 def _keys_in_both(fresh: pa.Table, known: pa.Table) -> list[bytes]:
-    import pyarrow.compute as pc
-
     keys: list[bytes] = known.column(KEY).filter(
         pc.is_in(known.column(KEY), fresh.column(KEY).combine_chunks())
     ).to_pylist()  # fmt: skip
     return keys
 
 
-def _data_files(table: Table, urls: Sequence[str]) -> Any:
-    from pyiceberg.io.pyarrow import parquet_files_to_data_files
-
-    return parquet_files_to_data_files(io=table.io, table_metadata=table.metadata, file_paths=iter(urls))
+def _small_files(table: Table, spread: Spread, target_bytes: int) -> list[tuple[dict[str, Value], list[Any]]]:
+    """Groups of two small files and more of one partition; files from before the partitions changed stay as they are."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    spec = table.spec()
+    for task in table.scan().plan_files():
+        file = task.file
+        if file.file_size_in_bytes >= target_bytes * 3 // 4 or task.delete_files:
+            continue
+        if not spread.terms:
+            groups.setdefault((), []).append(file)
+        elif file.spec_id == spec.spec_id:
+            groups.setdefault(values_of(spec, file), []).append(file)
+    names = [str(term) for term in spread.terms]
+    return [(dict(zip(names, key, strict=True)), files) for key, files in groups.items() if len(files) > 1]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from antiphon.errors import InvalidRequestError
+from antiphon.lake.targets.layout import LAYOUT_OPTIONS, TRANSFORMS, layout_of
 
 # Options of targets, with the types that they have in a pipeline's file. `kind` says which row it is.
 OPTIONS: Final[dict[str, tuple[type, ...]]] = {
@@ -18,6 +19,10 @@ OPTIONS: Final[dict[str, tuple[type, ...]]] = {
     "table": (str,),
     "storage": (dict,),
     "catalog": (dict, str),
+    "partition_by": (list, str),
+    "sort_by": (list, str),
+    "z_order_by": (list, str),
+    "properties": (dict,),
 }
 
 NAMED: Final = "@"  # in place of a warehouse's path: what follows is the name of a catalog
@@ -35,6 +40,7 @@ class TargetKind:
         place: what stands for PLACE. With the option `table` it is `WAREHOUSE#TABLE`, else the path.
         commit: how a commit is made, for the docs.
         refusal: why its rows cannot be changed, as a sentence without its full stop; None where they can be.
+        transforms: those that its partitions know, beside columns as they are (`layout.TRANSFORMS`).
         rigid: why its columns cannot get wider types, in a few words; None where they can.
         marker: a folder in each table's folder by which one is known, for kinds that `antiphon load` reads.
     """
@@ -46,6 +52,7 @@ class TargetKind:
     place: str = "PATH"
     commit: str
     refusal: str | None = None
+    transforms: tuple[str, ...] = ()
     rigid: str | None = None
     marker: str | None = None
 
@@ -71,6 +78,7 @@ _ROWS: Final = (
         name="delta",
         opens="antiphon.lake.targets.delta:open_delta",
         called="A Delta Lake table: path or URL.",
+        options=("path", "storage", "partition_by", "z_order_by", "properties"),
         commit="an `add` and app transactions in one commit of the Delta log (`deltalake`)",
         rigid="deltalake cannot widen columns",
         marker="_delta_log",
@@ -79,14 +87,16 @@ _ROWS: Final = (
         name="iceberg",
         opens="antiphon.lake.targets.iceberg:open_iceberg",
         called="An Iceberg table: WAREHOUSE#NAMESPACE.TABLE.",
-        options=("path", "table", "storage", "catalog"),
+        options=("path", "table", "storage", "catalog", "partition_by", "sort_by", "properties"),
         place="WAREHOUSE#NAMESPACE.TABLE",
+        transforms=tuple(TRANSFORMS),
         commit="data files and table properties in one commit of the catalog (`pyiceberg`)",
     ),
     TargetKind(
         name="parquet",
         opens="antiphon.lake.targets.parquet:open_parquet",
         called="A folder of Parquet files.",
+        options=("path", "storage", "partition_by", "sort_by"),
         commit="a commit log of its own in `_antiphon/log`; files are renamed into the folder once they are committed, so "
         "any reader of the folder sees committed rows only",
         refusal="Parquet files cannot be changed in place",
@@ -115,6 +125,7 @@ def options_of(target: str | Mapping[str, Any]) -> tuple[TargetKind, dict[str, A
             raise InvalidRequestError(f"option {name} is for targets of kind {takers}, not {kind.name}")
     if not kind.has_tables and not options.get("path"):
         raise InvalidRequestError(f"a target of kind {kind.name} needs a path")
+    layout_of(options, kind.transforms, kind.name)
     return kind, options
 
 
@@ -131,6 +142,25 @@ def _parsed(text: str) -> tuple[TargetKind, dict[str, Any]]:
             return kind, {"catalog": warehouse.removeprefix(NAMED), "table": table}
         return kind, {"path": warehouse, "table": table}
     return kind, {"path": place}
+
+
+def table_of_layouts() -> str:
+    """Which options of layouts each kind takes, for the docs."""
+    lines = ["| kind | `partition_by` | `sort_by` | `z_order_by` | `properties` |", "|---|---|---|---|---|"]
+    for kind in KINDS.values():
+        transforms = (
+            f"columns, {', '.join(_written(name) for name in kind.transforms)}"
+            if kind.transforms
+            else "columns"
+        )
+        takes = dict.fromkeys(LAYOUT_OPTIONS, "yes") | {"partition_by": transforms}
+        cells = [takes[name] if name in kind.options else "no" for name in LAYOUT_OPTIONS]
+        lines.append(f"| `{kind.name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _written(transform: str) -> str:
+    return f"`{transform}({'N, ' if TRANSFORMS[transform] else ''}COLUMN)`"
 
 
 def table_of_kinds() -> str:

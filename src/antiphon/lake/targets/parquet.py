@@ -1,6 +1,7 @@
 """A folder of Parquet files with a commit log of its own, so that appends are exactly once on any file system.
 
-    part-*.parquet               what is committed: any reader of the folder sees just that
+    part-*.parquet               what is committed: any reader of the folder sees just that; in a table with partitions in
+                                 folders COLUMN=VALUE, and the files lack those columns, as Hive's do
     _antiphon/staged/part-*      what tasks have written and nobody has committed, or what is about to be moved
     _antiphon/removed/part-*     what compaction has replaced, until it expires
     _antiphon/log/N.json         commit N: files added and removed, marks, columns; made exclusively, so N is won by one
@@ -10,6 +11,9 @@ The commit is the log file. Then the files are renamed from `staged` to where re
 completes that after a crash. A reader that lists the folder in between may see an epoch in part, never a row twice and never
 one that is not committed. (While compaction moves files, it may see a row in the old file, the new one or, for a moment, in
 both; `files()` never does.)
+
+A table with partitions or a sort order has commits of format 2, which say so: earlier versions would write to it as to one
+without.
 
 Spark's own streaming file sink was not enough: its log is read by Spark only, it knows neither marks nor compaction, and a
 lost checkpoint means all rows again.
@@ -28,6 +32,8 @@ from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.compaction import rewrite
 from antiphon.lake.targets.folder import Folder, file_options
 from antiphon.lake.targets.kinds import KINDS
+from antiphon.lake.targets.layout import Layout, Order, Term
+from antiphon.lake.targets.spread import Spread, folder_of, values_of_folder
 from antiphon.lake.targets.staged import DataFile
 from antiphon.lake.targets.target import COMMIT_TRIES, Compacted, Expired, Marks, Target, is_due
 from antiphon.lake.targets.widening import widened
@@ -37,17 +43,23 @@ STAGED: Final = "_antiphon/staged"
 REMOVED: Final = "_antiphon/removed"
 STATE_EVERY: Final = 20  # commits
 FORMAT: Final = 1
+FORMAT_WITH_LAYOUT: Final = 2
+NAME_BYTES_MAX: Final = 255  # of a folder, on the file systems that there are
 
 
 @dataclass(frozen=True)
 class State:
-    """The table after `version` commits. `files`: name -> size; `removed`: name -> when (ms since 1970)."""
+    """The table after `version` commits. `files`: name -> size; `removed`: name -> when (ms since 1970).
+
+    `layout`: `partition_by`, columns, and `sort_by`, a list of column, does it fall, do nulls come first; None: neither.
+    """
 
     version: int = 0
     schema: str | None = None
     files: dict[str, int] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
+    layout: dict[str, Any] | None = None
 
     def after(self, commit: dict[str, Any]) -> "State":
         """With one more commit."""
@@ -61,7 +73,13 @@ class State:
             files | commit["add"],
             removed | dict.fromkeys(gone, commit["time_ms"]),
             self.marks | commit["marks"],
+            commit.get("layout") or self.layout,
         )
+
+    @property
+    def format(self) -> int:
+        """Of its commits."""
+        return FORMAT if self.layout is None else FORMAT_WITH_LAYOUT
 
 
 def open_parquet(options: Mapping[str, Any]) -> "ParquetTarget":
@@ -86,8 +104,25 @@ class ParquetTarget(Target):
 
     def schema(self) -> pa.Schema | None:
         """Columns, as of the last commit that changed them."""
-        text = self._now().schema
+        self._now()
+        return self._schema()
+
+    def _schema(self) -> pa.Schema | None:
+        text = self._state.schema
         return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+    def layout(self) -> Layout:
+        """As the commit says that made the table."""
+        found = self._state.layout or {"partition_by": [], "sort_by": []}
+        return Layout(
+            tuple(Term(name) for name in found["partition_by"]),
+            tuple(Order(*one) for one in found["sort_by"]),
+        )
+
+    def spread(self) -> Spread:
+        """Partitions are folders; their columns are in no file."""
+        found = self.layout()
+        return Spread(found.partition_by or (), found.sort_by or (), in_files=False)
 
     def create(self, schema: pa.Schema) -> None:
         """Make the table; refused where the folder has Parquet files that are not this table's."""
@@ -97,7 +132,12 @@ class ParquetTarget(Target):
             raise InvalidRequestError(
                 f"{self.folder.url} has Parquet files that no job of Antiphon wrote: choose another folder"
             )
-        self._commit({}, lambda state: {} if state.schema is not None else {"schema": _packed(schema)})
+        terms, orders = self.asked.partition_by or (), self.asked.sort_by or ()
+        made: dict[str, Any] = {"schema": _packed(schema)}
+        if terms or orders:
+            sort_by = [[one.column, one.descending, one.nulls_first] for one in orders]
+            made["layout"] = {"partition_by": [term.column for term in terms], "sort_by": sort_by}
+        self._commit({}, lambda state: {} if state.schema is not None else made)
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns; readers of older files see nulls."""
@@ -125,13 +165,27 @@ class ParquetTarget(Target):
 
     def append(self, files: Sequence[DataFile], marks: Marks) -> bool:
         """One commit, then the files are moved to where readers look."""
-        add = {file.name: file.size_bytes for file in files}
-        return self._commit(marks, lambda _: {"add": add})
+        return self._commit(marks, lambda _: {"add": self._named(files)})
 
     def replace(self, files: Sequence[DataFile], marks: Marks) -> bool:
         """One commit with all other files removed."""
-        add = {file.name: file.size_bytes for file in files}
-        return self._commit(marks, lambda state: {"add": add, "remove": sorted(state.files)})
+        return self._commit(marks, lambda state: {"add": self._named(files), "remove": sorted(state.files)})
+
+    def _named(self, files: Sequence[DataFile]) -> dict[str, int]:
+        """Files by where readers will find them, with their sizes."""
+        self.check_partitions(files)
+        schema = self._schema() or pa.schema([])
+        named = {}
+        for file in files:
+            folder = folder_of(file.partition, schema)
+            for part in folder.split("/"):
+                if len(part.encode()) > NAME_BYTES_MAX:
+                    raise InvalidRequestError(
+                        f"{self.folder.url}: a partition's folder cannot be called {part[:40]}...: that has more than "
+                        f"{NAME_BYTES_MAX} bytes. Choose another column for partition_by, and another folder"
+                    )
+            named[f"{folder}/{file.name}" if folder else file.name] = file.size_bytes
+        return named
 
     def merge(self, changes: pa.Table, marks: Marks) -> bool:  # noqa: ARG002 - refused whatever it is
         """Refused: a row that changes would mean rewriting every file that might have its key."""
@@ -142,15 +196,38 @@ class ParquetTarget(Target):
         """URLs of the committed files."""
         return [self.folder.url_of(name) for name in sorted(self._now().files)]
 
-    def compact(self, target_bytes: int) -> Compacted:
-        """Join files below three quarters of the target; beside appends, which never touch them."""
+    def parts(self) -> list[tuple[str, dict[str, str | None]]]:
+        """URLs of the committed files, and what their folders say."""
         state = self._now()
-        small = sorted(name for name, size in state.files.items() if size < target_bytes * 3 // 4)
+        apart = bool(self.spread().terms)
+        return [
+            (self.folder.url_of(name), values_of_folder(name.rpartition("/")[0]) if apart else {})
+            for name in sorted(state.files)
+        ]
+
+    def compact(self, target_bytes: int) -> Compacted:
+        """Join files below three quarters of the target, partition by partition; appends never touch them."""
+        state = self._now()
         schema = self.schema()
-        if len(small) < 2 or schema is None:
+        groups: dict[str, list[str]] = {}
+        for name, size in sorted(state.files.items()):
+            if size < target_bytes * 3 // 4:
+                groups.setdefault(name.rpartition("/")[0], []).append(name)
+        chosen = {folder: names for folder, names in groups.items() if len(names) > 1}
+        if not chosen or schema is None:
             return Compacted(0, 0)
-        made = rewrite([self.folder] * len(small), small, self.data, schema, target_bytes)
-        add = {file.name: file.size_bytes for file in made}
+        spread = self.spread()
+        add: dict[str, int] = {}
+        for folder, names in chosen.items():
+            made = rewrite(
+                [(self.folder, name) for name in names],
+                self.data,
+                spread.stored(schema),
+                target_bytes,
+                spread,
+            )
+            add |= {f"{folder}/{file.name}" if folder else file.name: file.size_bytes for file in made}
+        small = [name for names in chosen.values() for name in names]
 
         def change(now: State) -> dict[str, Any]:
             if not set(small) <= set(now.files):
@@ -162,10 +239,10 @@ class ParquetTarget(Target):
         try:
             self._commit({}, change)
         except TargetConflictError:
-            for file in made:
-                self.data.delete(file.name)
+            for name in add:
+                self.data.delete(_bare(name))
             raise
-        return Compacted(len(small), len(made))
+        return Compacted(len(small), len(add))
 
     def expire(self, older_than_ms: int) -> Expired:
         """Remove replaced files and files that nobody committed, both from before; and log files before the last state."""
@@ -173,10 +250,11 @@ class ParquetTarget(Target):
         due = [name for name, at in state.removed.items() if at < older_than_ms]
         for name in due:
             self.folder.delete(f"{REMOVED}/{name}")
+        committed = {_bare(name) for name in state.files}
         left = [
             info.name
             for info in self.folder.files(STAGED)
-            if info.modified_ms < older_than_ms and info.name.rpartition("/")[2] not in state.files
+            if info.modified_ms < older_than_ms and _bare(info.name) not in committed
         ]
         for name in left:
             self.folder.delete(name)
@@ -198,8 +276,9 @@ class ParquetTarget(Target):
             changed = change(state)
             if not changed and not marks:
                 return False
+            format_of = FORMAT_WITH_LAYOUT if "layout" in changed else state.format
             commit = {
-                "format": FORMAT, "version": state.version + 1, "time_ms": time.time_ns() // 1_000_000, "schema": None,
+                "format": format_of, "version": state.version + 1, "time_ms": time.time_ns() // 1_000_000, "schema": None,
                 "add": {}, "remove": [], "forget": [], "marks": {name: step.new for name, step in marks.items()},
             } | changed  # fmt: skip
             if self.folder.create(_log_name(state.version + 1), json.dumps(commit).encode()):
@@ -234,12 +313,19 @@ class ParquetTarget(Target):
                 f"{self.folder.url}/{LOG} has a gap after commit {self._state.version}: files of it were removed by hand"
             )
         self._state = State(
-            found["version"], found["schema"], found["files"], found["removed"], found["marks"]
+            found["version"],
+            found["schema"],
+            found["files"],
+            found["removed"],
+            found["marks"],
+            found.get("layout"),
         )
 
     def _save_state(self) -> None:
         state = self._state
-        body = {"format": FORMAT, **{name: getattr(state, name) for name in State.__dataclass_fields__}}
+        body = {"format": state.format, **{name: getattr(state, name) for name in State.__dataclass_fields__}}
+        if state.layout is None:
+            del body["layout"]
         self.folder.create(f"{LOG}/{state.version:020d}.state.json", json.dumps(body).encode())
 
     def _settle(self) -> None:
@@ -247,12 +333,12 @@ class ParquetTarget(Target):
         state = self._state
         if self._settled == state.version:
             return
+        places = {_bare(name): name for name in state.files}
         for info in self.folder.files(STAGED):
-            bare = info.name.rpartition("/")[2]
-            if bare in state.files:
-                self.folder.move(info.name, bare)
-        if state.removed:
-            for info in self.folder.files():
+            if _bare(info.name) in places:
+                self.folder.move(info.name, places[_bare(info.name)])
+        for where in sorted({name.rpartition("/")[0] for name in state.removed}):
+            for info in self.folder.files(where):
                 if info.name in state.removed:
                     self.folder.move(info.name, f"{REMOVED}/{info.name}")
         self._settled = state.version
@@ -260,6 +346,10 @@ class ParquetTarget(Target):
 
 def _log_name(version: int) -> str:
     return f"{LOG}/{version:020d}.json"
+
+
+def _bare(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _number(name: str) -> int:
@@ -277,8 +367,9 @@ def _checked(data: bytes, where: str) -> dict[str, Any]:
         known = found["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequestError(f"{where}/{LOG}: a commit file is damaged ({error})") from error
-    if known != FORMAT:
+    if known not in {FORMAT, FORMAT_WITH_LAYOUT}:
         raise InvalidRequestError(
-            f"{where}/{LOG} has format {known}, this version reads {FORMAT}: use a newer version of Antiphon"
+            f"{where}/{LOG} has format {known}, this version reads {FORMAT} and {FORMAT_WITH_LAYOUT}: "
+            "use a newer version of Antiphon"
         )
     return found

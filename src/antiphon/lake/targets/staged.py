@@ -3,8 +3,9 @@
 import json
 import os
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -12,15 +13,21 @@ import pyarrow.parquet as pq
 
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.folder import LOCAL, Folder
+from antiphon.lake.targets.spread import Spread, Value, with_values
 
 COMPRESSION: Final = "zstd"
 GROUP_BYTES: Final = 32 * 1024 * 1024  # in memory, before they become a row group
+OPEN_MAX: Final = 64  # files of partitions that a task writes to at the same time
+WAITING_BYTES_MAX: Final = 4 * GROUP_BYTES  # in memory, over all of them
 REPORT: Final = "report string"  # the one column of what a staging task tells the driver, as JSON
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file: its name within the target's data folder, its rows and bytes, and figures of its columns."""
+    """A Parquet file: its name within the target's data folder, its rows and bytes, and figures of its columns.
+
+    `partition`: what its rows have in common in a table with partitions, by term (`spread.Spread`).
+    """
 
     name: str
     rows: int
@@ -28,6 +35,7 @@ class DataFile:
     nulls: dict[str, int] = field(default_factory=dict, hash=False)
     lowest: dict[str, int] = field(default_factory=dict, hash=False)
     highest: dict[str, int] = field(default_factory=dict, hash=False)
+    partition: dict[str, Value] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """As what JSON can hold."""
@@ -45,8 +53,9 @@ class PartWriter:
     A file that is left by an error is removed; one that is left by a crash is nobody's, and expiry removes it.
     """
 
-    def __init__(self, folder: Folder, schema: pa.Schema) -> None:
+    def __init__(self, folder: Folder, schema: pa.Schema, spread: Spread | None = None) -> None:
         self.file: DataFile | None = None
+        self._spread = spread or Spread()
         self._folder = folder
         self._schema = schema
         self._name = f"part-{uuid.uuid4().hex}.parquet"
@@ -79,11 +88,17 @@ class PartWriter:
         self._waiting_bytes += rows.nbytes
         self._rows += rows.num_rows
         if self._waiting_bytes >= GROUP_BYTES:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    @property
+    def waiting_bytes(self) -> int:
+        """In memory, until they become a row group."""
+        return self._waiting_bytes
+
+    def flush(self) -> None:
+        """Make what waits a row group, in the order that the table has."""
         if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting))
+            self._writer.write_table(self._spread.arranged(pa.concat_tables(self._waiting)))
         self._waiting, self._waiting_bytes = [], 0
 
     def discard(self) -> None:
@@ -99,7 +114,7 @@ class PartWriter:
     def _close(self) -> None:
         if self._writer is None:
             return
-        self._flush()
+        self.flush()
         self._writer.close()
         self._writer = None
         size_bytes = self._stream.tell()
@@ -109,6 +124,71 @@ class PartWriter:
         self._stream.close()
         nulls, lowest, highest = _figures(self._meta[0]) if self._meta else ({}, {}, {})
         self.file = DataFile(self._name, self._rows, size_bytes, nulls, lowest, highest)
+
+
+class FilesWriter:
+    """New Parquet files in a folder: one, or one for each partition that rows come for. Use as a context.
+
+    At most OPEN_MAX files are open: where more are needed, the one that was not written to for longest is closed, and rows
+    that come for its partition later make another file. `files` is there after it.
+    """
+
+    def __init__(self, folder: Folder, schema: pa.Schema, spread: Spread | None = None) -> None:
+        self.files: list[DataFile] = []
+        self._folder = folder
+        self._spread = spread or Spread()
+        self._schema = self._spread.stored(schema)
+        self._open: OrderedDict[str, tuple[dict[str, Value], PartWriter]] = OrderedDict()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        while self._open:
+            self._close_one()
+
+    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Append rows that have exactly the schema."""
+        if rows.num_rows == 0:
+            return
+        if not self._spread.terms:
+            self._part({}).write(rows)
+            return
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        for partition, part in self._spread.split(table):
+            self._part(partition).write(part)
+        writers = [writer for _, writer in self._open.values()]
+        if sum(one.waiting_bytes for one in writers) >= WAITING_BYTES_MAX:
+            max(writers, key=lambda one: one.waiting_bytes).flush()
+
+    def _part(self, partition: dict[str, Value]) -> PartWriter:
+        name = json.dumps(partition)
+        if name in self._open:
+            self._open.move_to_end(name)
+            return self._open[name][1]
+        if len(self._open) >= OPEN_MAX:
+            self._close_one()
+        writer = PartWriter(self._folder, self._schema, self._spread)
+        self._open[name] = partition, writer
+        return writer
+
+    def _close_one(self) -> None:
+        _, (partition, writer) = self._open.popitem(last=False)
+        writer.__exit__(None, None, None)
+        if writer.file is not None:
+            self.files.append(replace(writer.file, partition=partition))
+
+    def discard(self) -> None:
+        """Close and remove what was written."""
+        for _, writer in self._open.values():
+            writer.discard()
+        for file in self.files:
+            self._folder.delete(file.name)
+        self._open.clear()
+        self.files = []
 
 
 def _figures(meta: Any) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
@@ -217,20 +297,21 @@ def fitted(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class StageRows:
-    """What a task does for `stage_frame`: its rows go to one file, as they are."""
+    """What a task does for `stage_frame`: its rows go to one file, or to one for each partition."""
 
-    def __init__(self, folder: Folder, schema: pa.Schema) -> None:
+    def __init__(self, folder: Folder, schema: pa.Schema, spread: Spread) -> None:
         self.folder = folder
+        self.spread = spread
         self.schema_bytes = schema.serialize().to_pybytes()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write, then tell of the file."""
+        """Write, then tell of the files."""
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema_bytes))
-        with PartWriter(self.folder, schema) as part:
+        with FilesWriter(self.folder, schema, self.spread) as parts:
             for batch in batches:
-                part.write(fitted(batch, schema))
-        if part.file is not None:
-            yield reports([part.file.to_json()])
+                parts.write(fitted(batch, schema))
+        if parts.files:
+            yield reports([file.to_json() for file in parts.files])
 
 
 def reports(found: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
@@ -243,16 +324,20 @@ def collected(frame: Any) -> list[dict[str, Any]]:
     return [json.loads(row["report"]) for row in frame.collect()]
 
 
-def stage_frame(frame: Any, folder: Folder, schema: pa.Schema) -> list[DataFile]:
-    """Write a DataFrame's rows to new files in `folder`, a task a file; nobody reads them until they are committed."""
-    return [DataFile.from_json(one) for one in collected(frame.mapInArrow(StageRows(folder, schema), REPORT))]
+def stage_frame(frame: Any, folder: Folder, schema: pa.Schema, spread: Spread) -> list[DataFile]:
+    """Write a DataFrame's rows to new files in `folder`, which nobody reads until they are committed."""
+    task = StageRows(folder, schema, spread)
+    return [DataFile.from_json(one) for one in collected(frame.mapInArrow(task, REPORT))]
 
 
 # -- reading files as a DataFrame ------------------------------------------------------------------------------------
 
 
 class ReadFiles:
-    """What a task does for `read_frame`: the rows of the files that it is given, by URL, with fsspec."""
+    """What a task does for `read_frame`: the rows of the files that it is given, by URL, with fsspec.
+
+    A file comes with the values of the columns that it lacks because they are those of its partition, as a JSON object.
+    """
 
     def __init__(self, options: Mapping[str, Any], schema: pa.Schema) -> None:
         self.options = dict(options)
@@ -262,25 +347,31 @@ class ReadFiles:
         """A batch after the other, columns that a file lacks as nulls."""
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema_bytes))
         for batch in batches:
-            for url in batch.column(0).to_pylist():
+            for url, said in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 where, _, name = url.rpartition("/")
+                values = json.loads(said)
                 with Folder(where, self.options).open_read(name) as stream:
                     for rows in pq.ParquetFile(stream).iter_batches():
-                        yield from fitted(rows, schema).to_batches()
+                        yield from with_values(fitted(rows, schema), values, schema).to_batches()
 
 
-def read_frame(spark: Any, urls: Sequence[str], schema: pa.Schema, options: Mapping[str, Any]) -> Any:
+def read_frame(
+    spark: Any, urls: Sequence[str], schema: pa.Schema, options: Mapping[str, Any],
+    values: Sequence[Mapping[str, str | None]] = (),
+) -> Any:  # fmt: skip
     """Parquet files as a DataFrame with these columns, in the tasks.
 
     Spark reads files of this machine itself. For an object store it would want a jar, and would ask for a login that only
-    fsspec was told: there the tasks read as they write.
+    fsspec was told: there the tasks read as they write, and so they do where `values` says, file by file, what the columns
+    of its partition are.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = from_arrow_schema(schema)
     if not urls:
         return spark.createDataFrame([], columns)
-    if all(url.startswith(LOCAL) for url in urls):
+    if not any(values) and all(url.startswith(LOCAL) for url in urls):
         return spark.read.schema(columns).parquet(*urls)
-    names = spark.createDataFrame([(url,) for url in urls], "url string")
+    said = [json.dumps(one) for one in values] or ["{}"] * len(urls)
+    names = spark.createDataFrame(list(zip(urls, said, strict=True)), "url string, partition string")
     return names.mapInArrow(ReadFiles(options, schema), columns)

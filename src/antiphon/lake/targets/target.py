@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.kinds import KINDS, NAMED, options_of
+from antiphon.lake.targets.layout import LAYOUT_OPTIONS, Layout, differences, layout_of
+from antiphon.lake.targets.spread import Spread, check_columns, same_terms
 from antiphon.lake.targets.staged import DataFile, lake_schema, read_frame, stage_frame
 from antiphon.lake.targets.widening import only_adds, widest
 
@@ -61,6 +63,10 @@ class Target(ABC):
     """Where the table is."""
     called: str | None = None
     """Name of the table, for kinds whose folder is known only once the table was made."""
+    asked: Layout = Layout()
+    """What the options say of partitions, order and properties."""
+    identity_of_times: bool = False
+    """Can a timestamp be the value of a partition?"""
 
     @property
     def name(self) -> str:
@@ -81,9 +87,17 @@ class Target(ABC):
     def schema(self) -> "pa.Schema | None":
         """Columns of the table; None while there is no table."""
 
+    def layout(self) -> Layout:
+        """Partitions, order and properties of the table, as `schema` found it last."""
+        return Layout()
+
+    def spread(self) -> Spread:
+        """How rows become files, for the table as `schema` found it last."""
+        return Spread()
+
     @abstractmethod
     def create(self, schema: "pa.Schema") -> None:
-        """Make the table unless it is there."""
+        """Make the table as it was `asked` for, unless it is there."""
 
     @abstractmethod
     def add_columns(self, fields: "Sequence[pa.Field]") -> None:
@@ -123,6 +137,10 @@ class Target(ABC):
     def files(self) -> list[str]:
         """URLs of the files that the table consists of now."""
 
+    def parts(self) -> list[tuple[str, dict[str, str | None]]]:
+        """`files`, each with the columns that it lacks because they are those of its partition, and their values as text."""
+        return [(url, {}) for url in self.files()]
+
     @abstractmethod
     def compact(self, target_bytes: int) -> Compacted:
         """Replace small files by ones of about `target_bytes`; harmless beside writers."""
@@ -149,7 +167,7 @@ class Target(ABC):
         if stored is not None and stored >= epoch:
             return False
         schema = self.prepare(lake_schema(to_arrow_schema(frame.schema, timezone="UTC")))
-        files = stage_frame(frame, self.data, schema)
+        files = stage_frame(frame, self.data, schema, self.spread())
         marks = {name: MarkStep(stored, epoch)}
         return self.replace(files, marks) if overwrite else self.append(files, marks)
 
@@ -161,8 +179,12 @@ class Target(ABC):
         """
         found = self.schema()
         if found is None:
+            check_columns(self.asked, schema, identity_of_times=self.identity_of_times)
             self.create(schema)
             found = self.schema() or schema
+        self._check_layout()
+        there = Layout(partition_by=self.layout().partition_by)  # maybe another writer's, of other types
+        check_columns(there, found, identity_of_times=self.identity_of_times)
         missing, wider = [], []
         for field in schema:
             at = found.get_field_index(field.name)
@@ -177,6 +199,35 @@ class Target(ABC):
         if missing:
             self.add_columns(missing)
         return (self.schema() or schema) if wider or missing else found
+
+    def check(self, schema: "pa.Schema | None" = None) -> "pa.Schema | None":
+        """The table's columns, as `schema`. Raises InvalidRequestError where another layout was asked for than it has.
+
+        Where there is no table yet: where the layout does not go with these columns, if they are known.
+        """
+        found = self.schema()
+        if found is not None:
+            self._check_layout()
+        elif schema is not None:
+            check_columns(self.asked, schema, identity_of_times=self.identity_of_times)
+        return found
+
+    def _check_layout(self) -> None:
+        if self.asked == Layout() or not (wrong := differences(self.asked, self.layout())):
+            return
+        raise InvalidRequestError(
+            f"{self.name} is there already, and otherwise than asked for: {'; '.join(wrong)}. Nothing was written. Leave "
+            "the option out, to go on with the table as it is, or write to a new table"
+        )
+
+    def check_partitions(self, files: Sequence[DataFile]) -> None:
+        """Raises TargetConflictError where files were written for other partitions than the table has by now."""
+        spread = self.spread()
+        if not same_terms([file.partition for file in files], spread.terms):
+            raise TargetConflictError(
+                f"{self.name}: its partitions have changed since these files were written; nothing of them is in the table: "
+                "start the job again"
+            )
 
     def _common_type(self, there: "pa.Field", field: "pa.Field") -> "pa.DataType":
         """What a column has to have, so that a field can be written to it; raises InvalidRequestError."""
@@ -195,7 +246,9 @@ class Target(ABC):
         schema = self.schema()
         if schema is None:
             raise InvalidRequestError(f"there is no {self.kind} table at {self.folder.url}")
-        return read_frame(spark, self.files(), schema, self.folder.options)
+        parts = self.parts()
+        values = [found for _, found in parts]
+        return read_frame(spark, [url for url, _ in parts], schema, self.folder.options, values)
 
 
 def is_due(marks: Marks, stored: Mapping[str, int | None], where: str) -> bool:
@@ -222,6 +275,7 @@ def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
 
     Keys of a mapping: `kind` (a name of `kinds.KINDS`), `path` (a folder or URL; of Iceberg the warehouse), `storage`
     (options of fsspec for the path, and of `deltalake` under the key `delta`), `table` (of Iceberg, `namespace.name`),
+    `partition_by`, `sort_by`, `z_order_by`, `properties` (how the table is laid out; each kind takes some of them),
     `catalog` (of Iceberg: the name of a catalog in pyiceberg's configuration, or properties as for
     `pyiceberg.catalog.load_catalog`, with `name` beside those that the configuration has; default: SQLite in the warehouse).
 
@@ -232,7 +286,8 @@ def open_target(target: "str | Mapping[str, Any] | Target") -> Target:
     kind, options = options_of(target)
     module, _, function = kind.opens.partition(":")
     opens: Callable[[Mapping[str, Any]], Target] = getattr(import_module(module), function)
-    opened = opens(options)
+    opened = opens({name: value for name, value in options.items() if name not in LAYOUT_OPTIONS})
+    opened.asked = layout_of(options, kind.transforms, kind.name)
     if kind.has_tables:
         opened.called = f"{_place_of(options)}#{options.get('table', '')}"
     return opened

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.values.formats import FORMATS, ValueFormat
+from antiphon.lake.values.projection import REASON_CHARS_MAX, Projection
 
 NEW_FIELDS: Final = ("add", "rest", "drop", "reject")
 REST: Final = "_rest"
 SLICE_BYTES: Final = 32 * 1024 * 1024  # of values that are decoded at once
 CONFLUENT_HEADER_BYTES: Final = 5
 CONFLUENT_MAGIC: Final = 0
-REASON_CHARS_MAX: Final = 300
 
 
 class DecodeError(ValueError):
@@ -50,7 +50,7 @@ class ValueSpec:
     Confluent's framing; `descriptors` and `message`: Protobuf's; `confluent`: values begin with a schema id; `container`:
     Avro values are files of one record, which bring the schema they were written with; `new_fields`: what becomes of JSON
     fields that have no column: `add` a column, keep them in `_rest`, `drop` them, or `reject` the record; `blocked`: those
-    that get no column although `add` is asked for.
+    that get no column although `add` is asked for; `projection`: what becomes of the decoded columns.
     """
 
     format: str
@@ -63,6 +63,7 @@ class ValueSpec:
     container: bool = False
     new_fields: str = "add"
     blocked: frozenset[str] = frozenset()
+    projection: Projection | None = None
 
     @property
     def row(self) -> ValueFormat:

@@ -21,7 +21,8 @@ class ValueOptions:
     `framing`: `confluent` where values begin with a schema id; `container` where each is an Avro file of one record, which
     brings its schema (then `schema` may be left out: the newest record's is taken). `writers`: Avro schemas by that id.
     `new_fields`: what becomes of JSON fields without a column: `add` one (default without a schema), `rest` (default with
-    one: kept as JSON in `_rest`), `drop`, or `reject` the record.
+    one: kept as JSON in `_rest`), `drop`, or `reject` the record. `select`: columns as SQL expressions of the decoded ones,
+    such as `flight, alt * 0.3048 as altitude_m`; `where`: which rows there are (`projection.Projection`).
     """
 
     format: str = "raw"
@@ -30,6 +31,8 @@ class ValueOptions:
     framing: str = "none"
     writers: Mapping[Any, str] = field(default_factory=dict, hash=False)
     new_fields: str | None = None
+    select: str | None = None
+    where: str | None = None
 
 
 # -- for the formats ------------------------------------------------------------------------------------------------

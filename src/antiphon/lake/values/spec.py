@@ -1,6 +1,7 @@
 """Values as they are to be read: from the options of a job to a decoder, whatever the format."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Final, Protocol, cast
 
@@ -8,9 +9,10 @@ import pyarrow as pa
 
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.staged import lake_schema
-from antiphon.lake.values.decoding import Decoder, ValueSpec, check_choice
+from antiphon.lake.values.decoding import REST, Decoder, ValueSpec, check_choice
 from antiphon.lake.values.formats import FORMATS, ValueFormat
 from antiphon.lake.values.options import ValueOptions
+from antiphon.lake.values.projection import Projection
 
 FRAMINGS: Final = ("none", *dict.fromkeys(name for one in FORMATS.values() for name in one.framings))
 
@@ -51,7 +53,13 @@ def value_spec(options: ValueOptions) -> ValueSpec:
     columns = functions.fixed_columns(spec)
     if columns is not None:
         lake_schema(columns)
-    return spec
+    if options.select is None and options.where is None:
+        return spec
+    if spec.does_with_new_fields("add"):
+        raise InvalidRequestError(
+            "select and where need columns that are known: give schema, and a value of new_fields other than add"
+        )
+    return replace(spec, projection=Projection(options.select or "*", options.where))
 
 
 def _check_applies(options: ValueOptions, row: ValueFormat) -> None:
@@ -74,6 +82,13 @@ def _check_applies(options: ValueOptions, row: ValueFormat) -> None:
 def fixed_columns(spec: ValueSpec) -> pa.Schema | None:
     """Columns of the values; None without a schema, where the data says. Raises InvalidRequestError."""
     return _functions(spec.row).fixed_columns(spec)
+
+
+def with_rest(spec: ValueSpec, columns: pa.Schema) -> pa.Schema:
+    """With the column of fields that have none, where they are kept."""
+    if spec.does_with_new_fields("rest") and REST not in columns.names:
+        return columns.append(pa.field(REST, pa.string()))
+    return columns
 
 
 def decoder(spec: ValueSpec, columns: pa.Schema) -> Decoder:

@@ -58,6 +58,9 @@ class LakeTable(Protocol):
     def schema(self) -> Any:
         """Columns; None while there is no table."""
 
+    def check(self) -> Any:
+        """Raises InvalidRequestError where it is there, and laid out otherwise than asked for."""
+
     def files(self) -> list[str]:
         """URLs of its files."""
         ...
@@ -192,6 +195,7 @@ def _target(output: Output) -> tuple[str, LakeTable | None]:
     if output.to_lake is None:
         return f"table {output.to_table}", None
     lake: LakeTable = jobs.open_target(output.to_lake)
+    lake.check()
     return lake.name, lake
 
 
