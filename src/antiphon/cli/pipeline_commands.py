@@ -127,7 +127,7 @@ def _read(file: Path) -> "list[PipelineJob]":
     from antiphon.lake.pipeline import read_pipeline
 
     if not file.is_file():
-        usage(f"there is no file {file}; antiphon pipeline example prints one to start from")
+        usage(f"there is no file {file}", unknown="pipeline")
     return read_pipeline(file)
 
 
