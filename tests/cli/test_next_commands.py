@@ -25,6 +25,7 @@ PACKAGE = Path(antiphon.__file__).parent
 BACKTICKED = re.compile(r"`(antiphon [^`]+)`")
 SAMPLES: dict[str, list[Any]] = {
     "kind": ["topic", "table"],
+    "found": ["topic", "table"],
     "verb": ["describe", "alter", "delete"],
     "listener": list(LISTENERS),
     "principal": ["User:bob"],

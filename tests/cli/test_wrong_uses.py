@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from antiphon.cli import replay_commands
+from antiphon.cli.main import app
 from antiphon.tools.local_cluster import LocalCluster
 from tests.cli.parsing import parse
 from tests.cli.shell import antiphon
@@ -78,6 +81,8 @@ WRONG_USES = [
     ("client-metrics describe nothing", "client-metrics list"),
     ("pipeline check nothing.toml", "pipeline example > nothing.toml"),
     ("backup show /nothing", "backup create /nothing"),
+    ("load nothing --from /etc/hosts --format csv --key a", "table create nothing"),
+    ("archive list nothing", "shard list"),
     # What is there already, or is something else.
     ("topic create orders", "topic describe orders"),
     ("topic create default", "table describe default"),
@@ -85,6 +90,7 @@ WRONG_USES = [
     ("table delete orders", "topic delete orders"),
     ("kv orders get k", "consume orders"),
     ("produce default", "kv default put KEY VALUE"),
+    ("audit --tables orders", "audit --topics orders"),
     ("shard split orders 0", "topic alter orders --shards NUMBER"),
     # What cannot be so here.
     ("topic create wide --replicas 9", "node add"),
@@ -160,7 +166,7 @@ def test_a_cluster_that_was_stopped_is_not_waited_for(tmp_path: Path) -> None:
     with LocalCluster.start(nodes=1, directory=tmp_path / "c") as cluster:
         folder = str(cluster.nodes[0].dir.parent)
         assert antiphon("down", "--dir", folder, environment=environment).returncode == 0
-        done = antiphon("topic", "list", "--dir", folder, environment=environment, timeout_s=8)
+        done = antiphon("topic", "list", "--dir", folder, environment=environment)
         assert re.search(r"is stopped; `antiphon up --dir \S+` starts it again\n$", done.stderr)
         doctor = antiphon("doctor", "--dir", folder, environment=environment)
         assert "is not running" in doctor.stdout, "the doctor looks all the same"
@@ -182,6 +188,26 @@ def test_a_secure_cluster_says_what_is_missing(tmp_path: Path) -> None:
         (tmp_path / "password").write_text("another one")
         said = _refused("topic", "list", "--dir", folder, environment=environment | bob)[1]
         assert f"authentication failed; `antiphon doctor --dir {folder}` looks at the login" in said
+
+
+def test_a_replay_into_a_topic_is_refused_before_spark_starts(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_commands, "spark_job", None)
+    words = ["replay", "default", "--to-table", "orders", "--servers", cluster.native]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert f"`antiphon table list --servers {cluster.native}`" in done.stderr
+
+
+def test_a_pipeline_whose_topic_is_not_there(cluster: LocalCluster, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        f'servers = "{cluster.native}"\n[[job]]\nname = "one"\n[job.source]\ntopic = "nothing"\n'
+        f'[job.target]\nkind = "parquet"\npath = "{tmp_path}/lake"\n'
+    )
+    said = _refused("pipeline", "check", str(file), environment=dict(os.environ))[1]
+    assert f"`antiphon topic create nothing --servers {cluster.native}` creates it" in said
 
 
 def test_how_a_command_of_a_table_is_called_names_the_table() -> None:

@@ -73,6 +73,7 @@ NEXT: Final = (
         of="consume|produce",
     ),
     Next(UnknownTopicError, "antiphon table create {name}{where}", CREATES, of="kv .+|load"),
+    Next(UnknownTopicError, "antiphon {kind} create {name} --servers {at}", CREATES, of="pipeline .+"),
     Next(UnknownTopicError, "antiphon topic list{where}", SHOWS_ALL, of="topic .+"),
     Next(UnknownTopicError, "antiphon table list{where}", SHOWS_ALL, of="table .+"),
     Next(UnknownTopicError, "antiphon shard list{where}", SHOWS_ALL),
@@ -112,6 +113,13 @@ NEXT: Final = (
         of="shard .+",
         facts={"unknown": "replica"},
     ),
+    Next(
+        WrongKindError,
+        "antiphon audit --{found}s {name}{where}",
+        "audits it",
+        of="audit",
+    ),
+    Next(WrongKindError, "antiphon table list{where}", "shows the tables", of="load|replay"),
     Next(KeyNotFoundError, "antiphon kv {table} list{where}", "shows the keys", of="kv .+"),
     Next(
         VersionMismatchError,
