@@ -94,6 +94,17 @@ def test_members_share_partitions_and_their_rows_bring_the_group_back() -> None:
     assert not back.members
 
 
+def test_a_member_whose_answers_are_lost_stays_in_the_group() -> None:
+    group = ShareGroup(BOUNDS)
+    one = told(beat(group, 0, "1", 0))
+    for number in range(2, 6):  # each raises the epoch; the answers to the first member do not arrive
+        beat(group, number, f"{number}", 0)
+        again = told(beat(group, number, "1", one.epoch))
+        assert again.epoch > one.epoch
+        assert again.assigned is not None
+    assert told(beat(group, 6, "1", again.epoch)) == Beaten("1", again.epoch, None), "this one arrived"
+
+
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [

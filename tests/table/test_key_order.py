@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequestError, KeyLockedError, NewerFormatError
@@ -16,7 +16,7 @@ from antiphon.model.rows import Row, Version
 from antiphon.records.changes import VERSION
 from antiphon.records.key_order import is_text
 from antiphon.records.split_entries import Freeze, Release
-from antiphon.table import meta
+from antiphon.table import key_order, meta
 from antiphon.table.key_order import ENTRY, ENTRY_END, MARK_KEY, entry_of, key_at
 from antiphon.table.meta import ORDER_FORMAT, PLAIN_FORMAT
 from antiphon.table.neighbours import CEILING, EQUAL, FLOOR, HIGHER, LOWER
@@ -32,6 +32,7 @@ from antiphon.table.order_reads import (
 from antiphon.table.prepared import Prepare, PreparedTransactions
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState, open_state
+from antiphon.table.store import Cursor
 from tests.records.test_key_order import by_depth
 from tests.table.test_evaluator import Leader, Model, Requests, carried_out
 
@@ -66,9 +67,16 @@ def entries(state: TableState) -> list[bytes]:
 
 
 def check_entries(state: TableState) -> None:
-    """Each row whose key is text has its entry, and nothing else has."""
+    """Each row whose key is text has its entry, and nothing else has; flat keys need none until there are all."""
+    assert state.order is not None
     rows = [row.key for row in state.scan(b"", b"", 10_000)[0]]
-    assert entries(state) == sorted(filter(is_text, rows), key=by_depth)
+    text, found = sorted(filter(is_text, rows), key=by_depth), entries(state)
+    if state.order.is_complete:
+        assert found == text
+    else:
+        assert [key for key in found if b"/" in key] == [key for key in text if b"/" in key]
+        assert set(found) <= set(text)
+    assert list(state.order.keys(b"", b"")) == text
 
 
 def put_all(state: TableState, *keys: bytes) -> None:
@@ -76,10 +84,25 @@ def put_all(state: TableState, *keys: bytes) -> None:
     state.apply_effects(effects, state.applied_offset + len(keys), len(keys))
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[TableState]:
+def is_complete(state: TableState) -> bool:
+    return state.order is not None and state.order.is_complete
+
+
+@pytest.fixture(params=["complete", "in part"])
+def state(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TableState]:
+    if request.param == "in part":
+        monkeypatch.setattr(key_order, "MADE_AT_ONCE", 0)
     with opened(tmp_path / "t") as made:
+        put_all(made, b"a", b"0", b"gone")
         put_all(made, *KEYS)
+        made.apply_effects([(key, None, VERSION.pack(0, 0, 1, 1)) for key in (b"0", b"gone")], 99, 50)
+        if request.param == "complete":
+            while not is_complete(made):
+                put_all(made, b"a")
+        assert is_complete(made) == (request.param == "complete")
+        check_entries(made)
         yield made
 
 
@@ -164,6 +187,128 @@ def test_a_store_without_entries_gets_them(tmp_path: Path) -> None:
         check_entries(again)
 
 
+def flat(number: int) -> bytes:
+    return b"key-%04d" % number
+
+
+def test_flat_keys_have_no_entries_until_a_key_with_a_slash_comes(tmp_path: Path) -> None:
+    with opened(tmp_path / "t") as state:
+        put_all(state, *map(flat, range(100)))
+        state.apply_effects([(flat(3), None, VERSION.pack(0, 0, 1, 1))], 101, 100)
+        assert entries(state) == []
+        check_entries(state)
+        put_all(state, b"a/b")
+        assert len(entries(state)) == 2, "its own, and one more"
+        put_all(state, flat(200))
+        assert len(entries(state)) == 5
+        state.apply_effects([(flat(0), None, VERSION.pack(0, 0, 1, 1))], state.applied_offset + 1, 300)
+        assert flat(0) not in entries(state)
+        check_entries(state)
+    with opened(tmp_path / "t") as state:
+        assert not is_complete(state)
+        for number in range(10):
+            put_all(state, flat(number))
+        assert is_complete(state), "it goes on by itself"
+        check_entries(state)
+        put_all(state, flat(500))
+        assert flat(500) in entries(state)
+    with opened(tmp_path / "t") as state:
+        assert is_complete(state)
+
+
+def test_who_reads_in_the_order_gets_entries_with_the_next_writes(tmp_path: Path) -> None:
+    with opened(tmp_path / "t") as state:
+        put_all(state, *map(flat, range(10)))
+        assert listed(state, flat(2), flat(4)) == [flat(2), flat(3)]
+        assert entries(state) == []
+        for number in range(4):
+            put_all(state, flat(20))
+            assert len(entries(state)) == min(2 ** (number + 1), 11)
+
+
+def test_a_large_write_is_followed_too(tmp_path: Path) -> None:
+    """What is prepared before it is written has all of its entries: nobody knows what is made until then."""
+    with opened(tmp_path / "t") as state:
+        put_all(state, *map(flat, range(40)))
+        batch = state.batch()
+        effects = [
+            (flat(50), b"v", VERSION.pack(50, 0, 1, 1)),
+            (b"x/y", b"v", VERSION.pack(51, 0, 1, 1)),
+            (flat(1), None, VERSION.pack(1, 0, 1, 1)),
+        ]
+        state.add_effects(batch, effects)
+        while not is_complete(state):
+            put_all(state, flat(2))
+        state.apply_prepared(batch, state.applied_offset + 3, 60)
+        check_entries(state)
+        assert flat(50) in entries(state)
+        assert flat(1) not in entries(state)
+
+
+def test_entries_that_a_large_write_has_made_go_with_their_rows(tmp_path: Path) -> None:
+    with opened(tmp_path / "t") as state:
+        batch = state.batch()
+        state.add_effects(batch, [(flat(1), b"v", VERSION.pack(0, 0, 1, 1))])
+        state.apply_prepared(batch, 1, 1)
+        assert entries(state) == [flat(1)]
+        state.apply_effects([(flat(1), None, VERSION.pack(0, 0, 1, 1))], 2, 1)
+        assert entries(state) == []
+
+
+class Counted:
+    """A cursor whose moves are counted."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.moves = 0
+        self._cursor = cursor
+
+    def __getattr__(self, name: str) -> Any:
+        self.moves += name in {"seek", "seek_for_prev", "next", "prev"}
+        return getattr(self._cursor, name)
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_thousand_rows_between_flat_keys_take_a_few_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, down: bool
+) -> None:
+    monkeypatch.setattr(key_order, "MADE_AT_ONCE", 0)
+    with opened(tmp_path / "t") as state:
+        put_all(state, b"a")
+        put_all(state, *(b"a/%d" % number for number in range(1000)), b"b")
+        assert not is_complete(state)
+        made = [Counted(state.store.cursor())]
+        monkeypatch.setattr(state.store, "cursor", lambda: made[0])
+        (row,) = find_ordered(
+            state, [b"b" if down else b"a"], LOWER if down else HIGHER, (), include_value=False
+        )
+        assert row is not None
+        assert row.key == (b"a" if down else b"b")
+        assert 0 < made.pop().moves < 6
+
+
+def test_rows_between_flat_keys_are_passed_over_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_order, "MADE_AT_ONCE", 0)
+    with opened(tmp_path / "t") as state:
+        put_all(state, b"a")
+        put_all(state, b"a!", b"a/", b"a/1", b"a/2/3", b"a0", b"b/1", b"c")
+        assert not is_complete(state)
+        assert listed(state, b"", b"a/") == [b"a", b"a!", b"a0", b"c"]
+        for key, comparison, expected in (
+            (b"c", LOWER, b"a0"),
+            (b"a0", LOWER, b"a!"),
+            (b"a/", LOWER, b"c"),
+            (b"a/", FLOOR, b"a/"),
+            (b"a0", HIGHER, b"c"),
+            (b"c", HIGHER, b"a/"),
+            (b"a", HIGHER, b"a!"),
+        ):
+            (row,) = find_ordered(state, [key], comparison, (), include_value=False)
+            assert row is not None
+            assert row.key == expected, (key, comparison)
+
+
 def test_a_fresh_store_cannot_be_read_by_older_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +337,7 @@ def test_what_a_split_took_away_is_not_seen_and_goes(state: TableState) -> None:
     for entry, offset in ((Freeze(half, 9), 100), (Release(100, half, 9, 0), 101)):
         state.apply_effects([], offset + 1, state.next_version_id, [(entry, offset)])
     mine = sorted((key for key in KEYS if is_text(key) and key_hash(key) < half), key=by_depth)
-    assert 0 < len(mine) < len(entries(state))
+    assert 0 < len(mine) < len(KEYS)
     assert listed(state, b"", b"", limit=2) == mine
     assert [key for key, _ in versions_ordered(state, b"", b"", 100)[0]] == mine
     (first,) = find_ordered(state, [b""], CEILING, (), include_value=False)
@@ -201,7 +346,7 @@ def test_what_a_split_took_away_is_not_seen_and_goes(state: TableState) -> None:
     while state.purge(3):
         pass
     check_entries(state)
-    assert entries(state) == mine
+    assert listed(state, b"", b"") == mine
 
 
 def test_only_hashes_that_are_asked_for(state: TableState) -> None:
@@ -259,15 +404,23 @@ some_op = st.one_of(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("at_once", [0, 1, 8])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)  # which is the same in all
 @given(
-    st.lists(st.tuples(st.lists(some_op, min_size=1, max_size=5), st.integers(0, 3)), max_size=12),
-    st.integers(0, 3),
+    requests=st.lists(st.tuples(st.lists(some_op, min_size=1, max_size=5), st.integers(0, 3)), max_size=12),
+    piece=st.integers(0, 3),
 )
 def test_equals_the_plain_rules(
-    tmp_path_factory: pytest.TempPathFactory, requests: Requests, piece: int
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: int,
+    requests: Requests,
+    piece: int,
 ) -> None:
     """Whatever is pending, in pieces or at once; on the leader and on a follower each row has its entry."""
+    monkeypatch.setattr(key_order, "MADE_AT_ONCE", at_once)
     model = Ordered()
     directory = tmp_path_factory.mktemp("o")
     with opened(directory / "leader") as state, opened(directory / "follower") as follower:

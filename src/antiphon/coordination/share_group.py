@@ -31,10 +31,12 @@ class ShareGroup(ConsumerGroup):
         self._follow(catalog, is_new or (old.topics, old.rack_id) != (member.topics, member.rack_id))
         if self.row.epoch > self.row.target_epoch:
             self._assign(catalog)
+        # What it shows stays known: answers that are lost one after the other must not put it behind what it knows.
+        shown = member.epoch if asked.epoch == t.JOIN_EPOCH else asked.epoch
         after = msgspec.structs.replace(
             member,
             epoch=self.row.target_epoch,
-            previous_epoch=member.epoch if member.epoch != self.row.target_epoch else member.previous_epoch,
+            previous_epoch=member.previous_epoch if shown == self.row.target_epoch else shown,
             assigned=self.targets.get(member.member_id, NO_PLACES),
         )
         self._put(after)

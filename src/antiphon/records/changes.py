@@ -170,15 +170,18 @@ def effects_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterato
 
 def _effects(records: Iterable[Any]) -> list[Effect]:
     effects: list[Effect] = []
-    size = VERSION.size
+    size, add = VERSION.size, effects.append
     for record in records:
         headers = record.headers
+        if len(headers) == 1:  # of most there is no more to say than the version
+            name, packed = headers[0]
+            if name == VERSION_HEADER and packed is not None and len(packed) == size:
+                add((record.key or b"", record.value, packed))
+            continue
         for name, packed in headers:
             if name == VERSION_HEADER:
                 if packed is not None and len(packed) == size:
-                    if len(headers) > 1:
-                        packed = version_for_store(packed, headers)
-                    effects.append((record.key or b"", record.value, packed))
+                    add((record.key or b"", record.value, version_for_store(packed, headers)))
                 break
     return effects
 

@@ -1,6 +1,6 @@
 """Rows of a table's shard in the hierarchical order (`table.key_order`), of stores that keep it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from antiphon.errors import InvalidRequestError
 from antiphon.invariants import unreachable
@@ -10,8 +10,8 @@ from antiphon.records.changes import VERSION, VersionTuple, stored_version
 from antiphon.records.key_order import key_of, sort_key
 from antiphon.table.effects import USER
 from antiphon.table.found_rows import row_from, rows_found
-from antiphon.table.key_order import ENTRY, ENTRY_END, entry_of, key_at
-from antiphon.table.neighbours import DOWN, EQUAL, entries_next_to
+from antiphon.table.key_order import KeyOrder
+from antiphon.table.neighbours import DOWN, EQUAL
 from antiphon.table.places import place_of
 from antiphon.table.prepared import PreparedTransactions, locked_error
 from antiphon.table.state import SCAN_BYTES_MAX, SCAN_ROWS_MAX, TableState
@@ -20,13 +20,14 @@ Hashes = tuple[int, int]
 """The first and the last hash that a reader may see; (-1, -1): all that are there."""
 
 
-def check_ordered(state: TableState) -> None:
-    """Raise InvalidRequestError where a shard's keys have no such order."""
-    if not state.ordered:
+def check_ordered(state: TableState) -> KeyOrder:
+    """The order of a shard's keys; raises InvalidRequestError where they have no such order."""
+    if state.order is None:
         raise InvalidRequestError(
             "the keys of this table are in the order of their bytes only (key.sorting=natural): ask for them in that order, "
             "or make a table with key.sorting=hierarchical"
         )
+    return state.order
 
 
 def bounds_of(start: bytes, end: bytes, after: bytes | None = None) -> tuple[bytes, bytes]:
@@ -51,8 +52,7 @@ def find_ordered(
 
 
 def _find(state: TableState, key: bytes, comparison: int, seen: Hashes, include_value: bool) -> Row | None:
-    for entry, _ in entries_next_to(state.store, entry_of(key), comparison, (ENTRY, ENTRY_END)):
-        found = key_at(entry)
+    for found in check_ordered(state).next_to(key, comparison):
         stored = _stored(state, found, seen)
         if stored is not None:
             return row_from(found, stored, include_value)
@@ -72,20 +72,11 @@ def check_found(prepared: PreparedTransactions, asked: OrderedFind, rows: Sequen
 
 
 def _stored(state: TableState, key: bytes, seen: Hashes) -> bytes | None:
-    """The row that an entry leads to, as it is stored; None for one that the reader is not to see."""
+    """The row that the order leads to, as it is stored; None for one that the reader is not to see."""
     stored = state.store.get(USER + key)
     if stored is None:
         unreachable(f"the order of keys leads to {key!r}, which is not there")
     return stored if seen[0] < 0 or seen[0] <= place_of(key, stored) <= seen[1] else None
-
-
-def _keys(state: TableState, start: bytes, end: bytes) -> Iterator[bytes]:
-    """Keys whose sort keys are from `start` to before `end` (empty: to the end)."""
-    stop = ENTRY + end if end else ENTRY_END
-    for entry, _ in state.store.items(ENTRY + start):
-        if entry >= stop:
-            return
-        yield key_at(entry)
 
 
 def scan_ordered(
@@ -94,7 +85,7 @@ def scan_ordered(
     """Rows in the order, and whether there are more. Stops as `TableState.scan` does; all are of one moment."""
     rows: list[Row] = []
     size_bytes, limit, seen = 0, _limit(asked), state.bounds(asked.hashes)
-    for key in _keys(state, *bounds):
+    for key in check_ordered(state).keys(*bounds):
         stored = _stored(state, key, seen)
         if stored is None:
             continue
@@ -111,7 +102,7 @@ def list_ordered(
     """Keys in the order, and whether there are more. Rows are looked at only while some of them are not to be seen."""
     keys: list[bytes] = []
     size_bytes, limit, seen = 0, _limit(asked), state.bounds(asked.hashes)
-    for key in _keys(state, *bounds):
+    for key in check_ordered(state).keys(*bounds):
         if seen[0] >= 0 and _stored(state, key, seen) is None:
             continue
         if len(keys) == limit or size_bytes > SCAN_BYTES_MAX:
@@ -138,7 +129,7 @@ def versions_ordered(
     """
     found: list[tuple[bytes, VersionTuple]] = []
     seen = state.bounds(())
-    for examined, key in enumerate(_keys(state, start, end)):
+    for examined, key in enumerate(check_ordered(state).keys(start, end)):
         if examined >= examined_max:
             return found, sort_key(key)
         stored = _stored(state, key, seen)

@@ -86,13 +86,18 @@ class TableState(Folding):
         self.jobs: bytes = store.get(JOBS_KEY) or b""
         self.transactions = prepared_rows.read_prepared(store)  # that are prepared
         self.has_indexes = indexes.has_entries(store)
-        self.ordered = key_order.is_kept(store)  # has each row an entry in the hierarchical order?
+        self.order = key_order.order_of(store)  # the hierarchical order of its keys, where it is kept
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def ordered(self) -> bool:
+        """Does the store keep the hierarchical order of its keys?"""
+        return self.order is not None
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -116,8 +121,8 @@ class TableState(Folding):
         put = batch.put
         rows = list(effects)
         attributed = add_effects(batch, rows)
-        if self.ordered:
-            key_order.add_entries(batch, rows)
+        if self.order is not None:
+            self.order.follow(batch, rows)
         if attributed or self.has_indexes:
             self.follow_attributes(batch, rows, attributed, {})
         owned, jobs = self.owned, self.jobs
@@ -154,20 +159,21 @@ class TableState(Folding):
 
     def add_effects(self, batch: Batch, effects: Sequence[Effect]) -> bool:
         """Add what effects come to in this store, but for secondary indexes; has any row of them attributes?"""
-        if self.ordered:
-            key_order.add_entries(batch, effects)
+        if self.order is not None:
+            self.order.add(batch, effects)
         return add_effects(batch, effects)
 
     def keep_order(self) -> None:
-        """From now on each row has its entry in the hierarchical order; rows that have none get one. Blocks."""
+        """From now on the store keeps the hierarchical order; rows that are there get their entries. Blocks."""
         if self.ordered:
             return
-        key_order.make_entries(self._store)
+        mark = key_order.make_entries(self._store)
         batch = self._store.batch()
-        self.format, self.ordered = ORDER_FORMAT, True
+        self.format = ORDER_FORMAT
         batch.put(META_KEY, META.pack(self.format, self.applied_offset, self.next_version_id))
-        batch.put(key_order.MARK_KEY, key_order.MARK)
+        batch.put(key_order.MARK_KEY, mark)
         self._store.write(batch)
+        self.order = key_order.order_of(self._store)
 
     def apply_prepared(
         self,
@@ -187,6 +193,8 @@ class TableState(Folding):
         self.has_indexes = self.has_indexes or indexed
         if attributed:
             self.format = max(self.format, ATTRIBUTES_FORMAT)
+        if self.order is not None:
+            self.order.make()
         batch.put(META_KEY, META.pack(self.format, end, next_version_id))
         self._store.write(batch)
         self.applied_offset, self.next_version_id = end, next_version_id

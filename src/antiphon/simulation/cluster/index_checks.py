@@ -40,23 +40,22 @@ def check_indexes(shard_id: int, node_id: int, state: "TableState") -> None:
 
 
 def check_order(shard_id: int, node_id: int, state: "TableState") -> None:
-    """Raise ViolationError where a row has no entry in the hierarchical order, or an entry no row, or there is any where
-    the table has no such order.
+    """Raise ViolationError where a row lacks its entry in the hierarchical order, or an entry its row, or there is any where
+    the table has no such order. Keys without slashes need none while the store does not say that it has them all.
     """
     found = [
         key[3:].replace(b"\xff", b"/") for key, _ in state.store.items(ORDERED) if key.startswith(ORDERED)
     ]
     rows = [row.key for row in state.scan(b"", b"", SCAN_ROWS_MAX, include_value=False)[0]]
     wanted = [key for key in rows if state.ordered and _is_text(key)]
+    needed = {key for key in wanted if b"/" in key or (state.order is not None and state.order.is_complete)}
     strays = set(found) - set(wanted)
     require(
-        not set(wanted) - set(found)
-        and (not strays or state.owned.purging)
-        and len(found) == len(set(found)),
+        not needed - set(found) and (not strays or state.owned.purging) and len(found) == len(set(found)),
         "order-is-its-rows",
         shard_id,
-        f"on node {node_id} {len(wanted)} rows have a place in the order, {len(found)} entries are there; they differ in "
-        f"{sorted(set(found) ^ set(wanted))[:3]}",
+        f"on node {node_id} {len(needed)} rows need an entry in the order, {len(found)} entries are there; they differ in "
+        f"{sorted(needed - set(found) | strays)[:3]}",
     )
 
 

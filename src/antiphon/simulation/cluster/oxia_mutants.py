@@ -13,6 +13,7 @@ from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, CUTS, MOVES, RESETS, only
 from antiphon.table import attributed, indexes, key_order
 from antiphon.table.attributed import Sequences
+from antiphon.table.key_order import KeyOrder
 from antiphon.table.range_removals import RangeRemovals
 from antiphon.table.state import TableState
 
@@ -111,6 +112,15 @@ OXIA_MUTANTS: Final = (
         Edit(key_order, "add_entries", "batch.delete(entry_of(key))", "pass"),
         options={**CALM, **_RANGES},
         quick=True,
+    ),
+    ClusterMutant(
+        "oxia-order-is-complete-at-once",
+        "a store says that all rows have entries in the hierarchical order when only some have got them",
+        (
+            Edit(KeyOrder, "make", "if following is None:", "if True:"),
+            Edit(KeyOrder, "make", "following is None, following or USER", "True, USER"),
+        ),
+        options={**CALM, **_RANGES},
     ),
     ClusterMutant(
         "oxia-pages-go-on-elsewhere",

@@ -2,10 +2,11 @@
 
 from typing import Any, Final
 
+from antiphon.coordination.share_group import ShareGroup
 from antiphon.coordination.share_partition import SharePartition
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
-from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, TROUBLE, only
+from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, RESETS, TROUBLE, only
 from antiphon.transactions import share_states, told_groups
 from antiphon.transactions.told_groups import GroupTeller
 
@@ -22,6 +23,23 @@ SHARE_MUTANTS: Final = (
             "answer.add_done_callback(lambda done: done.exception())",
         ),
         options={**CALM, **_WORK},
+    ),
+    ClusterMutant(
+        "shares-step-on-unseen-epochs",
+        "a member whose answers are lost goes from epoch to epoch, and is refused with the one that it knows",
+        Edit(
+            ShareGroup,
+            "heartbeat",
+            "shown = member.epoch if asked.epoch == t.JOIN_EPOCH else asked.epoch",
+            "shown = member.epoch",
+        ),
+        options={
+            **RESETS,
+            **only(share_members=6),
+            "fault_ms": 8_000,
+            "fault_every_ms": 30,
+            "reset_weight": 10,
+        },
     ),
     ClusterMutant(
         "shares-locked-for-ever",

@@ -24,6 +24,7 @@ SURE: Final = 0.8  # of a lock: clocks differ
 NOTICED_S: Final = 5.0  # a member knows by then that its connection is gone
 OUTCOMES: Final = (
     "shares-joined",
+    "shares-fenced",
     "shares-given",
     "shares-accepted",
     "shares-released",

@@ -12,7 +12,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import SHARE_FETCH
 from antiphon.kafka.messages import share_groups as sm
 from antiphon.simulation.cluster.kafka_client import Address, Connection, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.timing import SHARE_LOCK_MS
+from antiphon.simulation.cluster.timing import CONSUMER_SESSION_MS, SHARE_LOCK_MS
 from antiphon.simulation.cluster.workloads.group_member import GroupMember
 from antiphon.simulation.cluster.workloads.share_history import Held, ShareHistory
 from antiphon.simulation.violation import ViolationError, require
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from antiphon.simulation.runtime.process import Process
 
 INTERVAL_MS: Final = 250  # between heartbeats
+LEASE_S: Final = (
+    0.7 * CONSUMER_SESSION_MS / 1000
+)  # whom the group heard of later than that it knows; clocks differ
 GROUP: Final = "queue"
 TOPIC: Final = "queued"
 HEARTBEAT, ACKNOWLEDGE = 76, 79
@@ -76,6 +79,7 @@ class ShareMember(GroupMember):
         self._assigned: frozenset[int] = frozenset()
         self._sessions: dict[Address, Session] = {}
         self._heartbeat_s = 0.0
+        self._ok_s = -1.0  # when the last heartbeat was sent that was answered well
 
     async def live(self, ends_s: float, *, until_done: bool = False, idle: bool = False) -> None:
         """Join, work, join again if need be, for a while, or until all is done. `idle`: it forgets what it is given."""
@@ -107,6 +111,7 @@ class ShareMember(GroupMember):
     # -- membership -------------------------------------------------------------------------------------------------
 
     async def _heartbeat(self) -> None:
+        sent_s = self._workload.now
         request = sm.ShareGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=self.name,
@@ -115,7 +120,7 @@ class ShareMember(GroupMember):
         )
         found = await self._ask_coordinator(HEARTBEAT, 1, request)
         if found.error_code in FENCED:
-            self._epoch = 0
+            self._fenced(found.error_code)
             return
         if found.error_code:
             self._troubled("heartbeat", found.error_code)
@@ -129,11 +134,25 @@ class ShareMember(GroupMember):
         )
         if not self._epoch:
             self._history.outcomes["shares-joined"] += 1
-        self._epoch = found.member_epoch
+        self._epoch, self._ok_s = found.member_epoch, sent_s
         if found.assignment is not None:
             self._assigned = frozenset(
                 partition for topic in found.assignment.topic_partitions for partition in topic.partitions
             )
+
+    def _fenced(self, error: int) -> None:
+        """The group does not know it any more: that may be so only when it was silent for long."""
+        silent_s = self._workload.now - self._ok_s  # the refusal may have been decided just now
+        self._workload.cluster.tell("share-fenced", self.name, self._epoch, error)
+        require(
+            not self._epoch or silent_s >= LEASE_S,
+            "share-member-forgotten",
+            -1,
+            f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
+            f"{silent_s:.3f} s ago",
+        )
+        self._history.outcomes["shares-fenced"] += 1
+        self._epoch, self._ok_s = 0, -1.0
 
     async def _leave(self) -> None:
         try:
