@@ -131,6 +131,21 @@ async def test_each_action_shows_its_plan_first_and_then_does_it() -> None:
 
 
 @in_virtual_time
+async def test_the_navigation_shows_where_a_form_belongs() -> None:
+    async with served(1):
+        for path, place in (
+            ("/ui/actions/add_user", "Security"),
+            ("/ui/actions/create_topic", "Topics"),
+            ("/ui/actions/put_subscription", "Client metrics"),
+            ("/ui/actions/rebalance", "Overview"),
+            ("/ui/nodes/0", "Overview"),
+            ("/ui/sessions", "Sessions"),
+        ):
+            found = re.findall(r'aria-current="page">([^<]+)<', (await page(path)).text)
+            assert found == [place], path
+
+
+@in_virtual_time
 async def test_a_table_is_split_and_placed_by_hand() -> None:
     async with served(4) as nodes:
         gateway = nodes.nodes[0].gateway

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import pytest
 
 import antiphon
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, UnknownTopicError
 from antiphon.model.access import Acl, Operation, Pattern, Resource
 from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.quotas import Quota
@@ -183,9 +183,20 @@ def test_plots_are_drawn_and_nothing_moves_when_they_are(browser: Any, base: str
         browser.execute_script("return document.querySelector('#map').getBoundingClientRect().top") == before
     )
     assert until(browser, "document.querySelector('[data-now=records]').textContent").endswith("/s")
+    browser.execute_script(
+        "document.querySelector('[data-now=latency]').textContent = '1,234 ms · 12,345 ms'"
+    )
+    tops = (
+        "return Array.from(document.querySelectorAll('.plot')).map(plot => plot.getBoundingClientRect().top)"
+    )
+    assert len(set(browser.execute_script(tops))) == 1, "long figures move no plot"
     line = browser.find_element("css selector", "#time-line svg")
     assert line.size["width"] > 1_000, "the axis of what happened is as wide as its page"
-    assert line.find_elements("css selector", "circle.mark")
+    told = browser.find_element("css selector", "#time-line h3 .quiet").text
+    has_marks = bool(line.find_elements("css selector", "circle.mark"))
+    assert has_marks == (not told.startswith("0 ")), (
+        "a cluster whose nodes began together may have nothing to tell"
+    )
 
 
 def test_a_filter_answers_while_one_types_and_keys_go_everywhere(browser: Any, base: str) -> None:
@@ -292,6 +303,8 @@ def test_pictures(browser: Any, base: str, cluster: Cluster) -> None:
     load.start()
     try:
         with antiphon.connect(cluster.servers) as db:
+            with contextlib.suppress(UnknownTopicError):
+                db.delete_topic("by-hand2")  # of another test
             db.run(db.aio.administer(AlterUser("ann", credentials("secret"))))
             db.run(db.aio.administer(AlterQuota(Quota("ann", producer_byte_rate=1e6, connections=20.0))))
         cluster.nodes[2].kill()

@@ -144,8 +144,9 @@ def test_what_a_file_names_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_pa
     runner = CliRunner()
     done = runner.invoke(app, ["pipeline", "check", path])
     assert done.exit_code == 1
+    mends = "antiphon topic create letters --servers 127.0.0.1:7400"
     assert done.stderr.splitlines() == [
-        "antiphon: one: the topic letters for dead letters does not exist: antiphon topic create letters",
+        f"antiphon: one: the topic letters for dead letters does not exist; `{mends}` creates it",
         "antiphon: two: there is a topic, not a table",
     ]
     shown = json.loads(runner.invoke(app, ["pipeline", "check", path, "--json"]).stdout)
@@ -154,8 +155,9 @@ def test_what_a_file_names_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_pa
     Path(path).write_text(ASKED.replace("table =", "topic ="))
     assert runner.invoke(app, ["pipeline", "check", path]).exit_code == 0
     kinds.clear()
-    assert "the topic there does not exist: antiphon topic create there" in (
-        runner.invoke(app, ["pipeline", "check", path]).stderr
+    assert (
+        "the topic there does not exist; `antiphon topic create there --servers 127.0.0.1:7400` creates it"
+        in (runner.invoke(app, ["pipeline", "check", path]).stderr)
     )
 
 

@@ -6,6 +6,7 @@ from pkgutil import walk_packages
 from typing import Final
 
 import antiphon
+from antiphon.cli.next_commands import NEXT
 from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import AntiphonError
 from antiphon.tools.diagrams import kafka_apis
@@ -20,6 +21,12 @@ _ABOUT_ERRORS: Final = """\
 All are subclasses of `antiphon.AntiphonError`, with `code`, `message`, `retriable` and `details`. The code is what travels
 to clients. *Retriable*: the same request may succeed later without a change by the caller; clients repeat it themselves,
 within their time-out."""
+_ABOUT_NEXT: Final = """\
+## The next command
+
+What commands name at the end of an error: the first row that fits. What is in braces is filled in, of the error or of the
+command that failed; a row whose names are not all known is passed over. In parentheses: what else has to be so. `--dir` and
+`--servers` are added as they were given."""
 _ABOUT_TOPICS: Final = """\
 # Settings of topics and tables
 
@@ -109,7 +116,20 @@ def errors() -> str:
         ):
             _import_if_it_can_be(module.name)
     table = "\n".join(["| code | class | retriable | meaning |", "|---|---|---|---|", *_error_rows()])
-    return f"{_ABOUT_ERRORS}\n\n{table}"
+    next_ones = "\n".join(["| error | of commands | next command | |", "|---|---|---|---|", *_next_rows()])
+    return f"{_ABOUT_ERRORS}\n\n{table}\n\n{_ABOUT_NEXT}\n\n{next_ones}"
+
+
+def _next_rows() -> list[str]:
+    rows = []
+    for row in NEXT:
+        classes = row.errors if isinstance(row.errors, tuple) else (row.errors,)
+        names = ", ".join(f"`{one.__name__}`" for one in classes)
+        command = row.command.replace("{where}", "").replace("{dir}", "").replace("|", "\\|")
+        of = "all" if row.of == ".+" else f"`{row.of}`".replace("|", "\\|")
+        known = " ".join(f"({name}: {value})" for name, value in row.facts.items())
+        rows.append(f"| {f'{names} {known}'.strip()} | {of} | `{command}` | {row.does} |")
+    return rows
 
 
 def _error_rows() -> list[str]:

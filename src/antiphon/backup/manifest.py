@@ -144,7 +144,8 @@ class Backup(msgspec.Struct, frozen=True):
         if found is None:
             left_out = " (it was left out)" if name in self.without else ""
             raise BackupError(
-                f"backup {self.name} has no topic or table {name!r}{left_out}: `antiphon backup show` lists what it has"
+                f"backup {self.name} has no topic or table {name!r}{left_out}: `antiphon backup show PLACE "
+                f"{self.name}` lists what it has"
             )
         return found
 

@@ -11,6 +11,7 @@ what is made; elsewhere the file system's own rights decide.
 import contextlib
 import io
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -58,7 +59,9 @@ class Place:
         except FileNotFoundError as error:
             missing = "cannot be written, there is no such place" if doing == "written" else "is not there"
             raise BackupError(f"{self.uri}: {path} {missing}") from error
-        except (OSError, ValueError, TypeError) as error:
+        except Exception as error:
+            if not _is_a_refusal(error):
+                raise
             raise BackupError(f"{self.uri}: {path} cannot be {doing}: {error}") from error
 
     def names(self, directory: str) -> list[str]:
@@ -112,7 +115,9 @@ class Place:
             self._system.rm_file(self._path(path))
         except FileNotFoundError:
             return False
-        except (OSError, ValueError, TypeError) as error:
+        except Exception as error:
+            if not _is_a_refusal(error):
+                raise
             raise BackupError(f"{self.uri}: {path} cannot be removed: {error}") from error
         return True
 
@@ -129,13 +134,20 @@ class Place:
         if size != size_bytes or hasher.hexdigest() != checksum:
             raise BackupError(
                 f"{self.uri}: {path} is damaged: {size} bytes with checksum {hasher.hexdigest()[:8]}, {size_bytes} with "
-                f"{checksum[:8]} were written. Restore that file, or use another backup: `antiphon backup list`"
+                f"{checksum[:8]} were written. Restore that file, or use another backup: `antiphon backup list "
+                f"{shlex.quote(self.uri)}` shows them"
             )
 
     def check(self, path: str, size_bytes: int, checksum: str) -> None:
         """Read a file and compare it. Raises BackupError."""
         for _ in self.pieces(path, size_bytes, checksum):
             pass
+
+
+def _is_a_refusal(error: Exception) -> bool:
+    """Not a bug: also what object stores' own libraries raise, such as for credentials that are not there."""
+    known = isinstance(error, OSError | ValueError | TypeError)
+    return known or type(error).__module__.partition(".")[0] not in {"antiphon", "builtins"}
 
 
 class Writing:

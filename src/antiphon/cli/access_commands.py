@@ -44,7 +44,7 @@ def read_password(file: Path | None, *, from_stdin: bool, generate: bool) -> tup
     else:
         found = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     if not found:
-        raise InvalidRequestError("the password is empty: give one, or have one made up with --generate")
+        raise InvalidRequestError("the password is empty", unknown="password")
     return found, False
 
 
@@ -125,9 +125,7 @@ def acl_remove(
     """Remove the entry that says exactly this."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
     if acl not in _access(common.servers, common.directory).acls:
-        raise InvalidRequestError(
-            f"there is no entry: {_text(acl)}; `antiphon acl list` shows those that there are"
-        )
+        raise InvalidRequestError(f"there is no entry: {_text(acl)}", unknown="acl")
     with common.connect() as db:
         db.run(db.aio.administer(AlterAcls(remove=(acl,))))
     say(f"removed: {_text(acl)}", _plain(acl) | {"removed": True}, as_json=common.as_json)

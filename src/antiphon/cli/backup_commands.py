@@ -134,7 +134,7 @@ def create(
     from antiphon.backup.create import create_backup
 
     if (place is None) == (to is None):
-        usage("name one place for the backup: antiphon backup --to URL")
+        usage("name one place for the backup: `antiphon backup --to URL`")
     where = _place(place or to or "", storage)
     with _progress_lines(as_json=common.as_json) as tell:
         made = _connected(
@@ -205,7 +205,7 @@ def list_backups(place: PlaceArgument, storage: StorageOption = None, as_json: J
     if as_json:
         print_json(found)
     elif not rows:
-        typer.echo(f"there is no backup in {place}: `antiphon backup --to {place}` makes one", err=True)
+        typer.echo(f"there is no backup in {place}: `antiphon backup create {place}` makes one", err=True)
     else:
         print_table(("NAME", "CLUSTER", "TOPICS", "BYTES", "WRITTEN", "PROBLEM"), rows, as_json=False)
 

@@ -79,7 +79,7 @@ def _costs_in(path: Path | None) -> Costs:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Costs)
     except (OSError, msgspec.DecodeError) as error:
-        usage(f"{path} has no costs: {error}; write one with `antiphon capacity --measure {path}`")
+        usage(f"{path} has no costs: {error}; `antiphon capacity --measure {path}` writes one")
 
 
 def _rates(found: Capacity, batch_bytes: int) -> list[list[str]]:

@@ -129,7 +129,7 @@ def _find(db: "antiphon.Client", name: str) -> Subscription:
     if found is None:
         there = ", ".join(one.name for one in known[:20]) or "none"
         raise InvalidRequestError(
-            f"there is no subscription {name!r}; there are {there} (`antiphon client-metrics list`)"
+            f"there is no subscription {name!r}; there are {there}", unknown="subscription"
         )
     return found
 

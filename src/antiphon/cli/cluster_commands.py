@@ -108,11 +108,12 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     if node is None:
         names = ", ".join(Path(member.dir).name for member in cluster.nodes)
         raise InvalidRequestError(
-            f"{directory.name} is not a node of the cluster in {directory.parent}; it has {names}"
+            f"{directory.name} is not a node of the cluster in {directory.parent}; it has {names}",
+            lacking="nodes",
         )
     pid = running_pid(directory)
     if pid is not None:
-        raise InvalidRequestError(f"node {node.id} is running already (pid {pid})")
+        raise InvalidRequestError(f"node {node.id} is running already (pid {pid})", running=True)
     sockets = supervisor.bind_again(node)
     forget_stopped(directory.parent)
     node_conf = node_process.prepare(cluster, node)
@@ -189,7 +190,7 @@ def doctor(common: CommonOptions = COMMON) -> None:
         cluster = load_cluster(common.directory.absolute())
     except AntiphonError as error:
         trouble = error.message
-    addresses = common.addresses() if common.servers or cluster else None
+    addresses = common.addresses(may_be_stopped=True) if common.servers or cluster else None
     with progress("looking at this machine and the cluster", after_s=A_MOMENT_S):
         findings = examine(addresses, cluster, trouble)
     if common.as_json:

@@ -11,7 +11,9 @@ import typer
 
 import antiphon
 from antiphon.cli.output import note_asked, reports_errors
-from antiphon.client.local_folder import DEFAULT_DIR, local_servers
+from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, local_servers
+from antiphon.errors import UnreachableError
+from antiphon.tools.cluster_files import is_stopped, running_pid
 from antiphon.tools.secure_folder import use_settings
 
 Function = Callable[..., None]
@@ -38,14 +40,23 @@ InsecureOption = Annotated[
 ]
 
 
-def server_addresses(servers: str | None, directory: Path) -> str:
-    """Addresses to ask: --servers, else the local cluster in `directory`; if that is secure, its clients know how."""
+def server_addresses(servers: str | None, directory: Path, *, may_be_stopped: bool = False) -> str:
+    """Addresses to ask: --servers, else the local cluster in `directory`; if that is secure, its clients know how.
+
+    Raises UnreachableError where `antiphon down` has stopped that cluster, unless it may be: nobody waits for it then.
+    """
     directory = directory.absolute()
     found, cluster = local_servers(servers or "", directory)
-    note_asked(found)
+    note_asked(found, [] if servers or cluster is None else [node.dir for node in cluster.nodes])
     if cluster is not None:
         use_settings(directory, cluster)
+        if not (servers or may_be_stopped) and is_stopped(directory) and not _runs(cluster):
+            raise UnreachableError(f"the cluster in {directory} is stopped")
     return found
+
+
+def _runs(cluster: LocalClusterFile) -> bool:
+    return any(running_pid(Path(node.dir)) is not None for node in cluster.nodes)
 
 
 class CommonOptions(NamedTuple):
@@ -55,9 +66,9 @@ class CommonOptions(NamedTuple):
     directory: DirOption = DEFAULT_DIR
     as_json: JsonOption = False
 
-    def addresses(self) -> str:
-        """Those of the cluster."""
-        return server_addresses(self.servers, self.directory)
+    def addresses(self, *, may_be_stopped: bool = False) -> str:
+        """Those of the cluster; as `server_addresses`."""
+        return server_addresses(self.servers, self.directory, may_be_stopped=may_be_stopped)
 
     def connect(self) -> "antiphon.Client":
         """A client of the cluster, to be closed."""
@@ -92,7 +103,7 @@ def command(path: str, example: str) -> Callable[[Function], Function]:
     """
 
     def declare(function: Function) -> Function:
-        made = reports_errors(_with_common_options(function))
+        made = reports_errors(_with_common_options(function), path)
         _commands.setdefault(function.__module__, []).append(_Command(path, example, made))
         return made
 

@@ -98,7 +98,7 @@ def _one(db: "antiphon.Client", name: str) -> tuple[int, GroupState, Silent]:
     if found is not None:
         return coordinator, found, silent
     unsure = f"; node {silent[0][0]} did not answer: {silent[0][1]}" if silent else ""
-    usage(f"there is no group {name!r}{unsure}; `antiphon groups list` shows those that there are")
+    usage(f"there is no group {name!r}{unsure}", unknown="group")
     raise AssertionError  # usage() exits
 
 

@@ -1,6 +1,7 @@
 """`antiphon kv TABLE ...`: keys and values of a table."""
 
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -29,7 +30,12 @@ class _TableFirst(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] in self.commands and (len(args) < 2 or args[1] not in {*self.commands, "--help"}):
-            usage(f"the table comes first: antiphon kv default {' '.join(args)}")
+            usage(f"the table comes first: `antiphon kv default {shlex.join(args)}`")
+        table: Any = self.params[0]
+        if args[1:] and args[1] in self.commands:
+            table.get_usage_pieces = lambda _: [
+                args[0]
+            ]  # what errors tell to type names the table, not {table}
         return super().parse_args(ctx, args)
 
 

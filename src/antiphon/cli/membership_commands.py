@@ -1,5 +1,6 @@
 """`antiphon node add|drain|remove`, `antiphon shard move`, `antiphon rebalance`: who holds what, while everybody works."""
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -207,7 +208,8 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
     cluster = find_cluster(directory)
     if not any(running_pid(Path(node.dir)) is not None for node in cluster.nodes):
         raise UnavailableError(
-            f"no node of the cluster in {directory} is running: `antiphon up --dir {directory}`"
+            f"no node of the cluster in {directory} is running; `antiphon up --dir {shlex.quote(str(directory))}` starts "
+            "them"
         )
     node = new_node(directory, cluster)
     sockets = _bind(cluster, node)

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from antiphon.errors import AntiphonError, UnreachableError
+from antiphon.cli.next_commands import Call, with_help, with_next
+from antiphon.errors import AntiphonError, InvalidRequestError, UnreachableError
 from antiphon.tools.unwritable import WHAT_TO_DO, unwritable
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ _EXTRA_OF: Final = {
 _PARTS: Final = {"cryptography": "which makes certificates"}
 
 _asked: list[str] = []
+_folders: list[str] = []  # of the nodes that are asked, where they are of this machine
+_call: list[Call] = []  # the command that runs
 
 A_MOMENT_S: Final = 0.5  # what takes longer shows that it is at work
 
@@ -43,34 +47,58 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(EXIT_FAILED)
 
 
-def usage(message: str) -> NoReturn:
-    """End the command with exit code 2: the words of the call are off."""
-    typer.echo(f"antiphon: {message}", err=True)
+def usage(message: str, **facts: str) -> NoReturn:
+    """End the command with exit code 2: the words of the call are off.
+
+    `facts` choose the next command that is named, as `details` of an error do; else it is the command's own help.
+    """
+    call = _call[-1] if _call else Call()
+    message = with_next(message, InvalidRequestError(message, **facts), call)
+    typer.echo(f"antiphon: {with_help(message, call)}", err=True)
     raise typer.Exit(EXIT_USAGE)
 
 
-def note_asked(servers: str) -> None:
-    """Note which addresses the command asks: of those that do not answer it is said why, where that can be seen."""
+def note_asked(servers: str, nodes: Sequence[str] = ()) -> None:
+    """Note which addresses the command asks: of those that do not answer it is said why, where that can be seen.
+
+    `nodes`: the folders of a local cluster's nodes, if it was found by its directory.
+    """
     _asked[:] = [servers]
+    _folders[:] = nodes
 
 
-def _why_unreachable() -> str:
+def _are_stopped() -> bool:
+    from antiphon.tools.cluster_files import running_pid
+
+    return bool(_folders) and not any(running_pid(Path(folder)) for folder in _folders)
+
+
+def _words_of(error: AntiphonError, call: Call) -> str:
+    if not isinstance(error, UnreachableError):
+        return with_next(error.message, error, call)
     from antiphon.tools.doctor_servers import why_unreachable
 
-    why = why_unreachable(_asked[0]) if _asked else ""
-    return f"; {why}" if why else ""
+    message, why = error.message, why_unreachable(_asked[0]) if _asked else ""
+    if why:
+        message += f"{'' if message.endswith('?') else ';'} {why}"
+    return with_next(message, error, call, stopped=_are_stopped())
 
 
-def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn Antiphon's errors, a missing extra, a closed pipe and ctrl-C into exit codes; a bug keeps its traceback."""
+def reports_errors(command: Callable[P, R], path: str = "") -> Callable[P, R]:
+    """Turn Antiphon's errors, a missing extra, a closed pipe and ctrl-C into exit codes; a bug keeps its traceback.
+
+    `path`: the command's words behind `antiphon`, by which the next command is chosen that an error names.
+    """
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        call = Call(path, kwargs)
+        _call[:] = [call]
+        _folders.clear()
         try:
             return command(*args, **kwargs)
         except AntiphonError as error:
-            hint = _why_unreachable() if isinstance(error, UnreachableError) else ""
-            fail(" ".join(f"{error.message}{hint}".split()))
+            fail(_words_of(error, call))
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
             if name in _PARTS:

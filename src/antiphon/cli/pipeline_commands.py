@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli.declare import command, group
+from antiphon.cli.next_commands import CREATES, joined
 from antiphon.cli.output import A_MOMENT_S, EXIT_FAILED, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.lake.targets.kinds import KINDS
@@ -61,7 +62,8 @@ def check(
     else:
         print_table(["JOB", "KIND", "SOURCE", "TARGET", "EVERY"], rows, as_json=False)
     for one in problems:
-        typer.echo(f"antiphon: {one.job}: {one.what}" + (f": {one.do}" if one.do else ""), err=True)
+        what = f"antiphon: {one.job}: {one.what}"
+        typer.echo(joined(what, one.do, CREATES) if one.do else what, err=True)
     if problems:
         raise typer.Exit(EXIT_FAILED)
 
@@ -127,7 +129,7 @@ def _read(file: Path) -> "list[PipelineJob]":
     from antiphon.lake.pipeline import read_pipeline
 
     if not file.is_file():
-        usage(f"there is no file {file}; antiphon pipeline example prints one to start from")
+        usage(f"there is no file {file}", unknown="pipeline")
     return read_pipeline(file)
 
 

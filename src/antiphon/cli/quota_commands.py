@@ -55,7 +55,7 @@ def quota_set(
     )
     check_quota(quota)
     if not quota.limits:
-        raise InvalidRequestError(f"name a limit: {', '.join(map(_option, LIMITS))}")
+        raise InvalidRequestError(f"name a limit: {', '.join(map(_option, LIMITS))}", unknown="words")
     with common.connect() as db:
         db.run(db.aio.administer(AlterQuota(quota)))
     say(_text(quota), _plain(quota), as_json=common.as_json)
@@ -80,7 +80,8 @@ def quota_remove(
         found = known.get(entity.key)
         lacking = [name for name in gone if found is None or name not in found.limits]
         if found is None or lacking:
-            raise InvalidRequestError(f"there is no {' '.join(['quota', *lacking])} of {_whose(entity)}")
+            what = " ".join(["quota", *lacking])
+            raise InvalidRequestError(f"there is no {what} of {_whose(entity)}", unknown="quota")
         gone = gone or tuple(found.limits)
         db.run(db.aio.administer(AlterQuota(entity, gone)))
     shown = _plain(entity) | {"removed": list(gone)}

@@ -1,6 +1,7 @@
 """`antiphon replay`: a table, or any fold of a log, as of an offset or a time. `antiphon load`: files into a table."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -11,6 +12,7 @@ from antiphon.cli.lake_options import FLAGS, takes_lake_targets
 from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.topic_commands import parse_config
+from antiphon.errors import UnknownTopicError
 from antiphon.records.unreadable import FAIL
 from antiphon.tools.replay_inputs import FORMATS, LAST_PER_KEY, guess_format, load_fold, read_files
 
@@ -80,7 +82,7 @@ def replay(
     function = None if fold in {None, LAST_PER_KEY} else load_fold(str(fold))
     found = common.addresses()
     with progress(f"looking at {name}"):
-        time_ms, is_table = _check_there(found, name, as_of_offset, as_of_time)
+        time_ms, is_table = _check_there(found, name, to_table, as_of_offset, as_of_time)
     if is_table and choice != FAIL:
         usage(f"--on-corrupt is for topics; {name} is a table, whose batches are the nodes' own")
     if compare:
@@ -122,7 +124,7 @@ def _check_replay(name: str, *, compare: bool, fold: str | None, by: str, target
 
 
 def _check_there(
-    servers: str, name: str, as_of_offset: str | None, as_of_time: str | None
+    servers: str, name: str, to_table: str | None, as_of_offset: str | None, as_of_time: str | None
 ) -> tuple[int | None, bool]:
     """Find out before Spark is started whether there is what is asked for; the time in ms, and whether it is a table."""
     from antiphon.client.blocking import Cluster
@@ -135,6 +137,9 @@ def _check_there(
     with Cluster(parse_servers(servers), TIMEOUT_MS) as cluster:
         topic = any_topic(cluster, name)
         find_cut(cluster, topic, as_of_offset, time_ms)
+        if to_table is not None:
+            with suppress(UnknownTopicError):  # it is made
+                cluster.topic(to_table, table=True)
         return time_ms, topic.kind is Kind.TABLE
 
 

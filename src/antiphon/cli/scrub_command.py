@@ -47,7 +47,7 @@ def scrub(
         wanted = node or known
         strange = sorted(set(wanted) - set(known))
         if strange:
-            usage(f"there is no node {strange[0]}; there are {', '.join(map(str, known))}")
+            usage(f"there is no node {strange[0]}; there are {', '.join(map(str, known))}", unknown="node")
         if not show:
             for node_id in wanted:
                 db.start_scrub(node_id, timeout_s=NODE_TIMEOUT_S)

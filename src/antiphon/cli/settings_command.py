@@ -89,7 +89,7 @@ def _asked(db: "antiphon.Client", node: int | None) -> list[NodeSettingsReply]:
     if node is not None:
         if all(one.node_id != node for one in nodes):
             known = ", ".join(str(one.node_id) for one in nodes)
-            raise InvalidRequestError(f"there is no node {node}; there are {known} (`antiphon node list`)")
+            raise InvalidRequestError(f"there is no node {node}; there are {known}", unknown="node")
         return [_of(db, node)]
     alive = [one.node_id for one in nodes if one.alive]
     if not alive:

@@ -69,9 +69,7 @@ def shard_recover(
 def _find(cluster: ClusterMeta, name: str, shard: int) -> tuple[TopicMeta, ShardMeta]:
     topic = next((one for one in cluster.topics if one.name == name), None)
     if topic is None:
-        raise UnknownTopicError(
-            f"there is no topic or table {name}; `antiphon shard list` shows what there is"
-        )
+        raise UnknownTopicError(f"there is no topic or table {name}", name=name)
     return topic, shard_of(topic, shard)
 
 

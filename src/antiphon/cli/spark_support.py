@@ -57,11 +57,11 @@ def spark_job(name: str, master: str | None = None) -> "Iterator[SparkSession]":
         raise  # they say all there is to say
     except Exception as error:
         keep = True
-        from antiphon.spark.spark_errors import our_error
+        from antiphon.spark.spark_errors import error_class, our_error
 
         ours = our_error(str(error))
         if ours is not None:
-            raise AntiphonError(f"{ours} (Spark's own log: {log})") from error
+            raise error_class(ours)(f"{ours} (Spark's own log: {log})") from error
         error.add_note(f"Spark's own log: {log}")
         raise
     finally:

@@ -251,11 +251,9 @@ def _find(cluster: ClusterMeta, name: str, kind: Kind) -> TopicMeta:
     for topic in cluster.topics:
         if topic.name == name:
             if topic.kind is not kind:
-                raise WrongKindError(f"{name} is a {topic.kind.value}: use `antiphon {topic.kind.value} ...`")
+                raise WrongKindError(f"{name} is a {topic.kind.value}, not a {kind.value}", name=name)
             return topic
-    raise UnknownTopicError(
-        f"there is no {kind.value} {name}; `antiphon {kind.value} list` shows what there is"
-    )
+    raise UnknownTopicError(f"there is no {kind.value} {name}", name=name)
 
 
 def _warn(topic: TopicMeta) -> None:
@@ -292,9 +290,7 @@ def shard_list(
         cluster = db.metadata()
         chosen = [found for found in cluster.topics if topic is None or found.name == topic]
         if topic is not None and not chosen:
-            raise UnknownTopicError(
-                f"there is no topic or table {topic}; `antiphon shard list` shows what there is"
-            )
+            raise UnknownTopicError(f"there is no topic or table {topic}", name=topic)
         shown = [found for found in chosen if internal or topic is not None or not found.internal]
         rows = _shard_rows(db, sorted(shown, key=lambda found: found.name))
     if common.as_json:

@@ -98,7 +98,7 @@ def _one(db: "antiphon.Client", name: str) -> tuple[int, TransactionState]:
         if one.transactional_id == name:
             return node, one
     unsure = f"; node {silent[0][0]} did not answer: {silent[0][1]}" if silent else ""
-    usage(f"there is no transactional id {name!r}{unsure}")
+    usage(f"there is no transactional id {name!r}{unsure}", unknown="transactional id")
     raise AssertionError  # usage() exits
 
 

@@ -128,11 +128,18 @@ class Cluster(Closes):
             if topic.name == name:
                 if (topic.kind == Kind.TABLE) != table:
                     found, wanted = ("table", "topic") if table is False else ("topic", "table")
-                    raise WrongKindError(f'{name} is a {found}: give option("{found}", ...), not "{wanted}"')
+                    raise WrongKindError(
+                        f'{name} is a {found}: give option("{found}", ...), not "{wanted}"',
+                        name=name,
+                        found=str(found),
+                    )
                 return topic
         kind = "table" if table else "topic"
         raise UnknownTopicError(
-            f"there is no {kind} {name!r} at {self._places()}; create it first", name=name
+            f"there is no {kind} {name!r} at {self._places()}; create it first",
+            name=name,
+            kind=kind,
+            at=self._places().replace(" ", ""),
         )
 
     def _places(self) -> str:

@@ -23,5 +23,7 @@ def shards_on_their_way(cluster: ClusterMeta, name: str | None = None) -> list[t
 def shard_of(topic: TopicMeta, shard: int) -> ShardMeta:
     """A shard by its place. Raises UnknownShardError."""
     if not 0 <= shard < len(topic.shards):
-        raise UnknownShardError(f"{topic.name!r} has shards 0..{len(topic.shards) - 1}, not {shard}")
+        raise UnknownShardError(
+            f"{topic.name!r} has shards 0..{len(topic.shards) - 1}, not {shard}", name=topic.name, shard=shard
+        )
     return topic.shards[shard]

@@ -103,7 +103,11 @@ class Watch(StartsAndCloses, Generic[ValueT]):
 
     async def _begin_all(self, meta: TopicMeta) -> None:
         if self._shard is not None and not 0 <= self._shard < len(meta.shards):
-            raise UnknownShardError(f"{meta.name!r} has shards 0..{len(meta.shards) - 1}, not {self._shard}")
+            raise UnknownShardError(
+                f"{meta.name!r} has shards 0..{len(meta.shards) - 1}, not {self._shard}",
+                name=meta.name,
+                shard=self._shard,
+            )
         shards = meta.shards if self._shard is None else (meta.shards[self._shard],)
         starts = [self._start] * len(shards) if isinstance(self._start, int) else list(self._start)
         if len(starts) != len(shards):

@@ -82,7 +82,8 @@ def _alter_user(access: AccessBook, request: AlterUser) -> list[Change]:
     lacking = [name for name in request.gone_mechanisms if found is None or found.credential(name) is None]
     if lacking or (request.remove and found is None):
         raise InvalidRequestError(
-            f"user {request.name!r} has no such credential" if found else f"no user {request.name!r}"
+            f"user {request.name!r} has no such credential" if found else f"no user {request.name!r}",
+            unknown="user",
         )
     replaced = {*mechanisms, *request.gone_mechanisms}
     kept = () if request.remove or found is None else found.credentials

@@ -154,14 +154,15 @@ def moved(state: ClusterState, shard_id: int, from_node: NodeId, to_node: NodeId
         return aim  # it was asked for already
     if from_node not in aim:
         raise InvalidRequestError(
-            f"node {from_node} has no replica of {named(state, shard_id)}; it is on {list(aim)}"
+            f"node {from_node} has no replica of {named(state, shard_id)}; it is on {list(aim)}",
+            unknown="replica",
         )
     if to_node in aim:
         raise InvalidRequestError(
             f"node {to_node} has a replica of {named(state, shard_id)} already, or gets one"
         )
     if to_node not in state.nodes:
-        raise InvalidRequestError(f"there is no node {to_node}")
+        raise InvalidRequestError(f"there is no node {to_node}", unknown="node")
     if not state.nodes[to_node].alive or state.nodes[to_node].draining:
         which = "not alive" if not state.nodes[to_node].alive else "draining"
         raise InvalidRequestError(f"node {to_node} is {which}, so it gets no replicas")
@@ -201,7 +202,9 @@ def check_nodes(state: ClusterState, nodes: Goal, has: Goal, what: str) -> None:
     for node in nodes:
         known = state.nodes.get(node)
         if known is None:
-            raise InvalidRequestError(f"there is no node {node} for {what}; there are {sorted(state.nodes)}")
+            raise InvalidRequestError(
+                f"there is no node {node} for {what}; there are {sorted(state.nodes)}", unknown="node"
+            )
         if node not in has and (not known.alive or known.draining):
             which = "draining" if known.alive else "not alive"
             raise InvalidRequestError(f"node {node} is {which}, so it gets no replica of {what}")
@@ -209,9 +212,11 @@ def check_nodes(state: ClusterState, nodes: Goal, has: Goal, what: str) -> None:
 
 def _check_may_go(state: ClusterState, meta: ShardMeta, node: NodeId, must_stay: MayLose) -> None:
     if must_stay(meta, node):
+        what = named(state, meta.shard_id)
+        topic, _, index = what.rpartition("/")
         raise InvalidRequestError(
-            f"node {node} leads {named(state, meta.shard_id)}, whose topic has election=manual: nobody else "
-            "becomes its leader automatically; move leadership first: `antiphon shard elect`",
+            f"node {node} leads {what}, whose topic has election=manual: nobody else becomes its leader automatically; "
+            f"`antiphon shard elect {topic} {index} --node NODE` moves leadership first",
             node=node,
             shard=meta.shard_id,
         )

@@ -470,7 +470,8 @@ class Coordinator:
     def _check_wanted(self, meta: ShardMeta, wanted: NodeId) -> None:
         if wanted not in meta.ensemble:
             raise InvalidRequestError(
-                f"node {wanted} has no replica of shard {meta.shard_id}; its ensemble is {list(meta.ensemble)}"
+                f"node {wanted} has no replica of shard {meta.shard_id}; its ensemble is {list(meta.ensemble)}",
+                unknown="replica",
             )
         if not self._model.is_alive(wanted):
             raise UnavailableError(f"node {wanted} is not alive")

@@ -16,7 +16,7 @@ def alter(ledger: Ledger, request: AlterNodeSettings) -> None:
     check_settings(request.config)
     if node != ALL_NODES and node not in model.nodes:
         known = ", ".join(map(str, sorted(model.nodes))) or "none"
-        raise InvalidRequestError(f"there is no node {node}; there are {known} (`antiphon node list`)")
+        raise InvalidRequestError(f"there is no node {node}; there are {known}", unknown="node")
     refuse_earlier(
         model,
         SETTINGS_FORMAT,

@@ -89,6 +89,7 @@ class MemberCommands:
                 f"{replicas} replicas need {replicas} nodes that are alive and not draining; there are {there}",
                 replicas=replicas,
                 alive=there,
+                lacking="nodes",
             )
         return with_replicas(self._model, self._model.shards_of[topic.topic_id], replicas)
 
@@ -181,7 +182,9 @@ class MemberCommands:
     def _known(self, node: NodeId) -> NodeMeta:
         known = self._model.nodes.get(node)
         if known is None:
-            raise InvalidRequestError(f"there is no node {node}; there are {_listed(self._model.nodes)}")
+            raise InvalidRequestError(
+                f"there is no node {node}; there are {_listed(self._model.nodes)}", unknown="node"
+            )
         return known
 
     # -- what the options of a shard's topic allow -----------------------------------------------------------------

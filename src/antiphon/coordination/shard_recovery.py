@@ -74,7 +74,7 @@ class ShardRecoveries:
         if options.is_multi:
             raise InvalidRequestError(
                 f"every replica of {name} takes writes (writers=multi), so any one that is left serves it: there is nothing "
-                "to recover. `antiphon shard move` puts replicas elsewhere"
+                "to recover. `antiphon shard move NAME SHARD --from NODE --to NODE` puts replicas elsewhere"
             )
         if options.is_live and options.min_live > 1:
             raise InvalidRequestError(
@@ -125,7 +125,7 @@ class ShardRecoveries:
         if is_enough:
             raise InvalidRequestError(
                 f"nodes {there} of shard {meta.shard_id} are alive, and enough to elect a leader who has all: wait, or "
-                f"ask for it with `antiphon shard elect`; members: {list(voting(meta))}",
+                f"ask for it with `antiphon shard elect NAME SHARD`; members: {list(voting(meta))}",
                 alive=there,
             )
         if leads and node != meta.leader:

@@ -134,7 +134,11 @@ class Splits:
 
     def _check(self, topic: TopicMeta, meta: ShardMeta) -> None:
         if topic.kind is not Kind.TABLE:
-            raise InvalidRequestError(f"{topic.name!r} is a topic: only the shards of tables are split")
+            raise InvalidRequestError(
+                f"{topic.name!r} is a topic: only the shards of tables are split",
+                kind="topic",
+                name=topic.name,
+            )
         if topic.internal:
             raise InvalidRequestError(f"table {topic.name!r} belongs to the cluster and cannot be split")
         options = replication_of(topic.profile, topic.config)

@@ -78,7 +78,9 @@ def check_settings(profile: str, config: Mapping[str, str], replicas: int, kind:
     check_profile(profile)
     for name in config:
         if name not in SETTINGS:
-            raise InvalidRequestError(f"unknown setting {name!r}{_nearest(name, SETTINGS)}")
+            raise InvalidRequestError(
+                f"unknown setting {name!r}{_nearest(name, SETTINGS)}", unknown="setting"
+            )
     found = check_replication(profile, config, replicas, kind)
     check_config(config, replicas, found.commit)
     check_cleanup(config, replicas, kind, found)
@@ -144,7 +146,9 @@ def check_config(config: Mapping[str, str], replicas: int, commit: CommitRule = 
     for name, value in config.items():
         check = SETTINGS.get(name)
         if check is None:
-            raise InvalidRequestError(f"unknown setting {name!r}{_nearest(name, SETTINGS)}")
+            raise InvalidRequestError(
+                f"unknown setting {name!r}{_nearest(name, SETTINGS)}", unknown="setting"
+            )
         check(name, value)
     wanted = int(config.get("min.insync.replicas", "1"))
     if wanted > commit.copies(replicas):

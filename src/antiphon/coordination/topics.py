@@ -67,7 +67,9 @@ def check_create(state: ClusterState, request: CreateTopic, capacity: Capacity) 
     topic_rules.check_shards(request.shards)
     old = state.topics.get(request.name)
     if old is not None:
-        raise TopicExistsError(f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value)
+        raise TopicExistsError(
+            f"{old.kind.value} {request.name!r} is there already", kind=old.kind.value, name=request.name
+        )
     wanted = len(request.placement[0]) if request.placement else request.replicas
     loads, replicas = _choose_nodes(state, wanted, may_be_away=request.internal)
     topic_rules.check_settings(request.profile, config, replicas, request.kind)
@@ -256,6 +258,7 @@ def _choose_nodes(
                 replicas=replicas,
                 alive=len(alive),
                 staying=len(staying),
+                lacking="nodes",
             )
         away = sorted({node.node_id for node in staying} - set(alive))
         chosen = alive + away[: replicas - len(alive)]

@@ -82,7 +82,7 @@ class VoterChanges:
 
     def _cancel(self, now: ShardMeta) -> None:
         if not now.goal:
-            raise InvalidRequestError("no change of the voters of `__cluster` is under way")
+            raise InvalidRequestError("no change of the voters of `__cluster` is under way", unknown="voter")
         if now.outgoing or self._reported.is_joint or set(self._reported.voters) != set(now.ensemble):
             raise InvalidRequestError(
                 f"the voters {list(now.aim)} count already, so this change is finished; change them back then"
@@ -100,7 +100,9 @@ class VoterChanges:
                 "no node was named: say which voter of `__cluster` is to come, or to go"
             )
         if remove >= 0 and remove not in now.ensemble:
-            raise InvalidRequestError(f"node {remove} does not vote in `__cluster`: {list(now.ensemble)} do")
+            raise InvalidRequestError(
+                f"node {remove} does not vote in `__cluster`: {list(now.ensemble)} do", unknown="voter"
+            )
         if add >= 0:
             self._check_new(now, add)
         new = () if add < 0 else (add,)
@@ -110,10 +112,13 @@ class VoterChanges:
         known = self._model.nodes.get(node)
         if known is None:
             raise InvalidRequestError(
-                f"node {node} is no member of this cluster, whose nodes are {sorted(self._model.nodes)}: start it first"
+                f"node {node} is no member of this cluster, whose nodes are {sorted(self._model.nodes)}: start it first",
+                unknown="node",
             )
         if node in now.ensemble:
-            raise InvalidRequestError(f"node {node} votes in `__cluster` already: {list(now.ensemble)} do")
+            raise InvalidRequestError(
+                f"node {node} votes in `__cluster` already: {list(now.ensemble)} do", unknown="voter"
+            )
         if not known.alive:
             raise InvalidRequestError(f"node {node} is down: a new voter has to get the log first; start it")
         if known.draining:

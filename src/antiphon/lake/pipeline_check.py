@@ -63,7 +63,9 @@ def _missing(job: PipelineJob, meta: ClusterMeta) -> list[Problem]:
         found = kinds.get(name)
         if found is None:
             what = f"the {kind.value} {name} {purpose}does not exist"
-            problems.append(Problem(job.name, what, f"antiphon {kind.value} create {name}"))
+            problems.append(
+                Problem(job.name, what, f"antiphon {kind.value} create {name} --servers {job.servers}")
+            )
         elif found is not kind:
             problems.append(Problem(job.name, f"{name} {purpose}is a {found.value}, not a {kind.value}"))
     return problems

@@ -12,6 +12,8 @@ from typing import Final
 
 from pyspark import daemon
 
+from antiphon.spark.starting import told_when_slow
+
 TASKS: Final = "pyspark.worker"
 
 # None of these may start a thread: a fork has the thread that forked, and none of the others. NumPy (OpenBLAS) and Arrow
@@ -44,7 +46,8 @@ def prepare() -> None:
 def main() -> None:
     """Serve as Spark's own daemon does."""
     if sys.argv[1:] == [TASKS]:
-        prepare()
+        with told_when_slow():
+            prepare()
     daemon.manager()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.spark.classes import OPTION, java_options
 from antiphon.spark.java import find_java
+from antiphon.spark.starting import note_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,9 @@ def session(
 ) -> "SparkSession":
     """Get the running SparkSession, or start one that is set up for Antiphon.
 
-    Sets `JAVA_HOME`, `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` in this process unless Spark runs already.
+    Sets `JAVA_HOME`, `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` in this process unless Spark runs already. With a local
+    master the terminal of stderr, if it is one, is told when Spark's Python workers take over a second to start; else
+    Spark's log is, where the logger `antiphon.spark` tells INFO.
 
     Args:
         app_name: name in Spark's logs.
@@ -51,6 +54,7 @@ def session(
     count = cores or os.cpu_count() or 1
     chosen = master or f"local[{count},{TASK_ATTEMPTS}]"
     prepare_environment(local=chosen.startswith("local"))
+    note_place()
     builder = SparkSession.builder.appName(app_name).master(chosen)
     settings = {**_defaults(chosen, count), **(config or {})}
     options = java_options(Path(os.environ["JAVA_HOME"]), str(settings.get(OPTION, "")))

@@ -55,7 +55,7 @@ def read_acls(path: Path) -> list[Acl]:
             raise InvalidRequestError(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
         found = msgspec.convert(tomllib.loads(data.decode()), _File)
     except OSError as error:
-        raise InvalidRequestError(f"cannot read {path}: {error.strerror}") from None
+        raise InvalidRequestError(f"cannot read {path}: {error.strerror}", unknown="acl file") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidRequestError(f"{path} is not TOML: {error}") from None
     except msgspec.ValidationError as error:

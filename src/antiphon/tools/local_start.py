@@ -41,7 +41,8 @@ def cluster_to_start(
         )
     if nodes is not None and nodes != len(cluster.nodes):
         raise InvalidRequestError(
-            f"{directory} holds a cluster of {len(cluster.nodes)} nodes: leave out --nodes {nodes} or name another --dir"
+            f"{directory} holds a cluster of {len(cluster.nodes)} nodes: leave out --nodes {nodes} or name another --dir",
+            **({"lacking": "nodes"} if nodes > len(cluster.nodes) else {}),
         )
     running = [node.id for node in cluster.nodes if running_pid(Path(node.dir)) is not None]
     if running:

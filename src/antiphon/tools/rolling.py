@@ -81,7 +81,7 @@ def plan(cluster: ClusterMeta, wanted: Collection[int]) -> list[Planned]:
     strange = sorted(set(wanted) - set(nodes))
     if strange:
         raise InvalidRequestError(
-            f"there is no node {strange[0]}; there are {', '.join(map(str, sorted(nodes)))}"
+            f"there is no node {strange[0]}; there are {', '.join(map(str, sorted(nodes)))}", unknown="node"
         )
     found = [_planned(cluster, nodes[node_id]) for node_id in sorted(set(wanted))]
     return sorted(found, key=lambda one: (one.alive, one.coordinates, one.node))

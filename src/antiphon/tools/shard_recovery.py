@@ -79,7 +79,7 @@ def choose(meta: ShardMeta, replicas: list[Replica], wanted: int | None, name: s
     if best is None:
         raise UnavailableError(
             f"no replica of {name} is left that can be read whole: start the nodes that are down, or restore it from a "
-            "backup (`antiphon backup restore-topic`)"
+            "backup (`antiphon backup restore-topic PLACE NAME`)"
         )
     return best
 

@@ -95,10 +95,12 @@ def _listen(host: str, port: int, name: str, node_id: int) -> socket.socket:
         listener.listen(512)
     except OSError as error:
         listener.close()
+        option = "native" if name == PEER_LISTENER else name  # the ports for other nodes are beside those
         raise PortInUseError(
             f"port {port} ({name} listener of node {node_id}) cannot be used: {error.strerror}; "
-            f"choose another with --{name}-port, 0 for any free one",
+            f"choose another with --{option}-port, 0 for any free one",
             port=port,
+            listener=option,
         ) from None
     listener.set_inheritable(True)
     return listener

@@ -200,6 +200,7 @@ def _page(site: Site, look: Look, form: Form, tried: Tried = NOT_TRIED) -> Respo
         tried.status,
         title=form.filled(form.action.title),
         action=form.action,
+        section=form.action.start or form.action.to,
         about=route.summary if special is None else special.about(given),
         takes=route.takes,
         fields=fields,

@@ -72,7 +72,11 @@ class Scope:
                     f"there is no {'table' if is_table else 'topic'} {name!r}{hint}", name=name
                 )
             if (topic.kind == Kind.TABLE) != is_table:
-                raise WrongKindError(f"{name} is a {topic.kind}: name it among the {topic.kind}s")
+                raise WrongKindError(
+                    f"{name} is a {topic.kind}: name it among the {topic.kind}s",
+                    name=name,
+                    found=str(topic.kind),
+                )
             found.append(topic)
         return found
 

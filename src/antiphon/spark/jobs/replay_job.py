@@ -195,7 +195,7 @@ def any_topic(cluster: Cluster, name: str) -> "TopicMeta":
     for topic in cluster.metadata().topics:
         if topic.name == name:
             return cluster.topic(name, table=topic.kind is Kind.TABLE, refresh=False)
-    raise UnknownTopicError(f"there is no topic or table {name!r}; create it first", name=name)
+    raise UnknownTopicError(f"there is no topic or table {name!r}", name=name)
 
 
 def _as_of(source: "TopicMeta", offset: AsOfOffset, timestamp_ms: int | None) -> str:

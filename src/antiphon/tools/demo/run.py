@@ -133,7 +133,7 @@ class Run:
 
     def _warm(self, cluster: LocalCluster, lake: Lake, flights: list[Flight]) -> None:
         """The first events, which no figure counts: a query's first micro-batch takes seconds, whatever is in it."""
-        self._show("warming up: the first events through each query")
+        self._show("starting Python workers, and warming up: the first events through each query")
         loads = (
             EventLoad(cluster.kafka, "flights", flights, None),
             StateLoad(cluster.native, "aircraft", flights, None),
