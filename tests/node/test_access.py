@@ -27,6 +27,7 @@ from antiphon.model.client_metrics import AlterSubscription, GetSubscriptions
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
+from antiphon.model.loads import LoadRows
 from antiphon.model.messages import Request
 from antiphon.model.metadata import Kind
 from antiphon.model.node_settings import AlterNodeSettings, GetNodeSettings
@@ -166,6 +167,7 @@ def requests_of(topic: int, table: int) -> dict[type, Any]:
             ListOffset(topic, -1),
             TrimShard(topic, 0),
             TableWrite(table, (Put(b"k", b"v"),)),
+            LoadRows(table, 1),
             TableGet(table, (b"k",)),
             TableScan(table, b"", b""),
             ReadKeys(table, (b"k",)),

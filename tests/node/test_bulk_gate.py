@@ -18,7 +18,15 @@ from antiphon.model.requests import (
     TableWrite,
     TableWritten,
 )
-from antiphon.node.bulk_gate import LINE_S_MAX, PERIOD_S, RUNNING_MAX, START_BYTES_PER_S, BulkGate, BulkRate
+from antiphon.node.bulk_gate import (
+    LINE_S_MAX,
+    PERIOD_S,
+    RUNNING_MAX,
+    START_BYTES_PER_S,
+    Bulk,
+    BulkGate,
+    BulkRate,
+)
 from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
 from tests.node.in_process import cluster_of, eventually, in_virtual_time
 
@@ -64,13 +72,13 @@ class Served:
     """A gate over a node that answers when it is told to."""
 
     def __init__(self, rate: BulkRate, limits: dict[int, int] | None = None) -> None:
-        self.underway: list[tuple[TableWrite, Any]] = []
+        self.underway: list[tuple[Bulk, Any]] = []
         self.limits = limits or {}
         self.answers: list[tuple[int, Any]] = []
         self.gate = BulkGate(asyncio.get_running_loop(), rate, self._write, self.limits.get)
         self.refuse: Exception | None = None
 
-    def _write(self, request: TableWrite, done: Any) -> None:
+    def _write(self, request: Bulk, done: Any) -> None:
         if self.refuse is not None:
             raise self.refuse
         self.underway.append((request, done))
@@ -81,11 +89,12 @@ class Served:
 
     def answer(self) -> None:
         request, done = self.underway.pop(0)
+        assert isinstance(request, TableWrite)
         done(TableWritten((), request.sequence))
 
     @property
     def sequences(self) -> list[int]:
-        return [request.sequence for request, _ in self.underway]
+        return [getattr(request, "sequence", -1) for request, _ in self.underway]
 
 
 @in_virtual_time

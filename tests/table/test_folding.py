@@ -14,11 +14,16 @@ from antiphon.records.attributes import Attributes
 from antiphon.records.batch import HEADER_BYTES, read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import effects_in, effects_in_pieces
+<<<<<<< HEAD
 from antiphon.table.key_order import ENTRY
+=======
+from antiphon.records.packed_effects import EffectKernels
+>>>>>>> e4d7c77eb2e14f47c91ecd2a19ad98334cfe55eb
 from antiphon.table.merge import pack_id, rule_named
 from antiphon.table.merge_state import MergedState
 from antiphon.table.rocks_store import RocksEngine
 from antiphon.table.state import TableState, open_state
+from tests.records.test_packed_effects import loaded_kernels
 from tests.table.leading import LeaderAndFollower
 from tests.table.test_merge import Change, cell
 from tests.table.test_merge import batch_of as merged_batch
@@ -63,8 +68,9 @@ def log(tmp_path: Path) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 7, 1000])
 @pytest.mark.parametrize("ordered", [False, True], ids=["plain", "ordered"])
+@pytest.mark.parametrize("kernels", [None, loaded_kernels()], ids=["decoded", "compiled"])
 def test_steps_of_any_size_come_to_the_same(
-    tmp_path: Path, log: list[bytes], piece: int, ordered: bool
+    tmp_path: Path, log: list[bytes], piece: int, ordered: bool, kernels: EffectKernels | None
 ) -> None:
     ends = {0, *(read_header(batch).next_offset for batch in log)}
     with (
@@ -72,6 +78,7 @@ def test_steps_of_any_size_come_to_the_same(
         open_state(str(tmp_path / "steps"), RocksEngine(), ordered=ordered) as state,
     ):
         whole.apply(log)
+        state.kernels = kernels
         before, count = stored(state), 0
         for _ in state.folding(log, piece):
             count += 1
@@ -84,6 +91,20 @@ def test_steps_of_any_size_come_to_the_same(
         assert (count == 0) is (piece == 1000)
         if piece == 5:
             assert count >= sum(size // 5 for size in SIZES if size > 5)
+
+
+def test_a_large_plain_batch_takes_indexes_away_that_the_batch_before_it_made(tmp_path: Path) -> None:
+    both = LeaderAndFollower(tmp_path)
+    rows = [b"%d" % number for number in range(8)]
+    attributes = Attributes(identity="me", indexes=(("i", b"s"),))
+    both.write(*(PutAttributed(key, b"a", attributes) for key in rows))
+    both.write(*(Put(key, b"p") for key in rows))
+    with open_state(str(tmp_path / "compiled"), RocksEngine()) as state:
+        state.kernels = loaded_kernels()
+        state.apply(both.log)
+        both.evaluator.committed(both.end)
+        assert stored(state) == stored(both.state)
+    both.close()
 
 
 def test_what_is_forgotten_between_two_steps_has_changed_nothing_and_comes_again(

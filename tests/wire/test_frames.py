@@ -1,6 +1,7 @@
 """Frames: every split of the stream gives the same frames, and hostile bytes give an error, not memory."""
 
 import contextlib
+import struct
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import FrameTooLargeError, ProtocolViolationError
 from antiphon.model.access import ACLS_MAX, Acl, Operation, Resource
+from antiphon.model.loads import LoadRows
 from antiphon.model.requests import (
     FRAME_BYTES_MAX,
     GET_KEYS_MAX,
@@ -49,6 +51,7 @@ from antiphon.model.table_transactions import (
     ReadKeys,
     ReadsChecked,
 )
+from antiphon.records import packed_rows
 from antiphon.wire.frames import (
     Frame,
     FrameDecoder,
@@ -221,6 +224,16 @@ def test_the_first_frames_of_a_connection() -> None:
     assert decode_reply(encode_message(1, written)[0][8:]) == (1, written)
     write = TableWrite(1, ())
     assert decode_request(encode_message(2, write)[0][8:]) == (2, write)
+
+
+def test_the_bytes_of_a_load() -> None:
+    rows = packed_rows.packed([(b"ab", b"cde"), (b"f", None)])
+    assert rows == bytes.fromhex("000000020000000300000001ffffffff") + b"abcdef"
+    load = LoadRows(3, 2, 5, 1, 9, 100)
+    frame = b"".join(encode_message(7, load, [rows]))
+    header = b"\x92\x07\x98\xa8LoadRows\x03\x02\x05\x01\x09\x64\xc3"
+    assert frame == struct.pack(">II", 4 + len(header) + len(rows), len(header)) + header + rows
+    assert decode_request(header) == (7, load)
 
 
 @pytest.mark.parametrize(

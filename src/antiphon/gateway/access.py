@@ -20,6 +20,7 @@ from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups
 from antiphon.model.internal import ARCHIVE_TABLE, EPOCHS_TABLE, JOBS_TABLE, PREFIX, STAGED_TOPIC, is_internal
 from antiphon.model.key_order import DeleteOrdered, OrderedFind, OrderedScan
+from antiphon.model.loads import LoadRows
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, Kind, TopicMeta
 from antiphon.model.node_settings import AlterNodeSettings, GetNodeSettings
 from antiphon.model.placement import PlaceReplicas, RecoverShard
@@ -350,6 +351,7 @@ ACCESS: Final[dict[type, Check]] = {
     ListOffset: _shard(Operation.DESCRIBE),
     TrimShard: _shard(Operation.DELETE),
     TableWrite: _table(Operation.WRITE),
+    LoadRows: _shard(Operation.WRITE),
     TableGet: _table(Operation.READ),
     TableScan: _table(Operation.READ),
     IndexFind: _table(Operation.READ),

@@ -24,6 +24,7 @@ from antiphon.model.client_metrics import Subscription
 from antiphon.model.events import Event
 from antiphon.model.findings import AuditNote
 from antiphon.model.key_order import OrderedFind, OrderedScan
+from antiphon.model.loads import Load, LoadRows
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.node_settings import NodeSettings, Told
 from antiphon.model.plans import Plan
@@ -56,6 +57,7 @@ ShardRequest = (
     | Fetch
     | ListOffset
     | TableWrite
+    | LoadRows
     | TableGet
     | TableScan
     | IndexFind
@@ -347,8 +349,11 @@ class Gateway(Protocol):
         """Read a range of keys."""
         ...
 
-    def submit_table_write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:
-        """See `table_write`; errors that are known at once are raised. Bulk writes may wait for their turn.
+    def submit_table_write(
+        self, request: TableWrite | Load, done: Done, sender: Sender | None = None
+    ) -> None:
+        """See `table_write`; errors that are known at once are raised. Bulk writes may wait for their turn. A load is
+        answered with Appended.
 
         What one `sender` asks of a shard is carried out in order; others may go before what it has waiting there.
         """

@@ -6,6 +6,7 @@ from antiphon.model.client_metrics import GetSubscriptions, SubscriptionsReply
 from antiphon.model.findings import NoteAudit, StartScrub
 from antiphon.model.groups import GetGroups, GroupsReply
 from antiphon.model.key_order import OrderedFind, OrderedKeys, OrderedScan
+from antiphon.model.loads import LoadRows
 from antiphon.model.node_settings import GetNodeSettings, NodeSettingsReply
 from antiphon.model.requests import (
     AccessReply,
@@ -45,7 +46,7 @@ Request = (
     Hello | Authenticate | GetAccess | GetMetadata | AdminRequest | NewProducerId | GetStatus | AppendBatch | Fetch
     | ListOffset | TrimShard | TableWrite | TableGet | TableScan | StartScrub | TransactionRequest | SessionRequest
     | TableTransactionRequest | BackupRequest | NoteAudit | ListSessions | IndexFind | IndexScan
-    | OrderedFind | OrderedScan | GetGroups | GetNodeSettings | GetSubscriptions
+    | OrderedFind | OrderedScan | GetGroups | GetNodeSettings | GetSubscriptions | LoadRows
 )  # fmt: skip
 Reply = (
     Failure | Done | HelloReply | AuthenticateReply | AccessReply | MetadataReply | ProducerId | StatusReply | Appended

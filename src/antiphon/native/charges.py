@@ -11,6 +11,7 @@ from antiphon.gateway.mutations import partitions_of
 from antiphon.gateway.quotas import Charged, Payer, Quotas, Use
 from antiphon.model.attributes import IndexRows
 from antiphon.model.key_order import OrderedKeys
+from antiphon.model.loads import LoadRows
 from antiphon.model.requests import (
     AppendBatch,
     Authenticate,
@@ -21,7 +22,7 @@ from antiphon.model.requests import (
 )
 from antiphon.model.table_transactions import KeysRead, PrepareWrite
 
-WRITES: Final = (AppendBatch, TableWrite, PrepareWrite)
+WRITES: Final = (AppendBatch, TableWrite, LoadRows, PrepareWrite)
 NEVER_WAIT: Final = (GetMetadata, Authenticate)  # whatever a client's quotas
 READ: Final = (Fetched, TableRows, IndexRows, KeysRead, OrderedKeys)
 

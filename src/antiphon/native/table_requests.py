@@ -7,6 +7,7 @@ from antiphon.coordination.transactions import Producer
 from antiphon.errors import InvalidRequestError
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.key_order import OrderedFind, OrderedScan
+from antiphon.model.loads import Load, LoadRows
 from antiphon.model.requests import TableGet, TableScan, TableWrite
 from antiphon.model.sessions import CloseSession, KeepSession, ListSessions, OpenSession, SessionRequest
 from antiphon.model.table_transactions import CheckReads, PrepareWrite, ReadKeys
@@ -27,6 +28,17 @@ def table_write(exchange: Exchange, request_id: int, body: TableWrite, _payload:
     done = exchange.begin(request_id)
     try:
         exchange.gateway.submit_table_write(body, done, exchange)
+    except BaseException:
+        exchange.end()
+        raise
+
+
+def load_rows(exchange: Exchange, request_id: int, body: LoadRows, payload: memoryview) -> None:
+    """Put the rows of a load; answered when they are committed."""
+    exchange.gateway.check_may_write(body.shard_id, internal=False)
+    done = exchange.begin(request_id)
+    try:
+        exchange.gateway.submit_table_write(Load(body, bytes(payload)), done)
     except BaseException:
         exchange.end()
         raise
@@ -115,6 +127,7 @@ def prepare(exchange: Exchange, request_id: int, body: PrepareWrite, payload: me
 
 TABLE_HANDLERS: Final[dict[type, Callable[[Exchange, int, Any, memoryview], None]]] = {
     TableWrite: table_write,
+    LoadRows: load_rows,
     TableGet: table_get,
     TableScan: table_scan,
     IndexFind: table_scan,

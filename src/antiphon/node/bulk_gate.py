@@ -2,8 +2,8 @@
 
 A job that loads a large data set takes all that it is given, and from a log that is all there is: each of its requests is
 fair by itself, and together they make the queues at which every other client waits. So such a job marks its requests
-(`TableWrite.bulk`), and the leader's node decides when they are carried out. They wait in a line of their own, are let
-through at a rate in bytes a second, and the rate follows what the node sees:
+(`bulk` of `TableWrite` and `LoadRows`), and the leader's node decides when they are carried out. They wait in a line of
+their own, are let through at a rate in bytes a second, and the rate follows what the node sees:
 
 - While bulk requests are committed within `timings.bulk_commit`, the rate rises by a tenth every `PERIOD_S`, as long as
   somebody waits for more. They go the way that every write goes (this loop, the disk, the followers), so the time that they
@@ -22,8 +22,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.errors import AntiphonError, InternalError, OverloadedError, UnavailableError
+from antiphon.model.loads import Load
 from antiphon.model.requests import Delete, Put, TableWrite
 from antiphon.model.sessions import PutEphemeral
+from antiphon.records.packed_rows import LENGTHS_BYTES
 
 if TYPE_CHECKING:
     from antiphon.node.config import NodeConfig
@@ -42,7 +44,8 @@ RUNNING_MAX: Final = 2  # requests of one shard that are carried out at a time
 OP_BYTES: Final = 16
 
 Done = Callable[[Any], None]
-Write = Callable[[TableWrite, Done], None]
+Bulk = TableWrite | Load
+Write = Callable[[Bulk, Done], None]
 """Carries a write out now; raises what is known at once."""
 
 LimitOf = Callable[[int], int | None]
@@ -88,7 +91,7 @@ class BulkRate:
 
 
 class _Waiting(NamedTuple):
-    request: TableWrite
+    request: Bulk
     size_bytes: int
     done: Done
 
@@ -124,7 +127,7 @@ class BulkGate:
         self._timer: asyncio.TimerHandle | None = None
         self._pumping = False
 
-    def take(self, request: TableWrite, done: Done) -> None:
+    def take(self, request: Bulk, done: Done) -> None:
         """Stand in line; raises OverloadedError where the wait would be too long."""
         shard_id, size_bytes = request.shard_id, _size_bytes(request)
         line = self._lines.get(shard_id)
@@ -242,8 +245,10 @@ class BulkGate:
             del self._lines[shard_id]
 
 
-def _size_bytes(request: TableWrite) -> int:
+def _size_bytes(request: Bulk) -> int:
     """Keys and values, and what each operation costs besides."""
+    if isinstance(request, Load):
+        return OP_BYTES + (OP_BYTES - LENGTHS_BYTES) * request.request.rows + len(request.rows)
     size = OP_BYTES
     for op in request.ops:
         size += OP_BYTES
@@ -259,8 +264,12 @@ def gate_of(
 ) -> BulkGate:
     """The gate of a node."""
 
-    def write(request: TableWrite, done: Done) -> None:
-        replicas.host(request.shard_id).table_writes.write(request, done)
+    def write(request: Bulk, done: Done) -> None:
+        host = replicas.host(request.shard_id)
+        if isinstance(request, Load):
+            host.table_loads.load(request, done)
+        else:
+            host.table_writes.write(request, done)
 
     def limit_of(shard_id: int) -> int | None:
         found = replicas.view.shard(shard_id)

@@ -17,6 +17,7 @@ from antiphon.errors import (
 )
 from antiphon.gateway.answers import AnsweredWithBulk
 from antiphon.gateway.interface import ShardRequest
+from antiphon.model.loads import LoadRows
 from antiphon.model.requests import AppendBatch, Fetch, TableWrite
 from antiphon.model.table_transactions import PrepareWrite
 from antiphon.node.peers import PeerLink
@@ -91,7 +92,7 @@ class Forwarder:
 
 
 def _timeout_s(body: ShardRequest) -> float:
-    if isinstance(body, AppendBatch | TableWrite | PrepareWrite):
+    if isinstance(body, AppendBatch | TableWrite | LoadRows | PrepareWrite):
         return body.timeout_ms / 1000 + EXTRA_S
     wait_s = body.wait_ms / 1000 if isinstance(body, Fetch) else 0.0
     return OTHER_TIMEOUT_S + wait_s

@@ -61,6 +61,7 @@ from antiphon.node.turn import Turn
 from antiphon.partition.partition import Partition
 from antiphon.partition.services import SnapshotSource, Ticking, Waiting, Wanted
 from antiphon.partition.single_writer import SingleWriterPartition
+from antiphon.records.packed_effects import EffectKernels
 from antiphon.replication.messages import (
     Append,
     BecomeLeaderReply,
@@ -109,6 +110,7 @@ class Node:
         self.stirred, self.suspects = set[int](), set[int]()
         self.look_at: Callable[[int], None] = self.suspects.add
         self.stopping = self.producers_full = False
+        self.kernels = EffectKernels(partial(self.loop.run_in_executor, None))
         self._log = structlog.get_logger()
         self.disk: Disk = RealDisk() if disk is None else disk  # of every file of this node
         self._directory = open_directory(self.disk, config)

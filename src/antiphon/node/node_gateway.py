@@ -34,6 +34,7 @@ from antiphon.model.access import AccessBook
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.internal import CLUSTER_LOG, write_problem
 from antiphon.model.key_order import OrderedFind, OrderedScan
+from antiphon.model.loads import Load
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import (
     AdminRequest,
@@ -434,12 +435,16 @@ class NodeGateway:
         rows: TableRows = await future
         return rows
 
-    def submit_table_write(self, request: TableWrite, done: Done, sender: Sender | None = None) -> None:
+    def submit_table_write(
+        self, request: TableWrite | Load, done: Done, sender: Sender | None = None
+    ) -> None:
         """See Gateway."""
         host = self.replicas.hosts.get(request.shard_id) or self.replicas.host(request.shard_id)
         if request.bulk:
             host.state.check_writable()
             self._bulk.take(request, done)
+        elif isinstance(request, Load):
+            host.table_loads.load(request, done)
         else:
             host.table_writes.write(request, done, sender)
 

@@ -136,9 +136,12 @@ class PartitionOpener:
             from antiphon.partition.table_shard import TableShard
 
             ordered = is_hierarchical(topic.config)
-            table = open_or_rebuild(
-                self._disk, store, log, lambda: TableShard(store, log, stores, ordered=ordered)
-            )
+            kernels = self._node.kernels
+
+            def make() -> TableShard:
+                return TableShard(store, log, stores, ordered=ordered, kernels=kernels)
+
+            table = open_or_rebuild(self._disk, store, log, make)
             applied, unclean = table.state.applied_offset, settings.replica.unclean
             high_watermark = watermark_at_start(high_watermark, applied, log.log_end, unclean=unclean)
             try:

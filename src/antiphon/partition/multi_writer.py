@@ -27,6 +27,7 @@ from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import NoSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.status import status_of
+from antiphon.partition.table_loads import TableLoads
 from antiphon.partition.table_prepares import TablePrepares
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.transactions import TransactionEnds
@@ -77,6 +78,7 @@ class MultiWriterPartition:
         self._common = CommonActions(self.driver, self.clients)
         folds = self._common.folds
         self.table_writes = MergedWrites(self.driver, self.clients, self.reads, replica, table, folds)
+        self.table_loads = TableLoads(self.driver, self.clients, self.table_writes.write)
         self.snapshots = NoSnapshots(self.shard_id)
         self.reports = NoReports()
         self._marks = OriginMarks(disk, self.driver, replica)

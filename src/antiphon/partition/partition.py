@@ -35,6 +35,7 @@ from antiphon.partition.services import PartitionServices
 from antiphon.partition.sessions import PartitionSessions
 from antiphon.partition.snapshots import PartitionSnapshots
 from antiphon.partition.state import PartitionState
+from antiphon.partition.table_loads import TableLoads
 from antiphon.partition.table_prepares import TablePrepares
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.transactions import TransactionEnds
@@ -78,6 +79,7 @@ class Partition(Protocol):
     reads: PartitionReads
     readers: WaitingReaders
     prepares: TablePrepares
+    table_loads: TableLoads
     table_reads: TableReads
     sessions: PartitionSessions
 

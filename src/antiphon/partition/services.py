@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from antiphon.log.wal import Wal
     from antiphon.partition.table_shard import TableShard
     from antiphon.records.entry_id import EntryId, TermIndex
+    from antiphon.records.packed_effects import EffectKernels
     from antiphon.replication.members import Members
 
 
@@ -181,11 +182,13 @@ class PartitionServices(Protocol):
     Attributes:
         stirred: shards whose replica here had an event; whoever looks after them takes them out.
         producers_full: do the node's replicas remember so many producers that new ones are refused?
+        kernels: for large batches of tables.
     """
 
     node_id: int
     stirred: set[int]
     producers_full: bool
+    kernels: "EffectKernels"
 
     @property
     def turn(self) -> EndOfTurn:

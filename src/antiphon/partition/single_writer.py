@@ -21,6 +21,7 @@ from antiphon.partition.single_writer_actions import SingleWriterActions
 from antiphon.partition.snapshots import SingleWriterSnapshots
 from antiphon.partition.state import PartitionState
 from antiphon.partition.status import LOOKS, status_of
+from antiphon.partition.table_loads import TableLoads
 from antiphon.partition.table_prepares import TablePrepares
 from antiphon.partition.table_reads import TableReads
 from antiphon.partition.table_writes import TableWrites
@@ -68,6 +69,7 @@ class SingleWriterPartition:
         self.table_reads = TableReads(self.driver, self.clients)
         self.sessions = PartitionSessions(self.driver, self.clients)
         self.table_writes = TableWrites(self.driver, self.clients, self.reads)
+        self.table_loads = TableLoads(self.driver, self.clients, self.table_writes.write)
         self.snapshots = SingleWriterSnapshots(self.driver, replica)
         self.reports = LiveReports(self.driver, self.mode, replica)
         hint = WatermarkHint(self.driver, self.mode)

@@ -23,6 +23,7 @@ from antiphon.table.state import TableState, open_state
 if TYPE_CHECKING:
     from antiphon.log.shard_log import ShardLog
     from antiphon.model.shard_part import ShardPart
+    from antiphon.records.packed_effects import EffectKernels
     from antiphon.table.store import StoreEngine
 
 APPLY_BYTES: Final = 1024 * 1024
@@ -39,14 +40,18 @@ class TableShard:
         state: TableState | None = None,
         *,
         ordered: bool = False,
+        kernels: "EffectKernels | None" = None,
     ) -> None:
         """Opens the store in directory `path`, unless it is given; `ordered`: it is to keep the hierarchical order.
+
+        `kernels`: the node's, for large batches.
 
         Raises what `open_state` does.
         """
         self.path = path
         self.stores = stores
         self.ordered = ordered
+        self.kernels = kernels
         self.state = self.opened() if state is None else state
         self.evaluator: TableEvaluator | None = None
         self.order = WriteOrder()
@@ -57,7 +62,9 @@ class TableShard:
 
     def opened(self) -> TableState:
         """The store that is in the directory now, opened. Raises what `open_state` does."""
-        return open_state(self.path, self.stores, ordered=self.ordered)
+        state = open_state(self.path, self.stores, ordered=self.ordered)
+        state.kernels = self.kernels
+        return state
 
     @property
     def inherited(self) -> ProducerState | None:

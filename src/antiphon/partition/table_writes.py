@@ -34,6 +34,7 @@ from antiphon.table.outcomes import results_from_batch
 from antiphon.table.ranges import check_ops, wrong_shard
 
 if TYPE_CHECKING:
+    from antiphon.model.loads import LoadRows
     from antiphon.model.table_transactions import PrepareWrite
 
 OP_BYTES: Final = 256  # of an operation with its key, about
@@ -293,7 +294,7 @@ def size_of_write(request: TableWrite) -> int:
 
 
 def producer_header(
-    request: "TableWrite | PrepareWrite", records: int, now_ms: int, *, attributes: int = 0
+    request: "TableWrite | PrepareWrite | LoadRows", records: int, now_ms: int, *, attributes: int = 0
 ) -> BatchHeader:
     """A header that carries only what the checks of a producer look at, for a batch that is not built yet.
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from antiphon.records.arrow_memory import BytesColumn, byte_at, kernel, part, piece
+from antiphon.records.arrow_memory import BytesColumn, byte_at, copy, kernel, part, piece, put_byte, put_int64
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +19,7 @@ _PRIME64_2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _PRIME64_3: Final = np.uint64(0x165667B19E3779F9)
 _PRIME_MX1: Final = np.uint64(0x165667919E3779F9)
 _PRIME_MX2: Final = np.uint64(0x9FB21C651E98DF25)
-_XXH3_BYTES_MAX: Final = 240
+XXH3_BYTES_MAX: Final = 240
 LONG_KEY: Final = -2  # hashed elsewhere
 _SECRET: Final = np.frombuffer(
     bytes.fromhex(
@@ -170,8 +170,40 @@ def table_hashes(column: BytesColumn, rows: int) -> "Ints":
         at, size = piece(column, row)
         if size < 0:
             found[row] = -1
-        elif size > _XXH3_BYTES_MAX:
+        elif size > XXH3_BYTES_MAX:
             found[row] = LONG_KEY
         else:
             found[row] = np.int64(_xxh3(at, size) & _WORD)
     return found
+
+
+@kernel
+def packed_hashes(lengths: int, rows: int, content: int, room: int, long_rows: int) -> Any:
+    """The sum, modulo 2^64, of the xxHash3 of each packed row that is put (`records.packed_rows`), and the number of rows
+    that are too long for it here, whose places and offsets come to `long_rows`, two numbers of 64 bits each.
+
+    Hashed is the length of the key, 8 bytes big-endian, then key and value. `room` has XXH3_BYTES_MAX bytes.
+    """
+    total, at, passed_over = np.uint64(0), content, 0
+    for row in range(rows):
+        place = lengths + 8 * row
+        key_bytes = value_bytes = 0
+        for n in range(4):
+            key_bytes = key_bytes << 8 | byte_at(place + n)
+            value_bytes = value_bytes << 8 | byte_at(place + 4 + n)
+        if value_bytes >= 1 << 31:  # a removal
+            at += key_bytes
+            continue
+        size = 8 + key_bytes + value_bytes
+        if size > XXH3_BYTES_MAX:
+            put_int64(long_rows + 16 * passed_over, row)
+            put_int64(long_rows + 16 * passed_over + 8, at - content)
+            passed_over += 1
+        else:
+            for n in range(4):
+                put_byte(room + n, 0)
+                put_byte(room + 4 + n, byte_at(place + n))
+            copy(room + 8, at, key_bytes + value_bytes)
+            total += _xxh3(room, size)
+        at += key_bytes + value_bytes
+    return total, passed_over

@@ -173,8 +173,12 @@ def table_request(number: int, rows: Sequence[RowData]) -> TableRequest:
             lengths += (len(key), len(value))
             content.append(value)
     checksum = crc32c(b"".join(content), crc32c(struct.pack(f">{len(lengths)}q", *lengths)))
-    sequence = number << CONTENT_BITS | (checksum & ((1 << CONTENT_BITS) - 1))
-    return TableRequest(sequence, tuple(ops))
+    return TableRequest(sequence_of(number, checksum), tuple(ops))
+
+
+def sequence_of(number: int, checksum: int) -> int:
+    """The sequence of a request with this number, and this checksum of its content."""
+    return number << CONTENT_BITS | (checksum & ((1 << CONTENT_BITS) - 1))
 
 
 class Waiting(NamedTuple):
@@ -217,6 +221,14 @@ class TableWriters:
         """Take a request, of another job than this object's where one is given; sends when enough of them wait."""
         for waiting in self._parts(shard, request.number, request.sequence, request.ops, job):
             self._queue(waiting)
+        self._send_some()
+
+    def take(self, waiting: "Waiting") -> None:
+        """The same of a request that is for one shard."""
+        self._queue(waiting)
+        self._send_some()
+
+    def _send_some(self) -> None:
         if self._count >= WAITING_BATCHES_MAX:
             self._send()
 
@@ -297,13 +309,21 @@ class TableWriters:
         self._table, self._ranges = table, KeyRanges(table.shards)
         self._waiting, self._count = {}, 0
         for one in sorted(waiting, key=lambda one: one.number):
-            request: TableWrite = one.call.body
-            for part in self._parts(one.shard, one.number, request.sequence, request.ops, one.job):
+            sequence, ops = one.call.body.sequence, self._ops_of(one.call)
+            for part in self._parts(one.shard, one.number, sequence, ops, one.job):
                 self._queue(part)
+
+    def _ops_of(self, call: ShardCall) -> Sequence[TableOp]:
+        """What a request that is sent does."""
+        request: TableWrite = call.body
+        return request.ops
 
     def _answered(self, head: Waiting, answer: Answer | None) -> None:
         if answer is None:
             self.duplicates += 1
+            return
+        if isinstance(answer.body, Appended):
+            self.duplicates += answer.body.duplicate
             return
         written: TableWritten = answer.body
         results = written.results

@@ -28,6 +28,8 @@ RecordInput = tuple[bytes, bytes | None, list[tuple[str, bytes | None]], int]
 Steps = Generator[list[RecordInput], None, Result]
 """Work in pieces, each of which gives the effects so far; its result comes at the end."""
 
+KEY_BYTES_MAX: Final = 64 * 1024
+OVERLAY_KEYS_MAX: Final = 1_000_000  # with effects that are not committed
 AT_ONCE: Final = 1 << 30  # a piece that holds every request
 DONE: Final = OpResult(OpStatus.OK)
 NOT_FOUND: Final = OpResult(OpStatus.KEY_NOT_FOUND)

@@ -54,11 +54,14 @@ from antiphon.records.changes import (
 )
 from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table.attributed import AttributedPuts
+from antiphon.table.bulk_puts import Loads
 from antiphon.table.evaluation import (
     AT_ONCE,
     DONE,
+    KEY_BYTES_MAX,
     NOT_CARRIED_OUT,
     NOT_FOUND,
+    OVERLAY_KEYS_MAX,
     Evaluation,
     Pending,
     RecordInput,
@@ -76,8 +79,6 @@ from antiphon.table.state import TableState
 from antiphon.table.store import Batch
 
 ABSENT: Final = -1
-KEY_BYTES_MAX: Final = 64 * 1024
-OVERLAY_KEYS_MAX: Final = 1_000_000
 SETTLED_KEYS_MAX: Final = 32_768
 
 _GONE: Final = object()
@@ -98,6 +99,12 @@ class TableEvaluator(AttributedPuts):
         # Versions of recently committed keys, in two generations: saves the look-up in the store, memory is bounded.
         self._settled: dict[bytes, VersionTuple | None] = {}
         self._settled_before: dict[bytes, VersionTuple | None] = {}
+        self.loads = Loads(
+            self,
+            lambda: (self._settled_before, self._settled, self._overlay),
+            lambda: (self._next_version_id, self._generation),
+            self._append,
+        )
 
     @property
     def overlay_keys(self) -> int:

@@ -10,8 +10,8 @@ that changes them.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.attributes import Entry
@@ -20,11 +20,14 @@ from antiphon.records.changes import Effect, effects_in, effects_in_pieces
 from antiphon.records.session_entries import session_entry_of
 from antiphon.records.split_entries import SplitEntry, split_entry_of
 from antiphon.table import prepared_rows, session_rows
-from antiphon.table.effects import newest_id
+from antiphon.table.effects import USER, newest_id
 from antiphon.table.evaluation import AT_ONCE, finished
 from antiphon.table.prepared import Prepare, TransactionChange
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.store import Batch
+
+if TYPE_CHECKING:
+    from antiphon.records.packed_effects import EffectKernels
 
 FoldSteps = Generator[None, None, None]
 """Steps after the last of which all is applied."""
@@ -35,6 +38,9 @@ class Folding(Protocol):
 
     applied_offset: int
     next_version_id: int
+    ordered: bool
+    has_indexes: bool
+    kernels: "EffectKernels | None"
 
     @abstractmethod
     def apply_effects(
@@ -82,46 +88,46 @@ class Folding(Protocol):
         effects: list[Effect] = []
         entries: list[tuple[SplitEntry, int]] = []
         end = self.applied_offset
-        for buffer in batches:
-            for header, batch in iter_batches(buffer):
-                next_offset = header.base_offset + header.last_offset_delta + 1
-                if next_offset <= end:
-                    continue
-                if header.base_offset != end:
-                    unreachable(
-                        f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{next_offset}"
-                    )
-                if header.attributes & TRANSACTIONAL_BIT:
-                    self._apply_found(effects, end, entries)
-                    effects, entries = [], []
-                    self._apply_in_transaction(prepared_rows.change_in(header, batch), next_offset)
-                    end = next_offset
-                    continue
-                if len(effects) + header.record_count > piece and end > self.applied_offset:
-                    self._apply_found(effects, end, entries)
-                    effects, entries = [], []
-                    yield
-                if header.attributes & CONTROL_BIT:
-                    found: list[Effect] = []
-                    said = session_entry_of(batch)
-                    change = None if said is None else session_rows.change_by(said)
-                    entry = split_entry_of(batch)
-                    if entry is not None:
-                        entries.append((entry, header.base_offset))
-                elif header.record_count > piece:
-                    yield from self._fold_large(header, batch, next_offset, piece)
-                    end = next_offset
-                    continue
-                else:
-                    found = effects_in(header, batch)
-                    change = session_rows.end_in(found)
-                if change is not None:  # by itself: what it takes away has to be in the store
-                    self._apply_found(effects, end, entries)
-                    self._apply_found(found, next_offset, (), change)
-                    effects, entries = [], []
-                else:
-                    effects += found
+        taken, kernels = 0, self.kernels  # records of this step
+        for header, batch, next_offset in _following(batches, self.applied_offset):
+            if header.attributes & TRANSACTIONAL_BIT:
+                self._apply_found(effects, end, entries)
+                effects, entries = [], []
+                self._apply_in_transaction(prepared_rows.change_in(header, batch), next_offset)
                 end = next_offset
+                continue
+            if taken + header.record_count > piece and (taken or end > self.applied_offset):
+                self._apply_found(effects, end, entries)
+                effects, entries, taken = [], [], 0
+                yield
+            if header.record_count <= piece and kernels is not None and kernels.are_for(header.record_count):
+                self._apply_found(effects, end, entries)  # first: rows may get indexes by it
+                effects, entries = [], []
+                if _apply_stored(self, kernels, header, batch, next_offset):
+                    end, taken = next_offset, taken + header.record_count
+                    continue
+            if header.attributes & CONTROL_BIT:
+                found: list[Effect] = []
+                said = session_entry_of(batch)
+                change = None if said is None else session_rows.change_by(said)
+                entry = split_entry_of(batch)
+                if entry is not None:
+                    entries.append((entry, header.base_offset))
+            elif header.record_count > piece:
+                yield from self._fold_large(header, batch, next_offset, piece)
+                end = next_offset
+                continue
+            else:
+                found = effects_in(header, batch)
+                change = session_rows.end_in(found)
+            if change is not None:  # by itself: what it takes away has to be in the store
+                self._apply_found(effects, end, entries)
+                self._apply_found(found, next_offset, (), change)
+                effects, entries = [], []
+            else:
+                effects += found
+                taken += len(found)
+            end = next_offset
         self._apply_found(effects, end, entries)
 
     def _fold_large(self, header: BatchHeader, data: Buffer, end: int, piece: int) -> FoldSteps:
@@ -160,3 +166,38 @@ class Folding(Protocol):
         if end > self.applied_offset:
             newest = max(self.next_version_id, newest_id(effects) + 1)
             self.apply_effects(effects, end, newest, entries, change)
+
+
+def _following(batches: Iterable[Buffer], end: int) -> Iterator[tuple[BatchHeader, Buffer, int]]:
+    """Batches that are not applied up to `end`, each with the offset behind it."""
+    for buffer in batches:
+        for header, batch in iter_batches(buffer):
+            next_offset = header.base_offset + header.last_offset_delta + 1
+            if next_offset <= end:
+                continue
+            if header.base_offset != end:
+                unreachable(
+                    f"a table applies without gaps: at {end}, got a batch {header.base_offset}..{next_offset}"
+                )
+            yield header, batch, next_offset
+            end = next_offset
+
+
+def _apply_stored(
+    state: Folding, kernels: "EffectKernels", header: BatchHeader, data: Buffer, end: int
+) -> bool:
+    """Apply a batch of many rows, if nothing but the rows follows from it; False: it is to be looked at closely."""
+    if state.ordered or state.has_indexes:
+        return False
+    rows = kernels.stored(header, data, USER[0])
+    if rows is None:
+        return False
+    batch = state.batch()
+    put = batch.put
+    for key, value in zip(rows.keys, rows.values, strict=True):
+        if value is None:
+            batch.delete(key)
+        else:
+            put(key, value)
+    state.apply_prepared(batch, end, max(state.next_version_id, rows.newest_id + 1))
+    return True

@@ -27,7 +27,7 @@ replica must then stop, because a read that continues would return less than the
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
@@ -44,7 +44,7 @@ from antiphon.records.changes import (
 )
 from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table import indexes, key_order, prepared_rows, session_rows
-from antiphon.table.effects import USER, USER_END, VERSION_ID, add_effects
+from antiphon.table.effects import USER, USER_END, add_effects
 from antiphon.table.folding import Folding
 from antiphon.table.found_rows import GET_BYTES_MAX, row_from, rows_found, too_much
 from antiphon.table.meta import ATTRIBUTES_FORMAT, META, META_KEY, ORDER_FORMAT, PLAIN_FORMAT, check_format
@@ -54,6 +54,10 @@ from antiphon.table.prepared import Prepare, TransactionChange
 from antiphon.table.ranges import WHOLE, OwnedRange, advance, narrowed
 from antiphon.table.session_rows import SessionChange
 from antiphon.table.store import Batch, Store, StoreEngine
+from antiphon.table.stored_versions import versions_of
+
+if TYPE_CHECKING:
+    from antiphon.records.packed_effects import EffectKernels
 
 RANGE_KEY: Final = b"\x00range"
 JOBS_KEY: Final = b"\x00jobs"
@@ -86,7 +90,12 @@ class TableState(Folding):
         self.jobs: bytes = store.get(JOBS_KEY) or b""
         self.transactions = prepared_rows.read_prepared(store)  # that are prepared
         self.has_indexes = indexes.has_entries(store)
+<<<<<<< HEAD
         self.order = key_order.order_of(store)  # the hierarchical order of its keys, where it is kept
+=======
+        self.ordered = key_order.is_kept(store)  # has each row an entry in the hierarchical order?
+        self.kernels: EffectKernels | None = None  # for large batches
+>>>>>>> e4d7c77eb2e14f47c91ecd2a19ad98334cfe55eb
 
     def __enter__(self) -> Self:
         return self
@@ -273,18 +282,7 @@ class TableState(Folding):
 
     def versions(self, keys: Sequence[bytes]) -> list[VersionTuple | None]:
         """The versions of `keys` in their order, None where a key is not there."""
-        unpack = VERSION.unpack_from
-        found = self._store.get_many([USER + key for key in keys])
-        return [
-            None
-            if stored is None
-            else unpack(stored)
-            if stored[VERSION_ID.size]
-            < 0x80
-            > stored[2 * VERSION_ID.size]  # of no session, without attributes
-            else stored_version(stored)[0]
-            for stored in found
-        ]
+        return versions_of(self._store, [USER + key for key in keys])
 
     def sessions(self) -> dict[int, int]:
         """Sessions that are open, by id, with their time-outs in ms."""

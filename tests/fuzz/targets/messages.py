@@ -6,6 +6,7 @@ from antiphon.errors import FrameTooLargeError, ProtocolViolationError
 from antiphon.kafka.apis import APIS, HotHandler
 from antiphon.kafka.framing import read_header
 from antiphon.kafka.schema import codec, encode
+from antiphon.model.loads import LoadRows
 from antiphon.model.peer_handshake import PeerChallenge, PeerHello, PeerProof
 from antiphon.model.requests import (
     PROTOCOL_VERSION,
@@ -32,6 +33,7 @@ from antiphon.node.peer_wire import (
 )
 from antiphon.records.builder import build_batch
 from antiphon.records.entry_id import EntryId
+from antiphon.records.packed_rows import packed
 from antiphon.replication.messages import Append
 from antiphon.wire.frames import (
     FrameDecoder,
@@ -105,6 +107,7 @@ class NativeMessages(Target):
             (Fetch(1, 0), ()),
             (ListOffset(1, -1), ()),
             (TableWrite(2, (Put(b"k", b"v", 3),), 1 << 61, 0, 1), ()),
+            (LoadRows(2, 2, 1 << 61, 0, 1), (packed([(b"k", b"v"), (b"l", None)]),)),
             (TableGet(2, (b"k",)), ()),
             (TableScan(2, b"", b"", 10), ()),
             (PeerHello(PROTOCOL_VERSION, "c", 1, 0, "i", bytes(32)), ()),

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 KEY_DIRECTORY: Final = "/etc"
 KEY_NAME: Final = "peer.key"
 KEY: Final = b"the key of all nodes of a simulated cluster"
+KERNELS_FROM: Final = 2  # rows of a table's batch, instead of 64, where there are bulk writers
+KERNELS_AFTER: Final = 100  # rows of such batches
 SCRUB_BYTES_S: Final = 64 * 1024 * 1024
 CLEANER_BYTES_S: Final = 4_000_000
 CLEANER_BACKOFF_MS: Final = 100
@@ -281,6 +283,8 @@ class Machine:
                 server.node.turn.pieces = server.memory.turns = SlowTurns(
                     self._world.options.table_piece, Random(process.random.getrandbits(64))
                 )
+            if self._world.options.bulk_writers:
+                server.node.kernels.at_least, server.node.kernels.left = KERNELS_FROM, KERNELS_AFTER
             self._watcher.node_made(self, server.node)
             await server.start()
             if self._world.options.oxia_page_rows and server.oxia is not None:

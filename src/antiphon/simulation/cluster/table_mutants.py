@@ -10,6 +10,7 @@ from antiphon.partition.table_writes import TableWrites
 from antiphon.records.changes import VERSION, effects_of
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, TROUBLE
+from antiphon.table.bulk_puts import Loads
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.folding import Folding, FoldSteps
 from antiphon.table.range_removals import RangeRemovals
@@ -41,6 +42,7 @@ def _rows_after_offset(self: TableShard, high_watermark: int, _piece: int) -> Fo
     yield from ()
 
 
+_LOADS: Final = {**CALM, "bulk_writers": 2, "putters": 1, "appenders": 0}
 _BUSY: Final = {**CALM, "appenders": 0, "putters": 4, "operations_per_s": 300}
 
 _WHILE_RUNNING: Final = (
@@ -130,5 +132,17 @@ TABLE_MUTANTS: Final = (
         "a write that is judged in pieces lets others into the log before it is appended",
         Edit(TableWrites, "write", "if queue.holds or", "if (queue.holds and len(request.ops) > 1) or"),
         options={**_RANGES, "putters": 4, "transactions": True, "table_piece": 1},
+    ),
+    ClusterMutant(
+        "loads-lose-a-row",
+        "the leader's store lacks the first row of each load",
+        Edit(
+            Loads,
+            "appended",
+            "in zip(loading.rows.keys, loading.rows.values(), strict=True):",
+            "in zip(loading.rows.keys[1:], loading.rows.values()[1:], strict=True):",
+        ),
+        options=_LOADS,
+        quick=True,
     ),
 )

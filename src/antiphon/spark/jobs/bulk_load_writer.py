@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from antiphon.client.blocking import Cluster, ShardCall
-from antiphon.client.blocking_link import Answer
+from antiphon.client.blocking_link import Answer, Buffer
 from antiphon.errors import (
     AntiphonError,
     InvalidRequestError,
@@ -22,23 +22,23 @@ from antiphon.errors import (
     ReplayConflictError,
     UnknownTopicError,
 )
-from antiphon.model.requests import TableOp
+from antiphon.model.loads import LoadRows
+from antiphon.model.requests import Delete, Put, TableOp
+from antiphon.records.packed_rows import unpacked
 from antiphon.spark.job import Job
-from antiphon.spark.jobs.digests import Digest, digest_of
+from antiphon.spark.jobs.digests import Digest
 from antiphon.spark.jobs.job_state import JobState
-from antiphon.spark.rows import RowData
-from antiphon.spark.shard_writers import JOB_BATCHES_MAX, TableWriters
+from antiphon.spark.shard_writers import JOB_BATCHES_MAX, TableRequest, TableWriters, Waiting, sequence_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from antiphon.client.routing.tries import Tries
     from antiphon.model.metadata import TopicMeta
-    from antiphon.spark.shard_writers import Waiting
+    from antiphon.spark.jobs.bulk_load_rows import Request
 
 TASK_COLUMN: Final = "_task"
 TASKS_MAX: Final = 1 << 20
-ROW_OVERHEAD_BYTES: Final = 16
 
 
 class LoadSpec(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ def write_partition(spec: LoadSpec, batches: "Iterator[pa.RecordBatch]") -> "Ite
             if batch.num_rows:
                 tasks = batch.column(TASK_COLUMN)
                 loader.begin(tasks[0].as_py(), tasks[-1].as_py())
-                loader.take(batch.column("key").to_pylist(), batch.column("value").to_pylist())
+                loader.take(batch.column("key"), batch.column("value"))
         result = loader.finish()
     finally:
         loader.close()
@@ -147,9 +147,9 @@ class _Loader:
         self._known: dict[str, Any] | None = None
         self._writers: BulkWriters | None = None
         self._chunk = 0
-        self._held: tuple[bytes, bytes | None] | None = None
-        self._rows: list[tuple[bytes, bytes | None]] = []
-        self._size = 0
+        from antiphon.spark.jobs.bulk_load_rows import RequestMaker
+
+        self._maker = RequestMaker(spec.batch_rows, spec.batch_bytes)
         self._digest = Digest()
         self._rate_limiter = RateLimiter(spec.rate)
 
@@ -170,41 +170,24 @@ class _Loader:
                 "rows of several tasks are in one partition: the plan was changed on its way"
             )
 
-    def take(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    def take(self, keys: "pa.Array", values: "pa.Array") -> None:
         """Rows, sorted by key."""
+        for request in self._maker.add(keys, values):
+            self._write(request)
+
+    def _write(self, request: "Request") -> None:
         result = self._result
         if result is None:
-            return
-        held, rows = self._held, self._rows
-        rows_max, bytes_max = self._spec.batch_rows, self._spec.batch_bytes
-        for row in zip(keys, values, strict=True):
-            if held is not None:
-                if held[0] == row[0]:
-                    result.superseded += 1
-                else:
-                    rows.append(held)
-                    self._size += ROW_OVERHEAD_BYTES + len(held[0]) + len(held[1] or b"")
-                    if len(rows) >= rows_max or self._size >= bytes_max:
-                        self._cut()
-                        rows = self._rows
-            held = row
-        self._held = held
-
-    def _cut(self) -> None:
-        result, rows = self._result, self._rows
-        if result is None or not rows:
-            return
-        digest = digest_of(rows)
-        self._digest += digest
-        result.bytes += self._size - ROW_OVERHEAD_BYTES * len(rows)
-        result.rows += digest.rows
-        result.deletes += len(rows) - digest.rows
+            raise InvalidRequestError("a task without rows writes nothing")
+        self._digest += request.digest()
+        result.bytes += request.content_bytes
+        result.rows += request.rows - request.removals
+        result.deletes += request.removals
         result.batches += 1
         if self._known is None:
             writers = self._next_writers()
-            self._rate_limiter.wait(self._size)
-            writers.write(result.task // self._spec.slices, [RowData(k, v) for k, v in rows])
-        self._rows, self._size = [], 0
+            self._rate_limiter.wait(request.size_bytes)
+            writers.load(result.task // self._spec.slices, request)
 
     def _next_writers(self) -> "BulkWriters":
         """A leader recognises so many requests of a producer when they come again: the next ones are another producer's."""
@@ -232,10 +215,9 @@ class _Loader:
         result = self._result
         if result is None:
             return None
-        if self._held is not None:
-            self._rows.append(self._held)
-            self._size += ROW_OVERHEAD_BYTES + len(self._held[0]) + len(self._held[1] or b"")
-        self._cut()
+        for request in self._maker.rest():
+            self._write(request)
+        result.superseded = self._maker.superseded
         self._settle()
         result.total = self._digest.total
         result.overloaded = self._cluster.overloaded
@@ -297,12 +279,54 @@ class LoadCluster(Cluster):
 
 
 class BulkWriters(TableWriters):
-    """Puts and deletes that can wait."""
+    """Loads that can wait. Where the table was split, or nodes do not know loads, the same as puts and deletes."""
+
+    def __init__(self, cluster: Cluster, table: "TopicMeta", job: Job, timeout_ms: int) -> None:
+        super().__init__(cluster, table, job, timeout_ms)
+        self._by_puts = False
 
     @property
     def table(self) -> "TopicMeta":
         """The table as it is known now: it may have been split since."""
         return self._table
+
+    def load(self, shard: int, request: "Request") -> None:
+        """Take a request for a shard that the table was made with; sends when enough of them wait."""
+        number, table, job = self._numbers.take(shard), self._table, self._job
+        sequence = sequence_of(number, request.checksum)
+        if self._by_puts or self._ranges.is_split:
+            ops = _operations(request.payload, request.rows)
+            self.write_request(shard, TableRequest(sequence, ops))
+            return
+        (shard_id,) = [one.shard_id for one in table.shards if one.index == shard]
+        producer = job.producer_id(table=True), job.producer_epoch
+        body = LoadRows(shard_id, request.rows, *producer, sequence, self._timeout_ms)
+        only_deletes = request.removals == request.rows
+        call = ShardCall(shard_id, body, [request.payload])
+        self.take(Waiting(call, shard, number, job, only_deletes))
+
+    def _answers(self, heads: "Sequence[Waiting]") -> list[Answer | None]:
+        try:
+            return super()._answers(heads)
+        except InvalidRequestError:
+            if not any(isinstance(head.call.body, LoadRows) for head in heads):
+                raise
+        self._by_puts = True  # a node of an earlier version: all of it means the same there as puts
+        return super()._answers([self._as_puts(head) for head in heads])
+
+    def _as_puts(self, head: "Waiting") -> "Waiting":
+        body = head.call.body
+        if not isinstance(body, LoadRows):
+            return head
+        (same,) = self._parts(head.shard, head.number, body.sequence, self._ops_of(head.call), head.job)
+        return same
+
+    def _ops_of(self, call: ShardCall) -> Sequence[TableOp]:
+        body = call.body
+        if isinstance(body, LoadRows):
+            (payload,) = call.payload
+            return _operations(payload, body.rows)
+        return super()._ops_of(call)
 
     def _parts(
         self, shard: int, number: int, sequence: int, ops: Sequence[TableOp], job: Job | None = None
@@ -311,3 +335,7 @@ class BulkWriters(TableWriters):
             one._replace(call=one.call._replace(body=msgspec.structs.replace(one.call.body, bulk=True)))
             for one in super()._parts(shard, number, sequence, ops, job)
         ]
+
+
+def _operations(payload: Buffer, rows: int) -> tuple[TableOp, ...]:
+    return tuple(Delete(key) if value is None else Put(key, value) for key, value in unpacked(payload, rows))

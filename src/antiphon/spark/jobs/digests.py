@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from antiphon.records.packed_rows import LENGTHS_BYTES
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -47,6 +49,26 @@ def digest_of(rows: Iterable[tuple[bytes, bytes | None]]) -> Digest:
             count += 1
             total += row_hash(key, value)
     return Digest(count, total & _MASK)
+
+
+def digest_of_packed(payload: bytes, rows: int) -> Digest:
+    """The same of packed rows (`records.packed_rows`)."""
+    import numpy as np
+
+    from antiphon.records.arrow_hash_kernels import XXH3_BYTES_MAX, packed_hashes
+
+    source, room = np.frombuffer(payload, np.uint8), np.empty(XXH3_BYTES_MAX, np.uint8)
+    lengths = source[: LENGTHS_BYTES * rows].view(">i4").reshape(rows, 2)
+    long_rows = np.empty((rows, 2), np.int64)
+    start, places = source.ctypes.data, long_rows.ctypes.data
+    total, count = packed_hashes(start, rows, start + LENGTHS_BYTES * rows, room.ctypes.data, places)
+    total = int(total)
+    for row, offset in long_rows[:count].tolist():
+        at = LENGTHS_BYTES * rows + offset
+        key_bytes, value_bytes = lengths[row].tolist()
+        key_end = at + key_bytes
+        total += row_hash(payload[at:key_end], payload[key_end : key_end + value_bytes])
+    return Digest(int((lengths[:, 1] >= 0).sum()), total & _MASK)
 
 
 def _of_batches(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

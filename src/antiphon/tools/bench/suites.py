@@ -16,6 +16,7 @@ SUITES: Final = {
     "loss": "modes",
     "fleet": "modes",
     "compaction": "compaction",
+    "loads": "loads",
     "rebalance": "rebalance",
     "spark": "spark",
 }

@@ -23,7 +23,7 @@ PACE_S: Final = 0.02  # how often a paced load looks at the clock
 PRODUCER_CONFIG: Final[dict[str, Any]] = {
     "acks": "all",
     "enable.idempotence": True,
-    "linger.ms": 5,
+    "linger.ms": 20,
     "queue.buffering.max.messages": QUEUE_EVENTS,
     "message.timeout.ms": DELIVERY_TIMEOUT_MS,
     "retry.backoff.ms": 20,

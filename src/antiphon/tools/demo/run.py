@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from antiphon.tools.demo import plot, replicas
 from antiphon.tools.demo.data import Flight, load_flights
-from antiphon.tools.demo.lake import Epoch, Lake, delays_ms
+from antiphon.tools.demo.lake import Epoch, Lake, delays_ms, write_pools
 from antiphon.tools.demo.load import EventLoad, StateLoad
 from antiphon.tools.demo.report import Figures, Marks, longest_gap_ms
 from antiphon.tools.local_cluster import LocalCluster
@@ -28,7 +28,7 @@ RESTART_AT: Final = 0.8  # of the events, but no sooner than this after the kill
 RESTART_AFTER_S: Final = 2.0
 LOOK_S: Final = 0.05
 LINE_S: Final = 3.0
-WARM_MAX: Final = 2_000  # events that warm the queries up, before any clock runs; of few events fewer:
+WARM_MAX: Final = 20_000  # events that warm the queries up, before any clock runs; of few events fewer:
 WARM_SHARE: Final = 0.1
 
 SPARK_SETTINGS: Final = {
@@ -94,6 +94,7 @@ class Run:
 
         temporary = {
             "spark.local.dir": str(self._base / "spark"),
+            "spark.scheduler.allocation.file": write_pools(self._base / "pools.xml"),
             "spark.sql.warehouse.dir": str(self._base / "warehouse"),
         }
         # Java and Spark's Python workers speak on the stderr that they are born with; let it be a file.

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
+from antiphon.model.loads import LoadRows
 from antiphon.model.metadata import KeyRanges, TopicMeta
-from antiphon.model.requests import Put, TableOp, TableWrite
+from antiphon.model.requests import Put, TableWrite
+from antiphon.records.packed_rows import packed
 from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of
 from antiphon.simulation.cluster.settle import folded
 from antiphon.simulation.cluster.workloads.registry import workload
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
 ROWS: Final = (1, 20)  # of a request
 VALUE_BYTES: Final = (10, 2_000)
 IN_FLIGHT: Final = 3  # requests of one writer
+LOADS: Final = 0.7  # of the requests; the others are operations
 
 
 @workload("bulk_writers", 9, Drawn(one_of(0, 0, 2), MAIN, 14))
 class BulkWorkload(Workload):
-    """Bulk writes of rows.
+    """Bulk writes of rows, as loads and as operations.
 
     Checked: each acknowledged row is in the table's logs.
 
@@ -51,20 +54,23 @@ class BulkWorkload(Workload):
             for _ in range(draw.randint(*ROWS)):
                 serial += 1
                 rows[f"bulk-{name}-{serial}".encode()] = draw.randbytes(draw.randint(*VALUE_BYTES))
-            for shard_id, ops in (await self._by_shard(db, rows)).items():
-                await self._write(db, shard_id, ops)
+            is_load = draw.random() < LOADS
+            for shard_id, part in (await self._by_shard(db, rows)).items():
+                await self._write(db, shard_id, part, is_load=is_load)
             if self.operations_per_s:
                 await self.think(process, IN_FLIGHT)
             else:
                 await asyncio.sleep(draw.uniform(0.0, 0.05))
 
-    async def _by_shard(self, db: AsyncClient, rows: dict[bytes, bytes]) -> dict[int, list[TableOp]]:
+    async def _by_shard(
+        self, db: AsyncClient, rows: dict[bytes, bytes]
+    ) -> dict[int, list[tuple[bytes, bytes]]]:
         topic = await self._meta(db)
-        found: dict[int, list[TableOp]] = defaultdict(list)
+        found: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
         if topic is not None:
             ranges = KeyRanges(topic.shards)
             for key, value in rows.items():
-                found[ranges.shard_of(key).shard_id].append(Put(key, value))
+                found[ranges.shard_of(key).shard_id].append((key, value))
         return found
 
     async def _meta(self, db: AsyncClient) -> TopicMeta | None:
@@ -75,19 +81,26 @@ class BulkWorkload(Workload):
             return None
         return next(topic for topic in meta.topics if topic.name == self._table)
 
-    async def _write(self, db: AsyncClient, shard_id: int, ops: list[TableOp]) -> None:
-        request = TableWrite(shard_id, tuple(ops), bulk=True, timeout_ms=int(PATIENCE_S * 1000))
+    async def _write(
+        self, db: AsyncClient, shard_id: int, rows: list[tuple[bytes, bytes]], *, is_load: bool
+    ) -> None:
+        timeout_ms = int(PATIENCE_S * 1000)
         try:
-            await db.write_raw(request, timeout_s=PATIENCE_S)
+            if is_load:
+                load = LoadRows(shard_id, len(rows), timeout_ms=timeout_ms)
+                payload = (packed(rows),)
+                await db._cluster.call_shard(shard_id, load, payload, timeout_s=PATIENCE_S)  # noqa: SLF001 - as Spark's tasks do
+            else:
+                puts = tuple(Put(key, value) for key, value in rows)
+                request = TableWrite(shard_id, puts, bulk=True, timeout_ms=timeout_ms)
+                await db.write_raw(request, timeout_s=PATIENCE_S)
         except AntiphonError as error:
             self.outcomes["unknown"] += 1
             self.cluster.tell("bulk-failed", shard_id, error.code)
             await asyncio.sleep(0.05)
             return
         self.outcomes["ok"] += 1
-        for op in ops:
-            if isinstance(op, Put):
-                self.acknowledged[op.key] = op.value
+        self.acknowledged.update(rows)
 
     def check(self) -> None:
         """See `Workload`."""
