@@ -14,11 +14,8 @@ from antiphon.records.attributes import Attributes
 from antiphon.records.batch import HEADER_BYTES, read_header
 from antiphon.records.builder import build_batch
 from antiphon.records.changes import effects_in, effects_in_pieces
-<<<<<<< HEAD
-from antiphon.table.key_order import ENTRY
-=======
 from antiphon.records.packed_effects import EffectKernels
->>>>>>> e4d7c77eb2e14f47c91ecd2a19ad98334cfe55eb
+from antiphon.table.key_order import ENTRY
 from antiphon.table.merge import pack_id, rule_named
 from antiphon.table.merge_state import MergedState
 from antiphon.table.rocks_store import RocksEngine

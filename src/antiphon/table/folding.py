@@ -38,9 +38,13 @@ class Folding(Protocol):
 
     applied_offset: int
     next_version_id: int
-    ordered: bool
     has_indexes: bool
     kernels: "EffectKernels | None"
+
+    @property
+    @abstractmethod
+    def ordered(self) -> bool:
+        """See TableState."""
 
     @abstractmethod
     def apply_effects(

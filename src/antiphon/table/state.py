@@ -90,12 +90,8 @@ class TableState(Folding):
         self.jobs: bytes = store.get(JOBS_KEY) or b""
         self.transactions = prepared_rows.read_prepared(store)  # that are prepared
         self.has_indexes = indexes.has_entries(store)
-<<<<<<< HEAD
         self.order = key_order.order_of(store)  # the hierarchical order of its keys, where it is kept
-=======
-        self.ordered = key_order.is_kept(store)  # has each row an entry in the hierarchical order?
         self.kernels: EffectKernels | None = None  # for large batches
->>>>>>> e4d7c77eb2e14f47c91ecd2a19ad98334cfe55eb
 
     def __enter__(self) -> Self:
         return self
