@@ -199,6 +199,31 @@ async def test_an_unknown_outcome_is_settled_by_the_log(
 
 
 @in_a_cluster
+async def test_what_fails_afterwards_is_not_told_of_an_operation_that_may_be_there(
+    cluster: FailingNodes, db: AsyncClient
+) -> None:
+    topic = await db.create_topic("t")
+    append_batch = topic.append_batch
+
+    async def silent(messages: Any, **options: Any) -> list[Position]:
+        if options["expected_offset"] >= 100:
+            raise TimedOutError("who asks where the log ends is told that nothing was sent", sent=False)
+        await append_batch(messages, **options)
+        raise TimedOutError("as if the answer had been lost", sent=True)
+
+    async with ledger(db) as store:
+        await store.catch_up()
+        topic.append_batch = silent  # type: ignore[method-assign]
+        found = await asyncio.gather(
+            store.submit(move("a", 1)), store.submit(move("b", -9)), return_exceptions=True
+        )
+        assert [getattr(one, "details", None) for one in found] == [{"sent": True}, {"sent": False}]
+        topic.append_batch = append_batch  # type: ignore[method-assign]
+        assert await log_of(db) == ["a"]
+        await check(db, store)
+
+
+@in_a_cluster
 async def test_after_a_time_out_the_caller_knows_whether_it_was_sent(
     cluster: FailingNodes, db: AsyncClient
 ) -> None:

@@ -25,6 +25,7 @@ from antiphon import system
 from antiphon.client.closing import StartsAndCloses
 from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.on_unreadable import OnCorrupt
+from antiphon.client.routing.outcomes import end_of_write
 from antiphon.client.topic import AsyncTopic, Message
 from antiphon.errors import (
     AntiphonError,
@@ -105,6 +106,7 @@ class _Batch(Generic[StateT]):
         self.permitted: list[tuple[_Call[StateT], StateT]] = []
         self.refused: list[tuple[_Call[StateT], Exception]] = []
         self.landed = False  # it was found in the log
+        self.may_land = False  # a try of it ended without an answer, and what became of that is not known
 
     def is_wanted(self) -> bool:
         """Does anybody still wait?"""
@@ -132,6 +134,15 @@ class _Batch(Generic[StateT]):
         """Nobody gets what they asked for."""
         for call in self.calls:
             call.fail(error)
+
+    def give_up(self, error: Exception) -> None:
+        """The same. Whoever's operation may be in the log is told so, whatever the error says of a later step."""
+        if self.may_land:
+            unknown = end_of_write(sent=True)
+            unknown.__cause__ = error
+            for call, _ in self.permitted:
+                call.fail(unknown)
+        self.fail(error)
 
 
 class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
@@ -331,7 +342,7 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
         except AntiphonError as error:
             if batch.landed:  # what went wrong came after it
                 batch.answer()
-            batch.fail(error)
+            batch.give_up(error)
         except Exception as error:  # noqa: BLE001 - nobody would be told otherwise
             reason = InternalError(f"the store stopped: {type(error).__name__}: {error}")
             batch.fail(self._end_with(reason))
@@ -371,7 +382,8 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
                 end = await self._try(batch, left_s)
             except OffsetMismatchError as error:
                 end = error.actual
-            except TimedOutError:
+            except TimedOutError as error:
+                batch.may_land = batch.may_land or error.details.get("sent", True)
                 if not batch.is_wanted():
                     break
                 # Somewhere a copy may be underway still. Only the log can tell, and a further copy harms nothing (S2.14).
