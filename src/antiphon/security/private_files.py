@@ -1,6 +1,7 @@
 """Files and folders that only the user of a node may read."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -47,8 +48,11 @@ def _private(path: str, flags: int) -> int:
 def private_folder(folder: Path) -> None:
     """Make a folder that nobody else may look into; one that is there already is left as it is. Raises OSError."""
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        except FileNotFoundError:  # as /proc answers, where nobody makes anything
+            raise PermissionError(errno.EACCES, "no folder can be made there", str(folder)) from None
 
 
 def only_private_files() -> None:
