@@ -27,6 +27,7 @@ BESIDE_BASE: Final = (
     "antiphon.http.pages",
     "antiphon.lake",
     "antiphon.records.arrow",
+    "antiphon.records.effect_kernels",
     "antiphon.records.walk_kernels",
     "antiphon.spark",
     "antiphon.testing.plugin",

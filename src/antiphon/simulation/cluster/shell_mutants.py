@@ -218,7 +218,7 @@ _COMMANDS: Final = (
             "fault_ms": 5_000,
         },
         quick=True,
-        first_seed=5,
+        first_seed=293,
     ),
 )
 
