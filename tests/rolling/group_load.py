@@ -119,7 +119,6 @@ class OldClient:
         with antiphon.connect(native) as db:
             db.create_topic("old-log", shards=1, replicas=3)
             db.create_table("old-table", shards=1, replicas=3)
-            db.create_topic("steady-paid-natively", shards=1, replicas=3)
         self._process = subprocess.Popen(
             [str(python), "-c", _OLD_PROGRAM, native],
             stdin=subprocess.PIPE,
