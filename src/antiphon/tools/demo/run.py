@@ -113,7 +113,7 @@ class Run:
             lake.wait_started(START_TIMEOUT_S)
             warm = min(WARM_MAX, int(len(flights) * WARM_SHARE))
             self._warm(cluster, lake, flights[:warm])
-            loads = self._load(cluster, db, lake, flights[warm:])
+            loads = self._load(cluster, db, lake, flights[warm:], warm)
             self._show("waiting for the last rows to reach the lake", lake=lake.rows("flights"))
             count = len(flights)
             lake.drain({"flights": count, "aircraft": count, "delays": count}, DRAIN_TIMEOUT_S)
@@ -151,9 +151,9 @@ class Run:
                 load.stopping.set()
 
     def _load(
-        self, cluster: LocalCluster, db: Any, lake: Lake, flights: list[Flight]
+        self, cluster: LocalCluster, db: Any, lake: Lake, flights: list[Flight], warm: int
     ) -> tuple[EventLoad, StateLoad]:
-        """Append and put all the others; kill half way, start again later."""
+        """Append and put all the others, `warm` of which went before; kill half way, start again later."""
         events = EventLoad(cluster.kafka, "flights", flights, self._rate)
         states = StateLoad(cluster.native, "aircraft", flights, self._rate)
         self._marks.started_ns = time.time_ns()
@@ -173,7 +173,11 @@ class Run:
                 elif self._marks.restarted_ns:
                     said = f"node {self._marks.killed_node} is back; appending"
                 self._show(
-                    said, appended=events.done, put=states.done, lake=lake.rows("flights"), total=len(flights)
+                    said,
+                    appended=warm + events.done,
+                    put=warm + states.done,
+                    lake=lake.rows("flights"),
+                    total=warm + len(flights),
                 )
                 time.sleep(LOOK_S)
             events.check()
