@@ -20,6 +20,7 @@ from tests.fuzz.target import Target, corpus_of, name_of, watched
 # Compiled by numba, which cannot compile what atheris adds; the simulator itself is not what is looked at.
 NOT_INSTRUMENTED = [
     "antiphon.records.arrow_memory",
+    "antiphon.records.effect_kernels",
     "antiphon.records.walk_kernels",
     "antiphon.records.arrow_decode_kernels",
     "antiphon.records.arrow_encode_kernels",

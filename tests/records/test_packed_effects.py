@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import CorruptBatchError, InvalidRequestError
-from antiphon.records.batch import read_header, stamp
+from antiphon.records.batch import HEADER_STRUCT, read_header, stamp
 from antiphon.records.builder import build_batch, seal
 from antiphon.records.changes import VERSION, VersionTuple, effects_in
 from antiphon.records.packed_effects import AFTER_RECORDS, AT_LEAST, EffectKernels
@@ -135,6 +135,15 @@ def test_compressed_and_damaged_batches_are_left_or_refused() -> None:
     damaged[-1] ^= 1
     with pytest.raises(CorruptBatchError):
         KERNELS.stored(read_header(damaged), damaged, PREFIX)
+
+
+def test_a_count_that_the_bytes_do_not_bear_out_gets_no_memory() -> None:
+    batch = build_batch(PLAIN)
+    header = read_header(batch)
+    many = (1 << 31) - 1
+    HEADER_STRUCT.pack_into(batch, 0, *header._replace(record_count=many, last_offset_delta=many - 1))
+    seal(batch)
+    assert KERNELS.stored(read_header(batch), batch, PREFIX) is None
 
 
 def test_no_bytes_make_it_read_or_write_elsewhere() -> None:

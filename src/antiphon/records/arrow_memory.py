@@ -153,3 +153,18 @@ def piece(column: BytesColumn, row: int) -> tuple[int, int]:
         return 0, -1
     start = edge(offsets, wide, row)
     return data + start, edge(offsets, wide, row + 1) - start
+
+
+@inlined
+def raw_number(at: int, limit: int) -> tuple[int, int]:
+    """A number of a record as it is written, zigzag, and where it ends: 0 if that is not before `limit`."""
+    value = shift = ended = 0
+    while at < limit:
+        byte = byte_at(at)
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            ended = at
+            break
+        shift += 7
+    return value, ended

@@ -19,6 +19,7 @@ from antiphon.records.arrow_memory import (
     part,
     put_byte,
     put_int64,
+    raw_number,
 )
 
 NOT_PLAIN: Final = -1  # for those who look at each record
@@ -28,6 +29,7 @@ _HEADER_BYTES: Final = (
     36  # of a record's headers: their number, the name with its length, the version with its length
 )
 RECORD_BYTES_MAX: Final = 60  # of a record with its headers, besides key and value
+RECORD_BYTES_MIN: Final = _HEADER_BYTES
 
 
 @inlined
@@ -135,16 +137,8 @@ def log_rows(
 @inlined
 def _number(at: int, limit: int) -> tuple[int, int]:
     """A number of a record, and where it ends: 0 if that is not before `limit`."""
-    value = shift = ended = 0
-    while at < limit:
-        byte = byte_at(at)
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            ended = at
-            break
-        shift += 7
-    return (value >> 1) ^ -(value & 1), ended
+    written, ended = raw_number(at, limit)
+    return (written >> 1) ^ -(written & 1), ended
 
 
 @kernel

@@ -88,8 +88,8 @@ class EffectKernels:
             return None
         check_batch(header, batch)
         count, size = header.record_count, len(batch) - HEADER_BYTES
-        if header.last_offset_delta + 1 != count or count < 1:
-            return None
+        if header.last_offset_delta + 1 != count or not 1 <= count <= size // self._kernels.RECORD_BYTES_MIN:
+            return None  # no plain effects; a count that bytes do not bear out gets no memory
         stored, edges = _room(size), _edges(count)
         source = _bytes(batch)
         at = _address(source) + HEADER_BYTES

@@ -6,7 +6,7 @@ batch.
 
 from typing import Any, Final
 
-from antiphon.records.arrow_memory import byte_at, inlined, kernel, part
+from antiphon.records.arrow_memory import byte_at, inlined, kernel, part, raw_number
 
 # What may be wrong, with the number of the record in the upper bits: `found = record << WRONG_BITS | wrong`.
 WRONG_BITS: Final = 3
@@ -19,24 +19,9 @@ NOT_FILLED: Final = 5
 
 
 @inlined
-def _raw_number(at: int, limit: int) -> tuple[int, int]:
-    """A number as it is written, zigzag, and where it ends: 0 if that is not before `limit`."""
-    value = shift = ended = 0
-    while at < limit:
-        byte = byte_at(at)
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            ended = at
-            break
-        shift += 7
-    return value, ended
-
-
-@inlined
 def _after_bytes(at: int, end: int) -> int:
     """Where bytes end that have their length in front (-1, written 1: null); 0 if not before `end`."""
-    written, start = _raw_number(at, min(end, at + 5))
+    written, start = raw_number(at, min(end, at + 5))
     size = 0 if written == 1 else written >> 1
     is_good = start != 0 and (written == 1 or written & 1 == 0) and size <= end - start
     return start + size if is_good else 0
@@ -67,13 +52,13 @@ def _is_utf8(at: int, end: int) -> bool:
 @part
 def _after_headers(at: int, end: int) -> tuple[int, int]:
     """Where a record's headers end or 0, and what is wrong."""
-    count, at = _raw_number(at, min(end, at + 5))
+    count, at = raw_number(at, min(end, at + 5))
     if at == 0 or count & 1:
         return 0, BAD_FIELDS
     for _ in range(count >> 1):
         name = at
         at = _after_bytes(name, end)
-        written, start = _raw_number(name, min(end, name + 5))
+        written, start = raw_number(name, min(end, name + 5))
         if at == 0 or written & 1:
             return 0, BAD_FIELDS
         if not _is_utf8(start, at):
@@ -93,14 +78,14 @@ def walk_records(at: int, size: int, count: int) -> Any:
     """
     end = at + size
     for record in range(count):
-        length, body = _raw_number(at, min(end, at + 5))
+        length, body = raw_number(at, min(end, at + 5))
         if body == 0 or length & 1 or length >> 1 > end - body:
             return record << WRONG_BITS | BAD_LENGTH
         at = body + (length >> 1)
         if length < 2 or byte_at(body) >= 0x80:  # attributes, a byte that has no meaning yet
             return record << WRONG_BITS | BAD_FIELDS
-        _, place = _raw_number(body + 1, min(at, body + 11))
-        delta, place = _raw_number(place, min(at, place + 5) if place else 0)
+        _, place = raw_number(body + 1, min(at, body + 11))
+        delta, place = raw_number(place, min(at, place + 5) if place else 0)
         if place == 0:
             return record << WRONG_BITS | BAD_FIELDS
         if delta != record << 1:
