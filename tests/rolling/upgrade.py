@@ -37,6 +37,7 @@ from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools.cluster_files import running_pid
 from tests.packaging.environments import ROOT, bare, build
 from tests.rolling.group_load import GroupLoad, OldClient
+from tests.rolling.kept_ports import kept_ports
 from tests.rolling.kept_subscription import KeptSubscription
 from tests.rolling.steady_load import SteadyLoad
 
@@ -114,8 +115,8 @@ class Upgrade:
         ports = [
             name for name in ("--kafka-port", "--oxia-port", "--native-port", "--http-port") if name in known
         ]
-        free = [word for name in ports for word in (name, "0")]
-        said = old.run("up", "--nodes", "3", "--dir", str(self.dir), *free, "--detach", "--json")
+        kept = kept_ports(ports, len(NODES))
+        said = old.run("up", "--nodes", "3", "--dir", str(self.dir), *kept, "--detach", "--json")
         nodes = json.loads(said.stdout)["nodes"]
         self.native = ",".join(node["native"] for node in nodes)
         self.kafka = ",".join(node["kafka"] for node in nodes)

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from antiphon.tools.free_ports import bind_free
+
 KAFKA: Final = "kafka"  # the protocols that rows speak
 TABLE: Final = "table"
 NODES: Final = 3
@@ -128,7 +130,7 @@ def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            bind_free(one, "127.0.0.1")
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:
