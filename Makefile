@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark-classes.jsa
 # How many processes run tests. Three of them are with Spark most of the time, and wait more than they compute.
 WORKERS ?= 4
 
-.PHONY: help setup demo test test-slow check lint fix bench bench-peers simulate campaign attacks interop fuzz soak upgrade damage alerts raft-scripts mutants mutants-table simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
+.PHONY: help setup demo test test-slow check lint fix bench bench-peers bench-scale simulate campaign attacks interop fuzz soak upgrade damage alerts raft-scripts mutants mutants-table simulate-mutants simulate-plants plants-table prove-requirements docs site packaging release lock clean
 
 help: ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 
 bench-peers: setup ## the same work on Antiphon and on Kafka, etcd, NATS, Oxia, with ratios (an hour): make bench-peers ARGS="--rows 'put/*'"
 	$(BIN)/python -m tests.peers.run $(ARGS)
+
+bench-scale: setup ## what things cost as they grow: shards, connections, log, table, replicas (half an hour, 35 GB of disk)
+	$(BIN)/python -m tests.scale.run $(ARGS)
 
 simulate: setup ## 2,000 seeds of whole simulated nodes (20 minutes or more): make simulate ARGS="--seeds 200"
 	$(BIN)/antiphon simulate $(if $(ARGS),$(ARGS),--seeds 2000)

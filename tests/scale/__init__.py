@@ -1,0 +1,1 @@
+"""`make bench-scale`: what things cost as they grow."""
