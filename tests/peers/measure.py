@@ -16,7 +16,7 @@ from hdrh.histogram import HdrHistogram
 from tests.peers.clients.process import DIGITS, LONGEST_US
 from tests.peers.rows import Row
 from tests.peers.servers.peer import KAFKA, Peer, Running, UnavailableError
-from tests.peers.usage import Usage, drop_page_cache
+from tests.peers.usage import Usage, drop_page_cache, shares
 
 ROOT: Final = Path(__file__).parent.parent.parent
 WARM_S: Final = 1.0
@@ -47,6 +47,11 @@ class Client:
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
 
     def line(self, seconds: float) -> str:
         """The next line that it prints. Raises UnavailableError when there is none."""
@@ -173,15 +178,20 @@ class Measure:
             working += (Client(command, shared | {"number": number}) for number in range(clients))
             for one in working:
                 one.line(PATIENCE_S)
-            before = Usage.of(self._running.pids, self._where)
+            before = self._usage(working)
             for one in working:
                 one.go()
             found = [json.loads(one.line(PATIENCE_S + self._seconds)) for one in working]
-            used = Usage.of(self._running.pids, self._where) - before
+            servers, mine = (late - early for late, early in zip(self._usage(working), before, strict=True))
         finally:
             for one in working:
                 one.close()
-        return figures(found, used) | ({"asked_rate": round(job["rate"])} if "rate" in job else {})
+        asked = {"asked_rate": round(job["rate"])} if "rate" in job else {}
+        return figures(found, servers) | {"shares": shares(servers, mine)} | asked
+
+    def _usage(self, clients: list[Client]) -> tuple[Usage, Usage]:
+        """Of the servers, and of the clients."""
+        return Usage.of(self._running.pids, self._where), Usage.of([one.pid for one in clients], self._where)
 
 
 def figures(found: list[dict[str, Any]], used: Usage) -> Figures:

@@ -41,6 +41,7 @@ def markdown(result: dict[str, Any], ours: str) -> str:
         if rows:
             parts.append(f"### {heading}\n\n{_overview(rows, result['peers'], ours)}")
             parts.append(_table(rows, result["peers"], ours))
+            parts.append(_shares(rows, result["peers"]))
     settings = "".join(f"- {one['title']}: {one['settings']}\n" for one in result["peers"].values())
     skipped = "".join(f"- {what}: {why}\n" for what, why in result["skipped"].items())
     return "\n".join(parts) + f"\n{settings}" + (f"\nNot measured:\n\n{skipped}" if skipped else "")
@@ -79,6 +80,29 @@ def _table(rows: dict[str, Any], peers: dict[str, Any], ours: str) -> str:
                 cells.append("" if found is None else write(found))
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+SHARES: Final = {
+    "servers_program": "servers' programs",
+    "servers_kernel": "kernel for them",
+    "clients": "clients",
+    "others": "others",
+    "idle": "nothing",
+    "disk": "disk is busy",
+}
+
+
+def _shares(rows: dict[str, Any], peers: dict[str, Any]) -> str:
+    """What the machine's cores did, in percent of their time, and for how much of it the disk had something to do."""
+    lines = ["| row | peer | " + " | ".join(SHARES.values()) + " |", "|---|---|" + "---|" * len(SHARES)]
+    for name, row in rows.items():
+        for peer in peers:
+            found = [one["shares"] for one in row["peers"].get(peer, []) if one.get("shares")]
+            if found:
+                cells = [middle(found, share) for share in SHARES]
+                shown = ["" if cell is None else f"{100 * cell:.0f}" for cell in cells]
+                lines.append(f"| {name} | {peers[peer]['title']} | " + " | ".join(shown) + " |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
 def draw(path: Path, result: dict[str, Any], ours: str) -> None:

@@ -1,5 +1,7 @@
 """The harness that compares with peers: it measures Antiphon, and it tells medians and ratios as they are."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.peers.rows import ROWS, chosen
 from tests.peers.run import Run, compare, write
 from tests.peers.servers import OURS, PEERS
 from tests.peers.servers.go_peers import MODULES, GoPeer
-from tests.peers.usage import Usage
+from tests.peers.usage import Usage, shares
 
 SECONDS = 0.3
 FAST = ("produce-one/100B", "put/64")
@@ -39,6 +41,7 @@ def test_rows_run_against_antiphon(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert once["failed"] == 0
         assert 0 < once["rate"] <= once["count"] / SECONDS
         assert 0 < once["p50_ms"] <= once["p99_ms"]
+        assert 0 < once["shares"]["clients"] < 1
         assert once["written_bytes_per_1000"] > 64_000  # acknowledged means written, on three nodes
     assert found["rows"]["put/64"]["peers"][OURS][0]["cpu_s_per_1000"] > 0  # counted in steps of 10 ms
     text = write(tmp_path, found)
@@ -83,7 +86,7 @@ def test_ratios_are_of_medians_with_the_spread_beside(tmp_path: Path) -> None:
 
 def test_clients_of_one_row_are_added_up() -> None:
     slow, fast = client_result(100, 2.0, [1000.0] * 10), client_result(300, 1.0, [3000.0] * 30, failed=2)
-    row = figures([slow, fast], Usage(0.4, 8_000, -1))
+    row = figures([slow, fast], Usage(0.3, 0.1, 8_000, -1))
     assert (row["count"], row["failed"], row["rate"]) == (400, 2, 350.0)
     assert (row["cpu_s_per_1000"], row["written_bytes_per_1000"], row["flushes_per_1000"]) == (
         1.0,
@@ -91,6 +94,34 @@ def test_clients_of_one_row_are_added_up() -> None:
         None,
     )
     assert row["p50_ms"] == pytest.approx(3.0, rel=0.01)
+
+
+def test_shares_of_the_machine_add_up_and_the_disk_counts_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    servers = Usage(2.0, 1.0, 0, 0, disk_s=4.5, idle_s=3.0, whole_s=10.0)
+    found = shares(servers, Usage(1.5, 0.5, 0, 0))
+    assert found == {
+        "servers_program": 0.2,
+        "servers_kernel": 0.1,
+        "clients": 0.2,
+        "idle": 0.3,
+        "others": 0.2,
+        "disk": 0.9,
+    }
+    assert shares(Usage(0, 0, 0, -1), Usage(0, 0, 0, -1)) == {}
+    told = _told({"antiphon": [100]})
+    told["rows"]["put/1"]["peers"]["antiphon"][0]["shares"] = found
+    assert "| put/1 | Antiphon | 20 | 10 | 20 | 20 | 30 | 90 |" in report.markdown(told, OURS)
+
+
+def test_the_machine_is_counted(tmp_path: Path) -> None:
+    before = Usage.of([os.getpid()], tmp_path)
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    used = Usage.of([os.getpid()], tmp_path) - before
+    assert 0.2 <= used.cpu_s <= used.whole_s - used.idle_s + 0.1
+    assert used.idle_s >= 0
 
 
 def test_rows_are_chosen_by_patterns_and_the_usual_ones_without() -> None:
