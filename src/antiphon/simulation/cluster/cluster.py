@@ -96,4 +96,4 @@ class SimulatedCluster(World):
             error = context.get("exception")
             if isinstance(error, ViolationError):
                 raise error
-            raise ViolationError("no-crash", -1, f"{context.get('message')}: {error!r}") from error
+            raise ViolationError("no-crash", f"{context.get('message')}: {error!r}") from error

@@ -302,7 +302,7 @@ class Machine:
         self._world.tell("start-failed", self.node_id, repr(error))
         expected = isinstance(error, AntiphonError | OSError) and not isinstance(error, InvariantError)
         if not expected or not self.is_troubled:
-            raise ViolationError("no-crash", -1, f"node {self.node_id} did not start: {error!r}") from error
+            raise ViolationError("no-crash", f"node {self.node_id} did not start: {error!r}") from error
         self._world.loop.call_later(0.0, self._end_failed_start, self.process)
 
     def _stores(self, process: Process) -> "StoreEngine":

@@ -169,7 +169,6 @@ class Operator:
             require(
                 staying < replicas or alive <= replicas // 2,
                 "first-start",
-                -1,
                 f"an internal {kind.value} is refused, though {alive} nodes are a majority of its {replicas} replicas: "
                 f"{error.message}",
             )
@@ -259,7 +258,7 @@ async def _create(operator: Operator, _meta: ClusterMeta, draw: Random) -> None:
     except (
         TopicExistsError
     ):  # a call repeats what a coordinator left undone, and is not told of its own success
-        require(False, "made-once", -1, f"{name} is said to exist by the only call that ever made it")
+        require(False, "made-once", f"{name} is said to exist by the only call that ever made it")
     if draw.random() < 0.5:
         await operator.create_internal(f"__{name}", draw)
 

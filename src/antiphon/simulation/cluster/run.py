@@ -235,7 +235,7 @@ class _Run:
         deadline = self.cluster.loop.now + within_s
         while not condition():
             if self.cluster.loop.now > deadline:
-                raise ViolationError("liveness", -1, f"after {within_s:.0f} s: {what()}")
+                raise ViolationError("liveness", f"after {within_s:.0f} s: {what()}")
             self._let_run(LOOK_S)
 
     def _settle(self) -> None:

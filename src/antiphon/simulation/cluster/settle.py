@@ -168,8 +168,8 @@ def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "SingleWri
     require(
         host.log.log_end == truth.end,
         "agreement",
-        host.shard_id,
         f"the log on node {machine.node_id} ends at {host.log.log_end}, committed is {truth.end}",
+        host.shard_id,
     )
 
 
@@ -188,9 +188,9 @@ def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Par
         require(
             found == wanted,
             "producers-known",
-            host.shard_id,
             f"the last batch of producer {producer_id} is (epoch, sequence, offset) {wanted}; node {machine.node_id} takes "
             f"{found} for it",
+            host.shard_id,
         )
 
 
@@ -219,7 +219,7 @@ def _check_table(cluster: "SimulatedCluster", machine: "Machine", host: "Partiti
     require(
         found == {key: value for key, (value, _) in wanted.items()},
         "table-is-its-log",
-        host.shard_id,
         f"the store on node {machine.node_id} has {len(found)} rows, its log comes to {len(wanted)}; they differ in "
         f"{sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key, (None,))[0])[:5]}",
+        host.shard_id,
     )

@@ -60,17 +60,17 @@ class ShardTruth:
             require(
                 known.digest == xxh3_64_intdigest(batch) and known.term == header.leader_epoch,
                 "log-matching",
-                self.shard_id,
                 f"{who} has another batch at {header.base_offset} (term {header.leader_epoch}, to {header.next_offset}) "
                 f"than was committed there (term {known.term}, to {known.next_offset})",
+                self.shard_id,
             )
             return False
         require(
             header.base_offset == self.end,
             "log-matching",
-            self.shard_id,
             f"{who} has a batch {header.base_offset}..{header.next_offset} where others have other borders; {self.end} "
             "is the end of what is known to be committed",
+            self.shard_id,
         )
         self._at[header.base_offset] = len(self.batches)
         data = bytes(batch)

@@ -118,7 +118,7 @@ class KnownCut:
 
     def require(self, condition: bool, shard_id: int, what: str) -> None:
         """Raise ViolationError unless this is as it was at the cut."""
-        require(condition, "restore-is-the-cut", shard_id, f"restored from {self.backup.name}: {what}")
+        require(condition, "restore-is-the-cut", f"restored from {self.backup.name}: {what}", shard_id)
 
     # -- logs and transactions ----------------------------------------------------------------------------------
 
@@ -170,8 +170,8 @@ class KnownCut:
             require(
                 said is None or said[0] is bool(one.decided),
                 "restore-decides",
-                one.shard_id,
                 f"{one} at the cut of {self.backup.name}; its marker in the restored cluster is {said}",
+                one.shard_id,
             )
             if said is None and one.decided is not None:
                 found.append(one)

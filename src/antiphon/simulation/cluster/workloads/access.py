@@ -108,7 +108,6 @@ class AccessWorkload(Workload):
             require(
                 (frozenset(book.users), frozenset(book.acls.values())) == (known.users, known.acls),
                 "access-known",
-                -1,
                 f"node {node_id} knows other users or entries than are committed at version {known.version}",
             )
 
@@ -163,7 +162,6 @@ class AccessWorkload(Workload):
         require(
             self.history.could(since, lambda known: (user in known.users) == taken),
             "login",
-            -1,
             f"node {node} {'takes' if taken else 'refuses'} a login of {user}, "
             f"{'who was no user' if taken else 'who was a user'} from version {since.version} on",
         )
@@ -185,9 +183,9 @@ class AccessWorkload(Workload):
         require(
             self.history.could(since, lambda known: allowed(known, user, operation, topic) == passed),
             "access",
-            self.shard_ids[topic],
             f"node {node} {'lets' if passed else 'does not let'} {user} {operation} {topic}, which was "
             f"{'denied' if passed else 'allowed'} from version {since.version} on",
+            self.shard_ids[topic],
         )
 
     async def _work_native(self, process: "Process", user: str) -> None:
@@ -293,9 +291,7 @@ class AccessWorkload(Workload):
                 answer = b""
             if answer:
                 status = answer.split(b" ", 2)[1]
-                require(
-                    status == b"401", "page-denied", -1, f"{host} answers {page} with {status!r} to nobody"
-                )
+                require(status == b"401", "page-denied", f"{host} answers {page} with {status!r} to nobody")
             await asyncio.sleep(draw.uniform(0.0, 0.5))
 
     # -- who takes too much ---------------------------------------------------------------------------------------
@@ -365,7 +361,6 @@ class Flood:
         require(
             sent <= most,
             "quota",
-            -1,
             f"node {self._node} took {sent:,} bytes of {LIMITED} before another request in {passed_s:.1f} s; "
             f"its quota lets at most {most:,.0f} through",
         )

@@ -296,13 +296,13 @@ class ArchivedWorkload(KafkaWorkload):
             require(
                 held is None,
                 "archived-position",
-                shard_id,
                 f"a consumer is told that {position} is out of range, and {held and held.name} has it",
+                shard_id,
             )
             self.outcomes["archive-gone"] += 1
             return await self._begin_again(client, address, partition, position)
         if found.error_code:
-            require(found.error_code in FETCHED_AGAIN, "fetch-refused", shard_id, f"error {found.error_code}")
+            require(found.error_code in FETCHED_AGAIN, "fetch-refused", f"error {found.error_code}", shard_id)
             self.outcomes["archive-waits"] += found.error_code == code.KAFKA_STORAGE_ERROR
             client.forget(TOPIC, partition)
             await client.back_off()
@@ -320,15 +320,15 @@ class ArchivedWorkload(KafkaWorkload):
             require(
                 header.base_offset <= position < header.next_offset,
                 "archived-order",
-                truth.shard_id,
                 f"a consumer at {position} gets {header.base_offset}..{header.next_offset}",
+                truth.shard_id,
             )
             require(
                 header.next_offset <= found.high_watermark <= truth.end,
                 "archived-end",
-                truth.shard_id,
                 f"a consumer gets {header.base_offset}..{header.next_offset}, told of a high watermark of "
                 f"{found.high_watermark}; committed is {truth.end}",
+                truth.shard_id,
             )
             known = truth.at(header.base_offset)
             if known is None or known.data != data:
@@ -341,8 +341,8 @@ class ArchivedWorkload(KafkaWorkload):
         require(
             start < truth.latest_start,
             "archived-order",
-            truth.shard_id,
             f"a consumer gets another batch at {start} than was committed there, and no log begins behind it",
+            truth.shard_id,
         )
         wanted = [
             record
@@ -354,8 +354,8 @@ class ArchivedWorkload(KafkaWorkload):
         require(
             _records(data) == wanted,
             "archived-order",
-            truth.shard_id,
             f"a consumer gets other records in {start}..{end} than were committed there",
+            truth.shard_id,
         )
         self.outcomes["read-archived"] += len(wanted)
 
@@ -369,8 +369,8 @@ class ArchivedWorkload(KafkaWorkload):
         require(
             position < first,
             "archived-position",
-            self.shard_ids[partition],
             f"a consumer is told that {position} is out of range, and then that records begin at {first}",
+            self.shard_ids[partition],
         )
         return first
 

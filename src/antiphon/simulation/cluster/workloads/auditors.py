@@ -91,6 +91,6 @@ class AuditorWorkload(Workload):
                 require(
                     said.get(shard_id, "") in texts,
                     "audit-note",
-                    shard_id,
                     f"node {machine.node_id} says {said.get(shard_id, '')!r}; it was told one of {sorted(texts)}",
+                    shard_id,
                 )

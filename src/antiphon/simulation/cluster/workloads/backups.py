@@ -132,8 +132,8 @@ class BackupWorkload(Workload):
             require(
                 ends[shard_id] >= end,
                 "backup-lacks-committed",
-                shard_id,
                 f"{made.name} has the log up to {ends[shard_id]}; {end} was committed before it was begun",
+                shard_id,
             )
 
     def _prune(self, keep: int) -> None:
@@ -143,11 +143,11 @@ class BackupWorkload(Workload):
         self.outcomes["backups-pruned"] += len(done.backups)
         needed = {path for name in names_in(self.place) for path in prune.files_of(load(self.place, name))}
         left = {path for backup in going for path in prune.files_of(backup)} & self.place.paths - needed
-        require(not left, "prune-leaves-files", -1, f"nobody needs them: {sorted(left)[:5]}")
+        require(not left, "prune-leaves-files", f"nobody needs them: {sorted(left)[:5]}")
 
     def _judge(self, backup: Backup) -> None:
         found = verify_backup(self.place, backup)
-        require(not found.problems, "backup-whole", -1, f"{backup.name}: {found.problems}")
+        require(not found.problems, "backup-whole", f"{backup.name}: {found.problems}")
         for shard in backup.shards:
             if shard.shard_id not in self.shard_ids:
                 continue
@@ -158,11 +158,11 @@ class BackupWorkload(Workload):
                 require(
                     known is not None and known.data == batch,
                     "backup-is-committed",
-                    shard.shard_id,
                     f"{backup.name} has a batch at {header.base_offset}; committed is {known}",
+                    shard.shard_id,
                 )
                 at = header.next_offset
-            require(at == shard.end, "backup-whole", shard.shard_id, f"the log ends at {at}, not {shard.end}")
+            require(at == shard.end, "backup-whole", f"the log ends at {at}, not {shard.end}", shard.shard_id)
 
     def check(self) -> None:
         """See `Workload`. What no manifest names is left over from backups that failed."""

@@ -117,6 +117,5 @@ class BulkWorkload(Workload):
             require(
                 found.get(key) == value,
                 "acknowledged-kept",
-                -1,
                 f"the bulk write of {key!r} was acknowledged, and the table's logs do not have it",
             )

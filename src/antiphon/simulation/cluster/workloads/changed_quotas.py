@@ -200,7 +200,6 @@ class ChangedQuotas:
                     )
                 ),
                 "quota-refuses",
-                -1,
                 f"node {node} has no page for {RATED}, who has had no quota since version {since}: {answer[:200]!r}",
             )
         return status in {OK, TOO_MANY}
@@ -227,7 +226,6 @@ class ChangedQuotas:
             require(
                 workload.now - since_s < END_S,
                 "quota-delays",
-                -1,
                 f"node {node} makes {[str(one) for one in flooders if one.waited_s <= WAITS_S]} not wait",
             )
             await asyncio.sleep(LOOK_S)
@@ -244,7 +242,6 @@ class ChangedQuotas:
             require(
                 known_for_s < RELEASED_S,
                 "quota-releases",
-                -1,
                 f"node {node} still makes {waiting} wait, and knows for {known_for_s:.1f} s of another quota",
             )
             await asyncio.sleep(LOOK_S)

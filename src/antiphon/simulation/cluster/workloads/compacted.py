@@ -176,8 +176,8 @@ class CompactedWorkload(KafkaWorkload):
         require(
             found is None or found == code.INVALID_RECORD or found in RETRIABLE,
             "key-required",
-            self.shard_ids[partition],
             f"a record without a key is answered with {found}",
+            self.shard_ids[partition],
         )
         self.outcomes["keyless-refused"] += found == code.INVALID_RECORD
         client.forget(TOPIC, partition)
@@ -233,8 +233,8 @@ class CompactedWorkload(KafkaWorkload):
             require(
                 record.offset not in judge.aborted,
                 "compacted-read",
-                shard_id,
                 f"a reader of committed records is given {record}, which was aborted",
+                shard_id,
             )
         self.outcomes["compacted-read"] += 1
         now = judge.fold(truth.end)
@@ -248,8 +248,8 @@ class CompactedWorkload(KafkaWorkload):
                 <= newest.offset
                 < end,  # this leader's log may begin, or be stable, elsewhere
                 "compacted-read",
-                shard_id,
                 f"a reader of all up to {end} finds {key!r} at {found.get(key)}; when it began the newest was {newest}",
+                shard_id,
             )
 
     async def _fetch_on(self, process: "Process") -> None:
@@ -275,8 +275,8 @@ class CompactedWorkload(KafkaWorkload):
             require(
                 header.base_offset <= position < header.next_offset,
                 "compacted-fetch",
-                shard_id,
                 f"a fetch at {position} gives {header.base_offset}..{header.next_offset}",
+                shard_id,
             )
             self._judges[shard_id].check(header, bytes(batch), f"a fetch at {position}")
             position = header.next_offset

@@ -110,14 +110,14 @@ class ConsumerGroupWorkload(KafkaWorkload):
             require(
                 text in places or asked.outcome != "acknowledged",
                 "commit-kept",
-                shard_id,
                 f"the commit {text} of {asked.offset} was acknowledged, and is not in the log",
+                shard_id,
             )
             require(
                 text not in places or asked.outcome != "refused",
                 "refused-commit",
-                shard_id,
                 f"the commit {text} of {asked.offset} was refused, and is in the log",
+                shard_id,
             )
         for found in self.history.found:
             self._check_found(shard_id, places, found)
@@ -154,14 +154,14 @@ class ConsumerGroupWorkload(KafkaWorkload):
         row = msgspec.msgpack.decode(value, type=Committed)
         asked = self.history.commits.get(row.metadata)
         if asked is None or (f"{TOPIC}/{asked.partition}", asked.offset) != (name, row.offset):
-            require(False, "nobodys-commit", shard_id, f"nobody asked for the commit {row} of {name}")
+            require(False, "nobodys-commit", f"nobody asked for the commit {row} of {name}", shard_id)
             return
         epoch, member = asked.round
         require(
             self._may_commit(member, epoch, epochs),
             "stale-commit",
-            shard_id,
             f"the commit {row.metadata} is of epoch {epoch}; the group has {epochs.get(member)} for the member",
+            shard_id,
         )
         places[row.metadata] = len(places)
 
@@ -172,9 +172,9 @@ class ConsumerGroupWorkload(KafkaWorkload):
         require(
             (found.text is None or place >= 0) and (last is None or place >= places[last]),
             "commit-found",
-            shard_id,
             f"a member was told that {found.text} is the last commit of partition {found.partition} "
             f"(offset {found.offset}), after {last} had been acknowledged",
+            shard_id,
         )
 
 
@@ -211,6 +211,6 @@ def _check_holders(shard_id: int, held: dict[str, set[tuple[bytes, int]]]) -> No
             require(
                 other == member,
                 "two-holders",
-                shard_id,
                 f"{other} and {member} both hold partition {place[1]}",
+                shard_id,
             )

@@ -124,7 +124,6 @@ class ConsumerMember(GroupMember):
         require(
             found.heartbeat_interval_ms == self._history.heartbeat_ms,
             "interval-told",
-            -1,
             f"{self.name} is to come every {found.heartbeat_interval_ms} ms, and {self._history.heartbeat_ms} ms are set",
         )
         if (
@@ -159,7 +158,6 @@ class ConsumerMember(GroupMember):
             require(
                 owner == self.name or until_s <= self._workload.now,
                 "one-owner",
-                -1,
                 f"{self.name} is given partition {partition} in epoch {self._epoch}, which {owner} has",
             )
         self._owned = owned
@@ -191,7 +189,6 @@ class ConsumerMember(GroupMember):
         require(
             not self._epoch or silent_s >= self._history.lease_s,
             "member-forgotten",
-            -1,
             f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
             f"{silent_s:.3f} s ago",
         )
@@ -211,7 +208,7 @@ class ConsumerMember(GroupMember):
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("group", self.name, what, error)
         if error not in ELSEWHERE and error not in self.refused:
-            raise ViolationError("group-refused", -1, f"{what} of {self.name} is refused with error {error}")
+            raise ViolationError("group-refused", f"{what} of {self.name} is refused with error {error}")
         self._says_all = True
         if error in ELSEWHERE:
             self._coordinator = None

@@ -171,13 +171,13 @@ class CutWorkload(Workload):
                     require(
                         header.base_offset == at and known is not None and known.data == batch,
                         "copied-is-committed",
-                        shard_id,
                         f"a copy up to {held.end} has a batch at {header.base_offset}, after {at}; committed is {known}",
+                        shard_id,
                     )
                     at = header.next_offset
         except TrimmedError:
             return
-        require(at == held.end, "copied-whole", shard_id, f"a copy ends at {at}, the cut at {held.end}")
+        require(at == held.end, "copied-whole", f"a copy ends at {at}, the cut at {held.end}", shard_id)
         self.outcomes["cuts-read"] += 1
 
     async def _copy(self, db: "AsyncClient", shard_id: int) -> None:
@@ -191,8 +191,8 @@ class CutWorkload(Workload):
         require(
             copied.offset <= end,
             "state-committed",
-            shard_id,
             f"a copied state goes up to {copied.offset}, committed is {end}",
+            shard_id,
         )
         self.outcomes["states-read"] += 1
 
@@ -216,6 +216,6 @@ def _check_hold(host: "Partition") -> None:
     require(
         held_s <= LEASE_MS_MAX / 1000 + SLACK_S,
         "hold-outlives-lease",
-        host.shard_id,
         f"node {host.services.node_id} has held the log for {held_s:.1f} s; no lease is longer than {LEASE_MS_MAX} ms",
+        host.shard_id,
     )

@@ -131,7 +131,6 @@ class Alone:
         require(
             now_s - since_s >= self.retention_s,
             "expired-early",
-            -1,
             f"the offset of {place} in {self.group} is gone {now_s - since_s:.3f} s after it was committed, or its group "
             f"had members that read the topic; it is kept for {self.retention_s:.3f} s",
         )

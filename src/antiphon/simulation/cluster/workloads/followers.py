@@ -190,23 +190,23 @@ class FollowerWorkload(FollowingWorkload):
         self.outcomes["read"] += 1
         self.cluster.tell("read", shard_id, reader.isolation, record.offset, value)
         what = f"a reader of shard {shard_id} ({reader.isolation or 'default'}) was given {value!r} at {record.offset}"
-        require(record.offset >= reader.next, "offsets-rise", shard_id, f"{what}, after {reader.next - 1}")
-        require(self._topic.was_sent(value), "nobodys-record", shard_id, f"{what}, which nobody has sent")
+        require(record.offset >= reader.next, "offsets-rise", f"{what}, after {reader.next - 1}", shard_id)
+        require(self._topic.was_sent(value), "nobodys-record", f"{what}, which nobody has sent", shard_id)
         if reader.judged:
             log = self._logs[shard_id]
             log.learn()
             require(
                 log.values.get(record.offset) == value,
                 "read-committed",
-                shard_id,
                 f"{what}; committed there is {log.values.get(record.offset)!r}",
+                shard_id,
             )
             before = log.before(record.offset)
             require(
                 before < log.due(reader),
                 "read-without-gaps",
-                shard_id,
                 f"{what}, and was to be given all from {log.due(reader)} on: {log.values.get(before)!r} is at {before}",
+                shard_id,
             )
         reader.next = record.offset + 1
 
@@ -216,8 +216,8 @@ class FollowerWorkload(FollowingWorkload):
         require(
             not reader.judged or reader.next < log_start <= latest,
             "read-goes-on",
-            reader.shard_id,
             f"a reader at {reader.next} is told that the log begins at {log_start}, and none began after {latest}",
+            reader.shard_id,
         )
 
     def has_everything(self) -> bool:

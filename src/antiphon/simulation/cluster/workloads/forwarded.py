@@ -117,7 +117,7 @@ class AnyNodeTable:
             raise TimedOutError(f"node {node_id} did not answer") from None
         wanted = TableRows if isinstance(body, TableGet) else TableWritten
         require(
-            isinstance(reply, wanted), "own-answer", shard_id, f"node {node_id} answers {body} with {reply}"
+            isinstance(reply, wanted), "own-answer", f"node {node_id} answers {body} with {reply}", shard_id
         )
         return reply
 

@@ -82,9 +82,9 @@ class HttpWorkload(Workload):
             allowed = {OK, NOT_UNDERSTOOD, NOT_FOUND, NOT_WELL}
         if page.startswith(("/ui/", "/api")) and not HAS_DASHBOARD:
             is_told = status == NOT_WELL and MISSING.encode() in body
-            require(is_told, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
+            require(is_told, "page", f"{host}{page} answers {status}: {body[:500]!r}")
             return
-        require(status in allowed, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
+        require(status in allowed, "page", f"{host}{page} answers {status}: {body[:500]!r}")
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         if len(body) < int(lengths[0].split(b":")[1]):
             return
@@ -97,12 +97,11 @@ class HttpWorkload(Workload):
             )
         else:
             readable = json.loads(body) is not None
-        require(readable, "page", -1, f"{host}{page} cannot be read: {body[:500]!r}")
+        require(readable, "page", f"{host}{page} cannot be read: {body[:500]!r}")
         if page == "/healthz":
             require(
                 json.loads(body)["healthy"] == (status == OK),
                 "page",
-                -1,
                 f"{host}{page} answers {status}: {body!r}",
             )
 

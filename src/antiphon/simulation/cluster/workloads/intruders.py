@@ -167,8 +167,8 @@ class IntruderWorkload(Workload):
         require(
             not self.accepted,
             "internal-refused",
-            CLUSTER_SHARD_ID,
             f"these writes of clients to what belongs to the cluster were taken: {self.accepted[:5]}",
+            CLUSTER_SHARD_ID,
         )
         for name, shard_ids in self.shard_ids.items():
             for shard_id in shard_ids:
@@ -176,8 +176,8 @@ class IntruderWorkload(Workload):
                     require(
                         MARK not in batch.data,
                         "internal-refused",
-                        shard_id,
                         f"what a client wrote to {name!r} is at {batch.base_offset} of its log",
+                        shard_id,
                     )
 
 

@@ -19,12 +19,12 @@ def each_once(truth: ShardTruth, sent: Container[bytes]) -> Iterator[tuple[bytes
             continue
         for record in decode_records(batch.data):
             value = bytes(record.value or b"")
-            require(value in sent, "nobodys-record", truth.shard_id, f"nobody has sent {value!r}")
+            require(value in sent, "nobodys-record", f"nobody has sent {value!r}", truth.shard_id)
             require(
                 value not in found,
                 "exactly-once",
-                truth.shard_id,
                 f"{value!r} is at {found.get(value)} and at {record.offset}",
+                truth.shard_id,
             )
             found[value] = record.offset
             yield value, record.offset

@@ -97,8 +97,8 @@ class GroupWorkload(KafkaWorkload):
                     require(
                         asked is not None and (asked.partition, asked.offset) == (int(partition), row.offset),
                         "nobodys-commit",
-                        shard_id,
                         f"nobody asked for the commit {row} of partition {partition}",
+                        shard_id,
                     )
                     if asked is not None:
                         kept.check_commit(row.metadata, asked)
@@ -113,15 +113,15 @@ class GroupWorkload(KafkaWorkload):
                 require(
                     text in places,
                     "commit-kept",
-                    shard_id,
                     f"the commit {text} of {asked.offset} was acknowledged, and is not in the log",
+                    shard_id,
                 )
             if asked.outcome == "refused":
                 require(
                     text not in places,
                     "refused-commit",
-                    shard_id,
                     f"the commit {text} of {asked.offset} was refused, and is in the log",
+                    shard_id,
                 )
 
     def _check_generations(self, shard_id: int, places: dict[str, int]) -> None:
@@ -134,8 +134,8 @@ class GroupWorkload(KafkaWorkload):
             require(
                 who not in over,
                 "old-generation",
-                shard_id,
                 f"the commit {text} is of generation {who}, and comes after one of generation {current}, which is newer",
+                shard_id,
             )
             if current is not None:
                 over[current] = None
@@ -150,14 +150,14 @@ class GroupWorkload(KafkaWorkload):
             require(
                 asked is not None and found.text in places and asked.offset == found.offset,
                 "commit-found",
-                shard_id,
                 f"a member was told of the commit {found.text} of {found.offset}, which is not in the log",
+                shard_id,
             )
             place = places[found.text]
         require(
             last is None or place >= places[last],
             "commit-found",
-            shard_id,
             f"a member was told that {found.text} is the last commit of partition {found.partition} "
             f"(offset {found.offset}), after {last} had been acknowledged",
+            shard_id,
         )

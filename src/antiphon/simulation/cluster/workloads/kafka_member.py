@@ -138,7 +138,7 @@ class Membership:
             self._is_fenced = True
         elif error not in REFUSED:
             raise ViolationError(
-                "group-refused", -1, f"{what} of {self._process.name} is refused with error {error}"
+                "group-refused", f"{what} of {self._process.name} is refused with error {error}"
             )
         return True
 
@@ -211,7 +211,6 @@ class Membership:
         require(
             owned == meant.get(self._round, {}).get(self._member_id, ()),
             "one-owner",
-            -1,
             f"{self._member_id} is to own {owned} in {self._round}; its leader meant {meant.get(self._round)}",
         )
         for partition in owned:
@@ -219,7 +218,6 @@ class Membership:
             require(
                 owner == self._member_id,
                 "one-owner",
-                -1,
                 f"{owner} and {self._member_id} both own partition {partition} in {self._round}",
             )
 
@@ -279,7 +277,6 @@ class Membership:
         require(
             silent_s >= LEASE * min(self._session_ms, self._rebalance_ms) / 1000,
             "member-forgotten",
-            -1,
             f"{self._member_id} of {self._round} is refused {what} with error {error}; {by} knew it {silent_s:.3f} s ago",
         )
 

@@ -103,8 +103,8 @@ class TransactionalWorkload(KafkaWorkload):
             require(
                 texts == committed,
                 "read-committed",
-                self.shard_ids[partition],
                 f"a reader of committed records of partition {partition} got {texts}, not {committed}",
+                self.shard_ids[partition],
             )
 
     def _decided(self, partition: int) -> list[tuple[str, bool]]:
@@ -123,7 +123,7 @@ class TransactionalWorkload(KafkaWorkload):
                 for at in open_.pop(header.producer_id, []):
                     found[at] = (found[at][0], commit)
         left = sorted(found[at][0] for places in open_.values() for at in places)
-        require(not left, "transaction-open", shard_id, f"{left[:5]} belong to transactions that never ended")
+        require(not left, "transaction-open", f"{left[:5]} belong to transactions that never ended", shard_id)
         return found
 
     def _decisions(self) -> dict[tuple[int, int], set[State]]:
@@ -148,9 +148,9 @@ class TransactionalWorkload(KafkaWorkload):
                 require(
                     decided == {State.PREPARE_COMMIT if commit else State.PREPARE_ABORT},
                     "transaction-undecided",
-                    shard_id,
                     f"a marker {'commits' if commit else 'aborts'} number {number} of producer {header.producer_id}, whose "
                     f"row said {sorted(decided)}",
+                    shard_id,
                 )
 
     def _check_one(
@@ -163,31 +163,31 @@ class TransactionalWorkload(KafkaWorkload):
             require(
                 mine in ([], values),
                 "transaction-half",
-                shard_id,
                 f"of {values}, which belong to one transaction, {mine} are committed",
+                shard_id,
             )
             if asked.outcome == "committed":
                 require(
-                    mine == values, "transaction-lost", shard_id, f"{values} was committed; there is {there}"
+                    mine == values, "transaction-lost", f"{values} was committed; there is {there}", shard_id
                 )
             if asked.outcome == "not":
-                require(not mine, asked.broken or "transaction-risen", shard_id, f"{mine} was not committed")
+                require(not mine, asked.broken or "transaction-risen", f"{mine} was not committed", shard_id)
         commits = {
             partition: any(commit for text, commit in found[partition] if text in asked.sent)
             for partition, values in asked.acknowledged.items()
             if values
         }
         shard_id = self.shard_ids[min(self.shard_ids)]
-        require(len(set(commits.values())) < 2, "transaction-half", shard_id, f"{asked.text}: {commits}")
+        require(len(set(commits.values())) < 2, "transaction-half", f"{asked.text}: {commits}", shard_id)
         is_committed = asked.outcome == "committed" or any(commits.values())
         if asked.offset is not None and (commits or asked.outcome in {"committed", "not"}):
             require(
                 (asked.text in offsets) == is_committed
                 or (is_committed and self._is_overtaken(asked, offsets)),
                 "transaction-offsets",
-                shard_id,
                 f"the offset of {asked.text} was {'' if asked.text in offsets else 'not '}committed, its records were "
                 f"{'' if is_committed else 'not '}",
+                shard_id,
             )
 
     def _is_overtaken(self, asked: Asked, offsets: dict[str, int]) -> bool:

@@ -206,9 +206,7 @@ class Transactor:
             await self._end(newer, asked, commit=True)
         except _FailedError as failed:
             is_ours = failed.error not in FENCED or self._workload.now > ends_s
-            require(
-                is_ours, "zombie", -1, f"{old.name}: who was fenced has fenced its successor: {failed.error}"
-            )
+            require(is_ours, "zombie", f"{old.name}: who was fenced has fenced its successor: {failed.error}")
             raise
 
     async def _end(self, producer: _Producer, asked: Asked, *, commit: bool) -> None:
@@ -246,8 +244,8 @@ class Transactor:
                 require(
                     self._workload.now < deadline_s,
                     "transaction-open",
-                    shard_id,
                     f"a transaction of {name} was under way {REST_S} s after the last request",
+                    shard_id,
                 )
                 await asyncio.sleep(0.3)
         for asked in self._book.asked.values():
@@ -332,8 +330,8 @@ class Transactor:
             require(
                 found.metadata != asked.text,
                 "transaction-early",
-                min(self._workload.shard_ids.values()),
                 f"the offset of {asked.text} was told before its transaction ended",
+                min(self._workload.shard_ids.values()),
             )
 
     async def _send(self, producer: _Producer, asked: Asked, partition: int, value: str) -> None:

@@ -94,9 +94,9 @@ class LeasedWorkload(TableWorkload):
                 require(
                     _version(one) >= newest,
                     "linearizable",
-                    self.shard_ids[0],
                     f"{one.what} of key {key!r} of table {self.name!r} was told of version {_version(one)} when {newest} "
                     "had been told before it was asked for",
+                    self.shard_ids[0],
                 )
         super().check()
 

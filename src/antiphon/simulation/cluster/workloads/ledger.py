@@ -147,15 +147,15 @@ class LedgerWorkload(Workload):
             for record in decode_records(batch.data):
                 operation, state = bytes(record.value or b""), states[-1][1]
                 where = f"{operation!r} at {record.offset}"
-                require(operation in self.sent, "nobodys-record", self.shard_id, f"nobody sent {where}")
-                require(operation not in at, "exactly-once", self.shard_id, f"{where} is at {at} too")
+                require(operation in self.sent, "nobodys-record", f"nobody sent {where}", self.shard_id)
+                require(operation not in at, "exactly-once", f"{where} is at {at} too", self.shard_id)
                 at[operation] = record.offset
                 states.append((record.offset + 1, _apply(state, operation)))
                 require(
                     states[-1][1][0] >= 0,
                     "legal-history",
-                    self.shard_id,
                     f"{where} withdraws from a balance of {state[0]}",
+                    self.shard_id,
                 )
         for told in self.told:
             self._check_answer(told, at, states)
@@ -172,28 +172,28 @@ class LedgerWorkload(Workload):
             require(
                 at.get(told.operation) == told.offset and after == told.state,
                 "acknowledged-kept",
-                self.shard_id,
                 f"{told} was acknowledged; it is at {at.get(told.operation)}, and the log comes to {after} there",
+                self.shard_id,
             )
         elif told.outcome in {"overdrawn", "overtaken", "not-sent"}:
             require(
                 told.operation not in at,
                 "refused-nowhere",
-                self.shard_id,
                 f"{told} was not carried out, and is at {at.get(told.operation)}",
+                self.shard_id,
             )
         if told.outcome == "overdrawn":
             amount = int(told.operation.rsplit(b":", 1)[1])
             require(
                 any(balance + amount < 0 for balance, _ in between),
                 "refusal",
-                self.shard_id,
                 f"{told} was refused, and the balance covered it at all times: {between}",
+                self.shard_id,
             )
         if told.outcome == "read":
             require(
                 told.state in between,
                 "linearizable",
-                self.shard_id,
                 f"{told} was read; between question and answer the log came to {between}",
+                self.shard_id,
             )

@@ -147,8 +147,8 @@ class MultiTableWorkload(Workload):
         require(
             after > before,
             "wins-over-what-was-seen",
-            self.shard_id,
             f"node {node} put {made} in the place of {seen}, as it was asked to, and loses to it",
+            self.shard_id,
         )
 
     async def _read(self, connection: Connection, node: int) -> None:
@@ -173,8 +173,8 @@ class MultiTableWorkload(Workload):
                 for stamp, row in zip(stamps, rows, strict=True)
             ),
             "all-or-nothing",
-            self.shard_id,
             f"node {node} showed {rows}: one write set both keys, and only one of them has its row, or a newer one",
+            self.shard_id,
         )
 
     # -- the judge ------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ class MultiTableWorkload(Workload):
             require(
                 any(cell.value == put.value for cell in found),
                 "acknowledged-kept",
-                self.shard_id,
                 f"{put} was acknowledged, and the log of node {node} has {found} under that version",
+                self.shard_id,
             )
         for key, of_version in cells.items():
             every = [cell for found in of_version.values() for cell in found]
@@ -209,15 +209,15 @@ class MultiTableWorkload(Workload):
             require(
                 removed >= self.deletes.get(key, 0),
                 "acknowledged-kept",
-                self.shard_id,
                 f"{self.deletes.get(key)} removals of {key!r} were acknowledged, node {node} has {removed}",
+                self.shard_id,
             )
             for cell in every:
                 require(
                     cell.value is None or cell.value in self._sent,
                     "nobodys-record",
-                    self.shard_id,
                     f"nobody has put {cell.value!r}",
+                    self.shard_id,
                 )
 
     def _check_reads(self, cells: dict[bytes, dict[int, list[Cell]]], gone: set[Identity]) -> None:
@@ -241,6 +241,6 @@ class MultiTableWorkload(Workload):
                 (read.value is None and known is None)
                 or any(known is None or cell.stamp >= known for cell in shown),
                 "reads-own-writes",
-                self.shard_id,
                 f"node {read.node} showed {read}, though it had acknowledged {before[-1:]} before",
+                self.shard_id,
             )

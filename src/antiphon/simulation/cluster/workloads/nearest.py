@@ -70,8 +70,8 @@ class NearestWorkload(Workload):
         require(
             between[0] <= between[1],
             "linearizable-scan",
-            shard_id,
             f"the row that is {WORDS[comparison]} of {key!r} is said to be {rows}",
+            shard_id,
         )
         read = Read(WORDS[comparison], between, rows, began, positions(self.cluster), is_range=True)
         self.reads.append((shard_id, read))

@@ -96,7 +96,6 @@ class NewConnections:
             require(
                 found is not False,
                 "rate-again",
-                -1,
                 f"node {node} takes no connection from {address}, {AGAIN_S} s after the last one",
             )
             if found:
@@ -120,7 +119,6 @@ class NewConnections:
             require(
                 may_have and self._tried[count] > HELD_S * min(RATES),
                 "rate-refuses",
-                -1,
                 f"node {node} has too many connections from {address}, which has made {self._tried[count]} at most; "
                 f"{'there was' if may_have else 'there was no'} rate since version {since}",
             )

@@ -90,8 +90,8 @@ class PastWorkload(Workload):
         require(
             [key for key, _ in listed] == sorted(rows),
             "past",
-            self._writers.shard_ids[0],
             f"a scan as of {by_id} has these keys: {[key for key, _ in listed]}",
+            self._writers.shard_ids[0],
         )
         keys = tuple(key for key in self._keys if first <= key <= last)
         self._note(by_id, keys, rows)
@@ -124,8 +124,8 @@ class PastWorkload(Workload):
         require(
             is_early or starts.get(shards.get(shard, -1), 0) > 0 or "end" in error.details,
             "past-lost",
-            self._writers.shard_ids[0],
             f"{error.message}: no log of this table was trimmed",
+            self._writers.shard_ids[0],
         )
 
     def check(self) -> None:
@@ -143,8 +143,8 @@ class PastWorkload(Workload):
                 require(
                     read.rows.get(key) == expected,
                     "past",
-                    self._writers.shard_ids[0],
                     f"as of {dict(read.offsets)} key {key!r} was {expected}, and a reader was told {read.rows.get(key)}",
+                    self._writers.shard_ids[0],
                 )
 
 

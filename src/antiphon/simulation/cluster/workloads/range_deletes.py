@@ -124,8 +124,8 @@ class RangeWorkload(Workload):
             require(
                 found == [version],
                 "acknowledged-kept",
-                self.shard_ids[0],
                 f"a put of {value!r} at {key!r} was acknowledged as version {version}; committed are {found}",
+                self.shard_ids[0],
             )
         for read in self.reads:
             check_read(history, read)
@@ -138,8 +138,8 @@ class RangeWorkload(Workload):
             require(
                 None in states,
                 "range-gone",
-                self.shard_ids[0],
                 f"keys from {one.start!r} to {one.end!r} were removed, and {key!r} was never gone: it was {states}",
+                self.shard_ids[0],
             )
         for shard_id in () if history.is_split else self.shard_ids:
             mine = [key for key in keys if history.by_key[key][0].shard_id == shard_id]
@@ -149,8 +149,8 @@ class RangeWorkload(Workload):
                     for state in history.states(shard_id, one.began, ended)
                 ),
                 "range-gone-at-once",
-                shard_id,
                 f"keys from {one.start!r} to {one.end!r} were removed, and {mine} were never gone at one moment",
+                shard_id,
             )
 
     def _check_removals(self, shard_id: int, written: list[Written]) -> None:
@@ -160,8 +160,8 @@ class RangeWorkload(Workload):
                 require(
                     any(self._explains(one, change) for one in self.deletes),
                     "only-the-range",
-                    shard_id,
                     f"{change.key!r} was removed at {change.offset}, and nobody had asked for that",
+                    shard_id,
                 )
 
     @staticmethod

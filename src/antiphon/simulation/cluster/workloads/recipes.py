@@ -70,9 +70,9 @@ class ShardRecipes(ShardSessions):
             require(
                 row is not None and row.version_id == token and token >= self.last_tokens.get(lock, -1),
                 "fenced-write",
-                self.shard_id,
                 f"{record.value!r} was written under {lock!r}, whose row then had version "
                 f"{None if row is None else row.version_id}; the last token was {self.last_tokens.get(lock)}",
+                self.shard_id,
             )
             self.last_tokens[lock] = token
 
@@ -232,7 +232,7 @@ class RecipeWorkload(Workload):
             history.read()
 
     def _require(self, holds: bool, name: str, text: str) -> None:
-        require(holds, name, self.shard_ids[0], text)
+        require(holds, name, text, self.shard_ids[0])
 
     def check(self) -> None:
         """See `Workload`."""

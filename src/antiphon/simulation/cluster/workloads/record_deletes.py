@@ -178,9 +178,9 @@ class RecordDeletes(KafkaWorkload):
         require(
             max(asked, 0) <= begins <= self._highest(partition),
             "low-watermark",
-            shard_id,
             f"records before {asked} were to go, the highest that anybody asked for is {self._highest(partition)}, and the "
             f"answer is that the partition begins at {begins}",
+            shard_id,
         )
         self.outcomes["deleted-inside"] += begins < truth.end and truth.at(begins) is None
         if self._keeps:
@@ -197,9 +197,9 @@ class RecordDeletes(KafkaWorkload):
         require(
             start is None or start >= host.log.log_start,
             "deletion-durable",
-            shard_id,
             f"node {leader.node_id} has answered that {begins} is where it begins, and its log begins at "
             f"{host.log.log_start}; on its disk it begins at {start}",
+            shard_id,
         )
 
     def _floor(self, partition: int, term: int) -> int:
@@ -226,11 +226,11 @@ class RecordDeletes(KafkaWorkload):
             require(
                 position < self._highest(partition),
                 "deleted-too-much",
-                shard_id,
                 f"{position} is out of range; nobody asked for more than what is before {self._highest(partition)} to go",
+                shard_id,
             )
         elif found.error_code:
-            require(found.error_code in FETCHED_AGAIN, "fetch-refused", shard_id, f"error {found.error_code}")
+            require(found.error_code in FETCHED_AGAIN, "fetch-refused", f"error {found.error_code}", shard_id)
             client.forget(TOPIC, partition)
         else:
             self.outcomes["pruned-read"] += 1
@@ -279,15 +279,15 @@ class RecordDeletes(KafkaWorkload):
         require(
             start <= self._highest(partition),
             "deleted-too-much",
-            shard_id,
             f"the log begins at {start}; nobody asked for more than what is before {self._highest(partition)} to go",
+            shard_id,
         )
         require(
             min(start, position) >= floor,
             "deletion-kept",
-            shard_id,
             f"records before {floor} were deleted, which was answered; now {position} can be read at node {node_id}, where "
             f"the log begins at {start}",
+            shard_id,
         )
 
     def check(self) -> None:

@@ -135,9 +135,9 @@ class RecoveredWorkload(Workload):
             require(
                 value in committed or value in lost,
                 "acknowledged-kept",
-                self.shard_id,
                 f"{value!r} was acknowledged at {self._acknowledged[value]}, and is neither committed nor among the "
                 f"{len(lost)} that were lost",
+                self.shard_id,
             )
             self.outcomes["lost"] += value not in committed
         at = {offset: value for value, offset in committed.items()}
@@ -148,6 +148,6 @@ class RecoveredWorkload(Workload):
                 require(
                     at.get(offset) == value,
                     "one-history",
-                    self.shard_id,
                     f"{value!r} was read at {offset} after recovery {seen}; {at.get(offset)!r} is committed there",
+                    self.shard_id,
                 )

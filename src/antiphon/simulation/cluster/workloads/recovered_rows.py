@@ -157,9 +157,9 @@ class RecoveredRowsWorkload(Workload):
             or recoveries < 0
             or recoveries != self._history.recoveries(),
             "ended-early",
-            self.shard_id,
             f"{key!r} of session {life.session.id} is {row} at {self.now}; the session was kept until {until_s}, and "
             "nothing was lost meanwhile",
+            self.shard_id,
         )
 
     async def _scan(self, process: "Process") -> None:
@@ -187,7 +187,7 @@ class RecoveredRowsWorkload(Workload):
         self.cluster.tell("rows-scanned", len(rows), tuple(began.items()))
         misfit = self._history.misfit(rows, began)
         require(
-            not misfit, "rows-of-what-is-left", self.shard_id, f"after recovery {recoveries} a scan {misfit}"
+            not misfit, "rows-of-what-is-left", f"after recovery {recoveries} a scan {misfit}", self.shard_id
         )
 
     async def _see_the_end(self, _process: "Process") -> None:
@@ -205,9 +205,9 @@ class RecoveredRowsWorkload(Workload):
             require(
                 found == {version} or (not found and value in lost),
                 "rows-kept",
-                self.shard_id,
                 f"a client was told of {value!r} with version {version}; the logs have it with {sorted(found)}, and it is "
                 f"{'among' if value in lost else 'not among'} the {len(lost)} that were lost",
+                self.shard_id,
             )
             self.outcomes["rows-lost"] += not found
             there = [fold.shard_id for fold in folds if value in fold.versions]
@@ -216,9 +216,9 @@ class RecoveredRowsWorkload(Workload):
                 self._check_place(value, begun, there)
         for fold in folds:
             again = self._refused & fold.values
-            require(not again, "session-put", fold.shard_id, f"{again} were refused, and are in the log")
+            require(not again, "session-put", f"{again} were refused, and are in the log", fold.shard_id)
             left = {key: row.owner for key, row in fold.rows.items() if row.owner is not None}
-            require(not left, "session-end", fold.shard_id, f"rows are left of sessions that ended: {left}")
+            require(not left, "session-end", f"rows are left of sessions that ended: {left}", fold.shard_id)
 
     def _check_place(self, value: bytes, begun: Begun, there: list[int]) -> None:
         """Is it where readers look for it? Shards that hold its key by now are those of before, and their upper parts."""
@@ -228,7 +228,7 @@ class RecoveredRowsWorkload(Workload):
         require(
             bool(moved),
             "rows-in-their-shard",
-            self.shard_id,
             f"{value!r} was put when keys with hashes from {begun.start} on were another shard's, its key has {begun.hash}; "
             f"it is in the logs of shards {there}, which begin with {[starts[one] for one in there]}",
+            self.shard_id,
         )

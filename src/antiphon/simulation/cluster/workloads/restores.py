@@ -78,8 +78,8 @@ class Restores:
             require(
                 found == wanted,
                 "restore-is-the-cut",
-                saved.shard_id,
                 f"{made} has other records in shard {saved.index} than {name} in {backup.name}: {found} for {wanted}",
+                saved.shard_id,
             )
 
     def _values(self, saved: ShardBackup) -> list[bytes | None]:
@@ -109,6 +109,6 @@ class Restores:
         require(
             found == wanted,
             "restore-is-the-cut",
-            saved[0].shard_id,
             f"{made} has other rows than {name} in {backup.name}: {found} for {wanted}",
+            saved[0].shard_id,
         )

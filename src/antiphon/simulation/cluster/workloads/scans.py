@@ -117,8 +117,8 @@ class ScanWorkload(Workload):
         require(
             keys == sorted(set(keys)),
             "scan-order",
-            self._writers.shard_ids[0],
             f"a {what} of {self._writers.name!r} returned {keys}",
+            self._writers.shard_ids[0],
         )
 
     def check(self) -> None:
@@ -136,9 +136,9 @@ def check_read(history: TableHistory, read: Read) -> None:
         if not any(fits(row, state) for state in allowed):
             raise ViolationError(
                 "linearizable-scan",
-                min(history.starts),
                 f"a {read.what} of {read.keys} found {key!r} to be {row}; between its beginning and its answer "
                 f"it was {allowed}",
+                min(history.starts),
             )
     if read.together and not history.is_split:
         for shard_id in sorted(history.starts):
@@ -155,9 +155,9 @@ def _check_one_moment(history: TableHistory, shard_id: int, keys: list[bytes], r
             return
     raise ViolationError(
         "scan-of-one-moment",
-        shard_id,
         f"a {read.what} of {read.keys} found {dict(list(read.rows.items())[:20])}; at no moment between its beginning and "
         "its answer was that so",
+        shard_id,
     )
 
 

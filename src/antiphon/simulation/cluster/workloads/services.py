@@ -247,7 +247,7 @@ class ServicesWorkload(Workload):
         self._is_quiet, self._quiet_s = True, self.now
 
     def _require(self, holds: bool, name: str, text: str) -> None:
-        require(holds, name, self.shard_ids[0], text)
+        require(holds, name, text, self.shard_ids[0])
 
     def check(self) -> None:
         """See `Workload`."""

@@ -162,8 +162,8 @@ class SessionWorkload(Workload):
         require(
             (row is not None and row.session_id == life.session.id) or self.now >= until_s,
             "ended-early",
-            self.shard_ids[0],
             f"key {key!r} of session {life.session.id} is {row} at {self.now}; the session was kept until {until_s}",
+            self.shard_ids[0],
         )
         return True
 
@@ -190,7 +190,7 @@ class SessionWorkload(Workload):
 
     def check(self) -> None:
         """See `Workload`."""
-        require(not self._early, "lost-early", self.shard_ids[0], "; ".join(self._early))
+        require(not self._early, "lost-early", "; ".join(self._early), self.shard_ids[0])
         history = SessionHistory(self.cluster, self.shard_ids)
         history.read()
         values = history.values
@@ -199,9 +199,9 @@ class SessionWorkload(Workload):
                 (outcome != "acknowledged" or value in values)
                 and (outcome != "refused" or value not in values),
                 "session-put",
-                self.shard_ids[0],
                 f"the put of {value!r} was {outcome}, and {'is' if value in values else 'is not'} in the log",
+                self.shard_ids[0],
             )
         for shard in history.shards.values():
             left = {key: row.owner for key, row in shard.rows.items() if row.owner is not None}
-            require(not left, "session-end", shard.shard_id, f"rows are left of sessions that ended: {left}")
+            require(not left, "session-end", f"rows are left of sessions that ended: {left}", shard.shard_id)

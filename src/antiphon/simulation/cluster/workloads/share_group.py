@@ -159,7 +159,7 @@ class ShareGroupWorkload(KafkaWorkload):
                 (partition, offset) in self.history.given
                 or self.history.unanswered[partition] >= SHARE_DELIVERIES,
                 "share-never-given",
-                shard_id,
                 f"record {offset} of partition {partition} was given to nobody, and "
                 f"{self.history.unanswered[partition]} answers were lost",
+                shard_id,
             )

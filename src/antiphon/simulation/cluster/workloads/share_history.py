@@ -120,16 +120,16 @@ class ShareHistory:
             require(
                 found.owner not in owners,
                 "share-owner",
-                self.groups_shard,
                 f"a leader of partition {partition} stores what it has, after another one did (term {found.term})",
+                self.groups_shard,
             )
             owners.append(found.owner)
         before = self._rows.get(partition)
         require(
             before is None or found.start >= before.start,
             "share-start",
-            self.groups_shard,
             f"the start offset of partition {partition} goes back from {before and before.start} to {found.start}",
+            self.groups_shard,
         )
         self._rows[partition] = found
         self._states[partition].append((found.start, found.done))
@@ -152,8 +152,8 @@ class ShareHistory:
         require(
             1 <= held.deliveries <= SHARE_DELIVERIES,
             "share-limit",
-            self.shard_ids[held.partition],
             f"{held.member} is given {held.partition}/{held.first} for the {held.deliveries}th time",
+            self.shard_ids[held.partition],
         )
         leaders = self.leaders(held.partition)
         for offset in range(held.first, held.end):
@@ -163,15 +163,15 @@ class ShareHistory:
             require(
                 held.asked_s <= confirmed_s,
                 "share-again",
-                self.shard_ids[held.partition],
                 f"{held.member} is given {record}, and asked at {held.asked_s:.3f}; {what} at {confirmed_s:.3f}",
+                self.shard_ids[held.partition],
             )
             since_s, least = self.least.get(record, (self.now, 0))
             require(
                 held.asked_s <= since_s or held.deliveries >= least,
                 "share-deliveries",
-                self.shard_ids[held.partition],
                 f"{held.member} is given {record} for the {held.deliveries}th time, which has to be the {least}th",
+                self.shard_ids[held.partition],
             )
             other = self._holders.get(record)
             if other is not None and other.leaders == leaders and not other.is_over:
@@ -191,8 +191,8 @@ class ShareHistory:
             require(
                 bool(gone),
                 "share-two-holders",
-                self.shard_ids[clash.one.partition],
                 f"{clash.one.member} and {clash.other.member} have {clash.one.partition}/{clash.offset} at {clash.at_s:.3f}",
+                self.shard_ids[clash.one.partition],
             )
 
     def confirm(self, held: Held, offset: int, what: str) -> None:
@@ -203,8 +203,8 @@ class ShareHistory:
         require(
             row is not None and row.is_done(offset),
             "share-durable",
-            self.shard_ids[held.partition],
             f"{held.member} is told that {record} is {what}, and that is committed nowhere",
+            self.shard_ids[held.partition],
         )
         self.confirmed[record] = (self.now, f"{held.member} was told that it is {what}")
 

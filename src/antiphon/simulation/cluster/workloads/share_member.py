@@ -129,7 +129,6 @@ class ShareMember(GroupMember):
         require(
             found.heartbeat_interval_ms == INTERVAL_MS,
             "share-interval",
-            -1,
             f"{self.name} is to come every {found.heartbeat_interval_ms} ms, and {INTERVAL_MS} ms are set",
         )
         if not self._epoch:
@@ -147,7 +146,6 @@ class ShareMember(GroupMember):
         require(
             not self._epoch or silent_s >= LEASE_S,
             "share-member-forgotten",
-            -1,
             f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
             f"{silent_s:.3f} s ago",
         )
@@ -166,7 +164,7 @@ class ShareMember(GroupMember):
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("share", self.name, what, error)
         if error not in ELSEWHERE:
-            raise ViolationError("share-refused", -1, f"{what} of {self.name} is refused with error {error}")
+            raise ViolationError("share-refused", f"{what} of {self.name} is refused with error {error}")
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 

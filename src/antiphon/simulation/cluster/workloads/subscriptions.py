@@ -122,7 +122,7 @@ class SubscriptionsWorkload(KafkaWorkload):
                         compression_type=0,
                         metrics=_gauge(told.requested_metrics[0] if told.requested_metrics else "none"),
                     )
-                    require(done.error_code in TAKEN, "metrics-taken", -1, f"a push is answered with {done}")
+                    require(done.error_code in TAKEN, "metrics-taken", f"a push is answered with {done}")
                     self.outcomes["metrics-pushed"] += done.error_code == code.NONE
             except NoAnswerError:
                 pass
@@ -143,7 +143,6 @@ class SubscriptionsWorkload(KafkaWorkload):
             require(
                 offered == ({GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY} if book else set()),
                 "metrics-offered",
-                -1,
                 f"a node that knows the subscriptions {book} tells of {offered or 'no APIs for metrics'}",
             )
             self.outcomes["metrics-offered" if offered else "metrics-not-offered"] += 1
@@ -159,7 +158,6 @@ class SubscriptionsWorkload(KafkaWorkload):
         require(
             any(answer == _wanted(book) for book in self._asked.books),
             "subscription-told",
-            -1,
             f"a client is told {answer}, which was never committed",
         )
         self.outcomes["subscription-told"] += bool(told.requested_metrics)

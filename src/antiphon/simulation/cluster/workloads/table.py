@@ -152,8 +152,8 @@ class TableWorkload(Workload):
             require(
                 verdict is not Verdict.NOT_LINEARIZABLE,
                 "linearizable",
-                self.shard_ids[0],
                 f"no order of the operations on key {key!r} of table {self.name!r} explains what its clients were told",
+                self.shard_ids[0],
             )
         if self.cluster.options.row_log_bytes:
             self.outcomes["bounded"] = self._bounded()

@@ -139,7 +139,6 @@ class TenantsWorkload(ClockedWorkload):
         require(
             throttle_ms == 0 and (took_s < CALM_S or not is_calm),
             "quota-of-others",
-            -1,
             f"node {node} tells {NEIGHBOUR}, who has no quota, to wait {throttle_ms} ms, and takes {took_s:.3f} s",
         )
 
@@ -172,7 +171,6 @@ class TenantsWorkload(ClockedWorkload):
                 require(
                     self.now - since_s < END_S,
                     "place-again",
-                    -1,
                     f"node {node} has no place for {FEW} ({way}), {END_S:.0f} s after all of his connections were closed",
                 )
                 await asyncio.sleep(BACK_OFF_S)
@@ -230,7 +228,6 @@ class TenantsWorkload(ClockedWorkload):
         require(
             self.history.could(since, lambda known: (mine in known.keys) == taken),
             "login",
-            -1,
             f"node {node} {'takes' if taken else 'refuses'} password {number} of {LEAVER}, which was "
             f"{'none' if taken else 'right'} from version {since.version} on",
         )
@@ -248,7 +245,6 @@ class TenantsWorkload(ClockedWorkload):
                 require(
                     known_for_s < HANGS_UP_S,
                     "login-over",
-                    -1,
                     f"node {node} answers who logged in with password {number} of {LEAVER}, and knows for "
                     f"{known_for_s:.1f} s that this is none",
                 )
@@ -257,7 +253,6 @@ class TenantsWorkload(ClockedWorkload):
             require(
                 not self._gone or self.now - ended_s < END_S,
                 "login-over",
-                -1,
                 f"node {node} has not hung up on {LEAVER}, who was removed {END_S:.0f} s ago, with all mended",
             )
         self.outcomes["leaver-hung-up"] += found.is_over
@@ -312,7 +307,6 @@ class Meter:
         require(
             took_s <= most_s and has_waited,
             "quota",
-            -1,
             f"node {self._node} has answered {self._answered} questions of {METERED} in {passed_s:.1f} s, which took it "
             f"{took_s * 1e6:.0f} us at least; the quota lets {most_s * 1e6:.0f} us; told to wait for "
             f"{self._until_s - now_s:.3f} s more",

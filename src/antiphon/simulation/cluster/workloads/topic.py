@@ -201,8 +201,8 @@ class TopicWorkload(Workload):
             require(
                 committed <= actual <= end,
                 "refusal",
-                shard_id,
                 f"{value!r} was refused because the log ends at {actual}; committed was {committed} before it, now {end} is",
+                shard_id,
             )
 
     def _check_acknowledged(self, value: bytes) -> None:
@@ -214,8 +214,8 @@ class TopicWorkload(Workload):
         require(
             offset < truth.end,
             "acknowledged-committed",
-            shard_id,
             f"{value!r} was acknowledged at {offset}, committed is {truth.end}",
+            shard_id,
         )
 
     def check(self) -> None:
@@ -237,7 +237,7 @@ class TopicWorkload(Workload):
         missing = [value for value, (shard, _) in self.acknowledged.items() if shard == shard_id]
         missing = [value for value in missing if value not in found]
         require(
-            not missing, "acknowledged-kept", shard_id, f"{missing[:5]} were acknowledged, and are no entries"
+            not missing, "acknowledged-kept", f"{missing[:5]} were acknowledged, and are no entries", shard_id
         )
 
     def _check_shard(self, shard_id: int) -> None:
@@ -248,8 +248,8 @@ class TopicWorkload(Workload):
             require(
                 self._expected.get(value, offset) == offset,
                 "condition-held",
-                shard_id,
                 f"{value!r} expected to be at {self._expected.get(value)}, it is at {offset}",
+                shard_id,
             )
             if value in self._unknown:
                 continue
@@ -257,8 +257,8 @@ class TopicWorkload(Workload):
             require(
                 last.get(number, -1) < serial,
                 "order",
-                shard_id,
                 f"{value!r} comes after number {last.get(number)} of the same client",
+                shard_id,
             )
             last[number] = serial
         for value, (shard, offset) in self.acknowledged.items():
@@ -266,8 +266,8 @@ class TopicWorkload(Workload):
                 require(
                     found.get(value) == offset or self._losses_allowed,
                     "acknowledged-kept",
-                    shard_id,
                     f"{value!r} was acknowledged at {offset}, it is at {found.get(value)}",
+                    shard_id,
                 )
 
 

@@ -92,8 +92,8 @@ class TransferHistory:
                     require(
                         not pending,
                         "split-prepared",
-                        shard_id,
                         f"keys were released while {pending} was prepared",
+                        shard_id,
                     )
                     children.append((entry.child, entry.start))
             else:
@@ -104,7 +104,7 @@ class TransferHistory:
                     self._ended(shard_id, (-1 - shard_id, header.base_offset), found, commit=True)
                 else:
                     self._wrote(shard_id, found)
-        require(not pending, "transfer-open", shard_id, f"{pending} is prepared and was never ended")
+        require(not pending, "transfer-open", f"{pending} is prepared and was never ended", shard_id)
         return children
 
     def _ended(self, shard_id: int, by: TransactionKey, found: list[Version], *, commit: bool) -> None:
@@ -127,8 +127,8 @@ class TransferHistory:
             require(
                 in_order,
                 "version-order",
-                shard_id,
                 f"key {one.key!r} got version {one.version} ({one.value!r}) behind {known[-1:]}",
+                shard_id,
             )
             known.append(one)
 
@@ -148,7 +148,7 @@ class TransferHistory:
                     mine = pending.pop(header.producer_id, [])
                     found += mine if said is not None and said[0] else []
             require(
-                not pending, "transfer-open", shard_id, f"{pending} belong to transactions that never ended"
+                not pending, "transfer-open", f"{pending} belong to transactions that never ended", shard_id
             )
         return found
 

@@ -161,8 +161,8 @@ class WatchWorkload(FollowingWorkload):
         require(
             gone.start < gone.stop <= latest,
             "watch-goes-on",
-            shard_id,
             f"a watcher at {gone.start} is told that the log begins at {gone.stop}, and none began after {latest}",
+            shard_id,
         )
         watcher.missed.setdefault(shard_id, []).append(gone)
         watcher.next[shard_id] = gone.stop
@@ -175,14 +175,14 @@ class WatchWorkload(FollowingWorkload):
         require(
             change.offset < self.cluster.evidence.truth(shard_id).end,
             "watch-committed",
-            shard_id,
             f"a watcher was given {change}, committed is {self.cluster.evidence.truth(shard_id).end}",
+            shard_id,
         )
         require(
             change.offset >= watcher.next.get(shard_id, 0),
             "watch-once",
-            shard_id,
             f"a watcher was given {change}, and before that one at {watcher.next.get(shard_id, 0) - 1}",
+            shard_id,
         )
         watcher.next[shard_id] = change.offset + 1
         watcher.given.setdefault(shard_id, []).append(change)
@@ -222,8 +222,8 @@ class WatchWorkload(FollowingWorkload):
                 require(
                     before != shard_id,
                     "watch-order-of-keys",
-                    shard_id,
                     f"a watcher was given {change} after a change of the same key from shard {child}, which took it over",
+                    shard_id,
                 )
 
     def _check_shard(self, watcher: Watcher, shard_id: int, written: list[Written]) -> None:
@@ -235,8 +235,8 @@ class WatchWorkload(FollowingWorkload):
         require(
             first >= earliest,
             "watch-from-now-on",
-            shard_id,
             f"a watcher that asked when {earliest} was committed was given {given[:1]}",
+            shard_id,
         )
         wanted = [
             (one.offset, one.key, one.value, one.version)
@@ -248,9 +248,9 @@ class WatchWorkload(FollowingWorkload):
         require(
             given == wanted,
             "watch-all-changes",
-            shard_id,
             f"a watcher was given {different and different[0]}, where the log has {different and different[1]}; "
             f"it was given {len(given)} changes",
+            shard_id,
         )
 
     @staticmethod
