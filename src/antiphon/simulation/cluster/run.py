@@ -162,7 +162,7 @@ class _Run:
     def _operations(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for workload in self.workloads:
-            for name, count in getattr(workload, "outcomes", {}).items():
+            for name, count in workload.outcomes.items():
                 found[name] = found.get(name, 0) + count
         return found
 

@@ -42,8 +42,8 @@ class AuditorWorkload(Workload):
         self._serial = 0
         self.outcomes = {"told": 0, "not_told": 0, "notes_judged": 0}
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db, draw = await self.connected(), process.random
+    async def _work_with(self, db: AsyncClient, process: "Process", _number: int) -> None:
+        draw = process.random
         watching = asyncio.get_running_loop().create_task(self._watch())
         while not self.stopped:
             node_id = draw.choice(sorted(self._may_say))
@@ -53,7 +53,6 @@ class AuditorWorkload(Workload):
             await self._tell(db, node_id, NoteAudit(shards, found))
             await asyncio.sleep(draw.uniform(0.0, PAUSE_S))
         watching.cancel()
-        await db.close()
 
     async def _watch(self) -> None:
         while True:

@@ -41,11 +41,9 @@ class BulkWorkload(Workload):
         self.acknowledged: dict[bytes, bytes] = {}
         self.outcomes = {"ok": 0, "unknown": 0}
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         lines = [self._line(db, process, f"{number}-{line}") for line in range(IN_FLIGHT)]
         await asyncio.gather(*lines)
-        await db.close()
 
     async def _line(self, db: AsyncClient, process: "Process", name: str) -> None:
         draw, serial = process.random, 0

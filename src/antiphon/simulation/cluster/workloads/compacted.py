@@ -108,8 +108,8 @@ class CompactedWorkload(KafkaWorkload):
         """See `Workload`."""
         for number in range(self.cluster.options.compacted_writers):
             self.spawn(f"{number}", self._write)
-        self.spawn("transactor", self._transact)
-        self.spawn("reader", self._read_on)
+        self.spawn("transactor", self.with_client(self._transact))
+        self.spawn("reader", self.with_client(self._read_on))
         self.spawn("fetcher", self._fetch_on)
 
     # -- writers ----------------------------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ class CompactedWorkload(KafkaWorkload):
         self.outcomes["keyless-refused"] += found == code.INVALID_RECORD
         client.forget(TOPIC, partition)
 
-    async def _transact(self, process: "Process") -> None:
-        db, draw, number = await self.connected(), process.random, 0
+    async def _transact(self, db: "AsyncClient", process: "Process") -> None:
+        draw, number = process.random, 0
         while not self.stopped:
             try:
                 async with db.producer("compactor", transaction_timeout_s=2.0) as producer:
@@ -204,7 +204,6 @@ class CompactedWorkload(KafkaWorkload):
                 self.cluster.tell("transaction-failed", number, error.code)
                 await asyncio.sleep(0.1)
             number += 1
-        await db.close()
 
     # -- readers ----------------------------------------------------------------------------------------------------
 
@@ -212,15 +211,11 @@ class CompactedWorkload(KafkaWorkload):
         """Is nothing new to be begun?"""
         return self.stopped
 
-    async def _read_on(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _read_on(self, db: "AsyncClient", process: "Process") -> None:
         while not self.stopped:
-            try:
+            with self.tells("read-failed"):
                 await self._read(db, process.random.choice(sorted(self.shard_ids)))
-            except AntiphonError as error:
-                self.cluster.tell("read-failed", error.code)
             await self.sleep(process, 0.5)
-        await db.close()
 
     async def _read(self, db: "AsyncClient", partition: int) -> None:
         """All of a partition, as an application does that builds its state from it."""

@@ -120,7 +120,7 @@ class Alone:
         return there
 
     def _judge(self, place: Place, *, is_there: bool) -> None:
-        outcomes = self.workload.outcomes  # type: ignore[attr-defined]
+        outcomes = self.workload.outcomes
         now_s, since_s = self.workload.now, self.kept.since_s.get(place)
         if since_s is None:
             return

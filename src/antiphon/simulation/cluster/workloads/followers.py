@@ -9,9 +9,10 @@ replica that leads in that moment is given to nobody, though others still have i
 """
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import AntiphonError, OffsetOutOfRangeError
+from antiphon.errors import OffsetOutOfRangeError
 from antiphon.records.batch import read_header
 from antiphon.records.decode import Record, decode_records
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
@@ -41,6 +42,11 @@ class _Reader:
         self.isolation = isolation
         self.judged = judged  # against what is committed
         self.next = -1
+
+    @property
+    def start(self) -> int:
+        """From where it reads on."""
+        return EARLIEST if self.next < 0 else self.next
 
 
 class _Committed:
@@ -102,7 +108,7 @@ class FollowerWorkload(FollowingWorkload):
                     shard, shard_id, isolation, judged=promised and self._is_committed(isolation)
                 )
                 self._readers.append(reader)
-                self.spawn(f"{shard}-{number}", lambda process, reader=reader: self._read_on(process, reader))  # type: ignore[misc]
+                self.spawn_follower(f"{shard}-{number}", partial(self._read_once, reader), "read-failed")
         if options.whole_readers:
             isolation = self.cluster.stream("readers of whole topics").choice(ISOLATIONS)
             own = {
@@ -110,75 +116,51 @@ class FollowerWorkload(FollowingWorkload):
                 for shard, shard_id in enumerate(self._topic.shard_ids)
             }
             self._readers += own.values()
-            self.spawn("whole", lambda process: self._work_on_all(process, own))
+            self.spawn_follower("whole", partial(self._read_all_once, own), "read-failed")
 
     def _is_committed(self, isolation: str) -> bool:
         return isolation == "committed" or (not isolation and self.cluster.options.profile != "fluvio")
 
-    async def _read_on(self, process: "Process", reader: _Reader) -> None:
-        db = await self.connected()
-        await self.follow(self._read_again(db, process, reader))
-        await db.close()
+    async def _read_once(self, reader: _Reader, db: "AsyncClient", process: "Process") -> None:
+        try:
+            await self._read(db, {reader.shard: reader}, process, reader.shard, reader.start)
+        except OffsetOutOfRangeError as error:
+            self.cluster.tell("read-out-of-range", reader.shard_id, reader.next, error.message)
+            self._check_gone(reader, int(error.details.get("start", 0)))
+            reader.next = -1
+            await self.think(process)
 
-    async def _read_again(self, db: "AsyncClient", process: "Process", reader: _Reader) -> None:
-        while True:
-            try:
-                await self._read(db, reader, process.random.randint(1, 2 * RECORDS_MAX))
-            except OffsetOutOfRangeError as error:
-                self.cluster.tell("read-out-of-range", reader.shard_id, reader.next, error.message)
-                self._check_gone(reader, int(error.details.get("start", 0)))
-                reader.next = -1
-                await self.think(process)
-            except AntiphonError as error:
-                self.cluster.tell("read-failed", error.code)
-                await self.think(process)
-
-    async def _work_on_all(self, process: "Process", readers: dict[int, _Reader]) -> None:
-        db = await self.connected()
-        await self.follow(self._read_all_again(db, process, readers))
-        await db.close()
-
-    async def _read_all_again(
-        self, db: "AsyncClient", process: "Process", readers: dict[int, _Reader]
+    async def _read_all_once(
+        self, readers: dict[int, _Reader], db: "AsyncClient", process: "Process"
     ) -> None:
-        """Follow all shards as one, and begin anew where each of them is."""
-        while True:
-            starts = {shard: EARLIEST if one.next < 0 else one.next for shard, one in readers.items()}
-            records = process.random.randint(1, 2 * RECORDS_MAX)
-            isolation = readers[0].isolation
-            try:
-                topic = await db.topic(self._topic.name)
-                self.outcomes["reads"] += 1
-                chunks = topic.read_chunks(
-                    start=starts, isolation=isolation, follow=True, timeout_s=PATIENCE_S
-                )
-                async with aclosing(chunks):
-                    async for chunk in chunks:
-                        for record in chunk:
-                            self._given(readers[record.shard], record)
-                        records -= len(chunk)
-                        if records < 0:
-                            break
-            except OffsetOutOfRangeError as error:
-                self.cluster.tell("read-out-of-range", "whole", error.message)
-                for one in readers.values():  # it may be any of them
-                    one.next = -1
-                await self.think(process)
-            except AntiphonError as error:
-                self.cluster.tell("read-failed", error.code)
-                await self.think(process)
+        """Follow all shards as one, from where each of them is."""
+        try:
+            starts = {shard: one.start for shard, one in readers.items()}
+            await self._read(db, readers, process, None, starts)
+        except OffsetOutOfRangeError as error:
+            self.cluster.tell("read-out-of-range", "whole", error.message)
+            for one in readers.values():  # it may be any of them
+                one.next = -1
+            await self.think(process)
 
-    async def _read(self, db: "AsyncClient", reader: _Reader, records: int) -> None:
+    async def _read(
+        self,
+        db: "AsyncClient",
+        readers: dict[int, _Reader],
+        process: "Process",
+        shard: int | None,
+        start: Any,
+    ) -> None:
+        """Read some records of one shard, or of all."""
+        records = process.random.randint(1, 2 * RECORDS_MAX)
+        isolation = next(iter(readers.values())).isolation
         topic = await db.topic(self._topic.name)
         self.outcomes["reads"] += 1
-        start = EARLIEST if reader.next < 0 else reader.next
-        chunks = topic.read_chunks(
-            reader.shard, start, isolation=reader.isolation, follow=True, timeout_s=PATIENCE_S
-        )
+        chunks = topic.read_chunks(shard, start, isolation=isolation, follow=True, timeout_s=PATIENCE_S)
         async with aclosing(chunks):
             async for chunk in chunks:
                 for record in chunk:
-                    self._given(reader, record)
+                    self._given(readers[record.shard], record)
                 records -= len(chunk)
                 if records < 0:
                     return

@@ -39,8 +39,7 @@ class LeasedWorkload(TableWorkload):
         super().__init__(cluster, "leased")
         self.config = {"read.lease.ms": str(cluster.options.read_lease_ms or DEFAULT_MS)}
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         table, draw, serial = self.open_table(db, process), process.random, 0
         while not self.stopped:
             key = draw.choice(LEASED_KEYS)
@@ -53,7 +52,6 @@ class LeasedWorkload(TableWorkload):
                 await self._put_soon(table, number, key, self._value(number, serial), patience_s)
                 await asyncio.sleep(draw.uniform(0.0, 0.02))
             await asyncio.sleep(draw.uniform(0.0, 0.01))
-        await db.close()
 
     async def _learn(self, db: AsyncClient) -> None:
         try:

@@ -80,8 +80,7 @@ class LedgerWorkload(Workload):
         await insist(lambda: db.create_topic(self.name, shards=1, **options))
         (self.shard_id,) = await shards_of(db, self.name)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         start: State = (0, 0)
         store = AsyncLogBackedStore(
             db, self.name, initial=start, apply=_apply, validate=_validate, timeout_s=PATIENCE_S
@@ -101,7 +100,6 @@ class LedgerWorkload(Workload):
             await asyncio.gather(*work)
             await self.think(process, count)
         await store.close()
-        await db.close()
 
     def _committed(self) -> int:
         return self.cluster.evidence.truth(self.shard_id).end

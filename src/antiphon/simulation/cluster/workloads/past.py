@@ -17,6 +17,7 @@ from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -49,8 +50,8 @@ class PastWorkload(Workload):
         self._rows = 0
         self.outcomes = {"past-read": 0, "past-lost": 0, "past-not-read": 0}
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db, draw = await self.connected(), process.random
+    async def _work_with(self, db: "AsyncClient", process: "Process", _number: int) -> None:
+        draw = process.random
         table = db.table(self._writers.name)
         while not self.stopped and self._rows < ROWS_MAX:
             try:
@@ -69,7 +70,6 @@ class PastWorkload(Workload):
                 self.outcomes["past-not-read"] += 1
                 self.cluster.tell("past-failed", error.code)
             await self.think(process)
-        await db.close()
 
     async def _read(self, table: Any, asked: Mapping[int, tuple[int, int]], draw: Any) -> None:
         shards = {shard.index: shard.shard_id for shard in (await table.core.described_by()).shards}

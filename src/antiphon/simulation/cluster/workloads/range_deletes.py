@@ -5,7 +5,6 @@ Nothing else removes keys of this table, so each removal in the committed logs i
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from antiphon.errors import AntiphonError
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
@@ -66,13 +65,12 @@ class RangeWorkload(Workload):
         """See `Workload`."""
         self.spawn_all(CLIENTS, self._work)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         table, draw, serial = db.table(self.name), process.random, 0
         while not self.stopped:
             kind = draw.random()
             serial += 1
-            try:
+            with self.tells("range-failed"):
                 if kind < 0.7:
                     await self._put(table, draw.choice(KEYS), b"%d-%d" % (number, serial))
                 elif kind < 0.85:
@@ -80,10 +78,7 @@ class RangeWorkload(Workload):
                     await self._delete(table, start, draw.choice((end, end, end, b"")))
                 else:
                     await self._scan(table)
-            except AntiphonError as error:
-                self.cluster.tell("range-failed", error.code)
             await self.think(process)
-        await db.close()
 
     async def _put(self, table: Any, key: bytes, value: bytes) -> None:
         version = await table.put(key, value, timeout_s=PATIENCE_S)

@@ -76,16 +76,15 @@ class RecoveredRowsWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self.spawn_all(self.cluster.options.recovered_putters, self._change)
+        self.spawn_all(self.cluster.options.recovered_putters, self.with_client(self._change))
         for number in range(self.cluster.options.recovered_putters):
             self.spawn(f"leases-{number}", partial(self._have_sessions, number))
-        self.spawn("scans", self._scan)
+        self.spawn("scans", self.with_client(self._scan))
         self.spawn("last", self._see_the_end)
 
     # -- clients --------------------------------------------------------------------------------------------------
 
-    async def _change(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _change(self, db: "AsyncClient", process: "Process", number: int) -> None:
         table: Any = db.table(self.name)
         draw, serial = process.random, 0
         while not self.stopped:
@@ -97,7 +96,6 @@ class RecoveredRowsWorkload(Workload):
             else:
                 await self._acknowledged(b"", table.delete(key, timeout_s=PATIENCE_S))
             await self.think(process)
-        await db.close()
 
     async def _acknowledged(self, value: bytes, change: "asyncio.Future[Any]") -> bool:
         """Is it? `value`: of a put."""
@@ -162,22 +160,17 @@ class RecoveredRowsWorkload(Workload):
             self.shard_id,
         )
 
-    async def _scan(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _scan(self, db: "AsyncClient", process: "Process") -> None:
         while not self.stopped:
             recoveries, began = self._history.recoveries(), self._history.ends()
             rows: dict[bytes, Seen] = {}
-            try:
+            with self.tells("rows-not-scanned"):
                 async for row in db.table(self.name).scan(timeout_s=PATIENCE_S):
                     rows[row.key] = (bytes(row.value), row.version.id, row.session_id)
-            except AntiphonError as error:
-                self.cluster.tell("rows-not-scanned", error.code)
-            else:
                 self._told.update({value: version for value, version, _ in rows.values()})
                 if 0 <= recoveries == self._history.recoveries():
                     self._judge(rows, began, recoveries)
             await self.think(process, 5)
-        await db.close()
 
     def _judge(self, rows: dict[bytes, Seen], began: dict[int, int], recoveries: int) -> None:
         """A scan began when so much was committed of each shard, and no replicas were lost meanwhile."""

@@ -81,8 +81,8 @@ class ServicesWorkload(Workload):
     def begin(self) -> None:
         """See `Workload`."""
         self.spawn_all(self.cluster.options.service_clients, self._work)
-        self.spawn("lists", self._list)
-        self.spawn("follows", self._follow)
+        self.spawn("lists", self.with_client(self._list))
+        self.spawn("follows", self.with_client(self._follow))
         self.spawn("hand", self.stop_some)
         self.spawn("last", self._see_the_end)
 
@@ -94,10 +94,8 @@ class ServicesWorkload(Workload):
         while not self.stopped:
             count += 1
             db = await self.connected()
-            try:
+            with self.tells("service-failed", f"{number}-{count}"):
                 await self._serve(db, process, f"{number}-{count}")
-            except AntiphonError as error:
-                self.cluster.tell("service-failed", f"{number}-{count}", error.code)
             await self.think(process)
             await db.close()  # what is open is left to its time-out
 
@@ -135,23 +133,18 @@ class ServicesWorkload(Workload):
 
     # -- who looks ------------------------------------------------------------------------------------------------
 
-    async def _list(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _list(self, db: "AsyncClient", process: "Process") -> None:
         services = AsyncServiceRegistry(db, self.name)
         while not self.stopped:
             service = process.random.choice(SERVICES)
             known, began_s = [one for one in self._registered.values() if one.acknowledged], self.now
-            try:
+            with self.tells("services-not-listed"):
                 found = await services.instances(service)
-            except AntiphonError as error:
-                self.cluster.tell("services-not-listed", error.code)
-            else:
                 self.outcomes["services-listed"] += 1
                 self.outcomes["instances-seen"] += len(found)
                 self.cluster.tell("services", service, tuple(found.items()))
                 self._judge(service, found, known, began_s)
             await self.think(process, 2)
-        await db.close()
 
     def _judge(
         self, service: str, found: dict[str, bytes], known: list[Registration], began_s: float
@@ -177,8 +170,7 @@ class ServicesWorkload(Workload):
                 f"{of and of.ended_s}; the list began at {began_s}",
             )
 
-    async def _follow(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _follow(self, db: "AsyncClient", process: "Process") -> None:
         while not self._is_quiet:
             try:
                 await self._follow_on(db)
@@ -187,7 +179,6 @@ class ServicesWorkload(Workload):
             except AntiphonError as error:
                 self.cluster.tell("services-not-followed", error.code)
             await self.think(process)
-        await db.close()
 
     async def _follow_on(self, db: "AsyncClient") -> None:
         """Look what there is, and follow what changes, as a balancer does, until nothing is left."""

@@ -48,8 +48,7 @@ class TableWorkload(Workload):
         shards = await make_table(self.cluster, db, self.name, self.config)
         self.shard_ids = [shard.shard_id for shard in shards]
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         table = self.open_table(db, process)
         draw, serial = process.random, 0
         versions: dict[str, int] = {}
@@ -66,7 +65,6 @@ class TableWorkload(Workload):
             else:
                 await self._delete(table, number, key, expected, versions)
             await self.think(process)
-        await db.close()
 
     def _value(self, number: int, serial: int) -> bytes:
         return f"{number}-{serial}".encode().ljust(self.cluster.options.row_bytes, b".")

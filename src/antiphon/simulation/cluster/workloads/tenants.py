@@ -88,8 +88,9 @@ class TenantsWorkload(ClockedWorkload):
     def begin(self) -> None:
         """See `Workload`."""
         super().begin()
-        for work in (self._ask_without_pause, self._ask_as_neighbour, self._change_leaver):
+        for work in (self._ask_without_pause, self._ask_as_neighbour):
             self.start(work.__name__.strip("_"), work)
+        self.start("change_leaver", self.with_client(self._change_leaver))
         # By HTTP and Oxia's protocol passwords go over TLS only.
         self.start("open_many", self._open_many, Shield())
         for number in range(3):
@@ -181,8 +182,8 @@ class TenantsWorkload(ClockedWorkload):
 
     # -- who comes and goes -----------------------------------------------------------------------------------------
 
-    async def _change_leaver(self, process: "Process") -> None:
-        draw, db = process.random, await self.connected()
+    async def _change_leaver(self, db: "AsyncClient", process: "Process") -> None:
+        draw = process.random
         while not self.stopped:
             await asyncio.sleep(draw.expovariate(1 / CHANGE_PAUSE_S))
             if draw.random() < 0.4:
@@ -194,7 +195,6 @@ class TenantsWorkload(ClockedWorkload):
             self.outcomes["leaver-changes"] += 1
         await self._remove_leaver(db)
         self._gone = True
-        await db.close()
 
     async def _remove_leaver(self, db: "AsyncClient") -> None:
         with contextlib.suppress(InvalidRequestError):  # by now there is no such user

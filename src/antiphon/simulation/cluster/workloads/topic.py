@@ -94,8 +94,7 @@ class TopicWorkload(Workload):
         )
         self.shard_ids = await shards_of(db, self.name)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         topic = await insist(lambda: _topic(db, self.name))
         draw, serial = process.random, 0
         guesses = _Guesses(self.cluster.stream(f"conditions of {self.name} {number}"))
@@ -111,7 +110,6 @@ class TopicWorkload(Workload):
                 await asyncio.gather(*work)
                 serial += count
             await self.think(process, count)
-        await db.close()
 
     async def _one(
         self, topic: Any, shard: int, number: int, serial: int, expected: int | None = None

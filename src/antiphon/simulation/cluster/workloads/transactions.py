@@ -78,15 +78,14 @@ class TransactionWorkload(Workload):
         """See `Workload`."""
         self.spawn_all(CLIENTS, self._work)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         table, draw, serial = db.table(self.name), process.random, 0
         versions: dict[bytes, int] = {}
         while not self.stopped:
             group, kind = draw.choice(self.groups), draw.random()
             serial += 1
             value = b"%d-%d" % (number, serial)
-            try:
+            with self.tells("group-not-read"):
                 if kind < 0.35:
                     await self._read(table, group, versions, by_scan=draw.random() < 0.7)
                 elif kind < 0.6:
@@ -97,10 +96,7 @@ class TransactionWorkload(Workload):
                     await self._write(table, group, None, None)
                 else:
                     await self._write(table, group, value, None, doomed=True)
-            except AntiphonError as error:
-                self.cluster.tell("group-not-read", error.code)
             await self.think(process)
-        await db.close()
 
     async def _read(self, table: Any, group: Group, versions: dict[bytes, int], *, by_scan: bool) -> None:
         began = positions(self.cluster)

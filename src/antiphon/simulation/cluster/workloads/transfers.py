@@ -305,17 +305,15 @@ class TransferWorkload(Workload):
         """Do nothing for a while."""
         await asyncio.sleep(seconds)
 
-    async def _work(self, process: "Process", number: int) -> None:
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         first = number
         while first in self.heirs:
             first = self.heirs[first]
-        db = await self.connected()
         mover = Mover(self, db, process, number, f"mover-{first}")
         while not self.stopped:
             await mover.one()
             await self.think(process, 4)
         await mover.rest()
-        await db.close()
 
     # -- judged at the end ----------------------------------------------------------------------------------------
 

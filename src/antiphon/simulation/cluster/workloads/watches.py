@@ -9,10 +9,11 @@ gone, and nothing else.
 """
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.watch import Change
-from antiphon.errors import AntiphonError, OffsetOutOfRangeError
+from antiphon.errors import OffsetOutOfRangeError
 from antiphon.model.metadata import ShardMeta
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.following import FollowingWorkload
@@ -88,24 +89,11 @@ class WatchWorkload(FollowingWorkload):
     def begin(self) -> None:
         """See `Workload`."""
         for number, watcher in enumerate(self._watchers):
-            self.spawn(f"{number}", lambda process, watcher=watcher: self._watch_on(process, watcher))  # type: ignore[misc]
+            self.spawn_follower(f"{number}", partial(self._watch_or_pass_over, watcher), "watch-failed")
 
-    async def _watch_on(self, process: "Process", watcher: Watcher) -> None:
-        db = await self.connected()
-        await self.follow(self._watch_again(db, process, watcher))
-        await db.close()
-
-    async def _watch_again(self, db: "AsyncClient", process: "Process", watcher: Watcher) -> None:
-        while True:
-            try:
-                await self._watch_or_pass_over(db, watcher, process.random.randint(1, 2 * CHANGES_MAX))
-            except AntiphonError as error:
-                self.cluster.tell("watch-failed", error.code)
-                await self.think(process)
-
-    async def _watch_or_pass_over(self, db: "AsyncClient", watcher: Watcher, changes: int) -> None:
+    async def _watch_or_pass_over(self, watcher: Watcher, db: "AsyncClient", process: "Process") -> None:
         try:
-            await self._watch(db, watcher, changes)
+            await self._watch(db, watcher, process.random.randint(1, 2 * CHANGES_MAX))
         except OffsetOutOfRangeError as error:
             index = int(error.details["shard"])
             if index not in watcher.shards:

@@ -2,9 +2,10 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, ParamSpec
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process, Shield
 
+P = ParamSpec("P")
 Work = Callable[["Process", int], Coroutine[Any, Any, None]]
 Until = Callable[[Callable[[], bool], float, Callable[[], str]], None]
 """Lets the world go on until a condition holds. If it does not within so many seconds, the run fails with the words."""
@@ -53,6 +55,7 @@ class Workload(ABC):
         self.name = name
         self.random = cluster.stream(f"workload {name}")
         self.stopped = False
+        self.outcomes: dict[str, int] = {}
         self.operations_per_s = 0.0  # of all its clients together; 0: as fast as they can
         self.clients: list[Client] = []
         self.heirs: dict[int, int] = {}  # number of a client: that of the killed one whose place it took
@@ -72,8 +75,34 @@ class Workload(ABC):
             self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
 
     async def _work(self, process: "Process", number: int, /) -> None:
-        """What a client does until it is told to stop."""
+        """What a client does until it is told to stop: with a client of the cluster, where it says no more."""
+        await self.with_client(self._work_with)(process, number)
+
+    async def _work_with(self, _db: AsyncClient, process: "Process", number: int, /) -> None:
+        """See `_work`."""
         invariant(False, f"{type(self).__name__} does not say what client {number}, {process.name}, does")
+
+    def with_client(
+        self, work: Callable[Concatenate[AsyncClient, P], Awaitable[None]]
+    ) -> Callable[P, Coroutine[Any, Any, None]]:
+        """Such work as a process does: it reaches the cluster first, and hangs up when it is through."""
+
+        async def connected(*args: P.args, **kwargs: P.kwargs) -> None:
+            db = await self.connected()
+            await work(db, *args, **kwargs)
+            await db.close()
+
+        return connected
+
+    @contextmanager
+    def tells(self, what: str, *of: Any, count: str = "") -> Iterator[None]:
+        """What is asked for here may fail: then that is told, with the code of the error, and counted as this outcome."""
+        try:
+            yield
+        except AntiphonError as error:
+            if count:
+                self.outcomes[count] += 1
+            self.cluster.tell(what, *of, error.code)
 
     @abstractmethod
     def check(self) -> None:
