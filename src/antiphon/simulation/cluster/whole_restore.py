@@ -210,9 +210,7 @@ def _rows(truths: Any) -> dict[int, Row]:
     """The newest row of each transactional id, by the producer that it names."""
     newest: dict[bytes, bytes | None] = {}
     for truth in truths:
-        for batch in truth.batches:
-            if not read_header(batch.data).is_control:
-                newest |= {bytes(one.key or b""): one.value for one in decode_records(batch.data)}
+        newest |= {bytes(one.key or b""): one.value for one in truth.records()}
     rows = [msgspec.msgpack.decode(value, type=Row) for value in newest.values() if value]
     return {row.producer_id: row for row in rows}
 

@@ -38,9 +38,9 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
-from antiphon.records.batch import BatchHeader, iter_batches, read_header, validate_batch
+from antiphon.records.batch import BatchHeader, iter_batches, validate_batch
 from antiphon.records.builder import build_batch
-from antiphon.records.decode import Record, decode_records
+from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.archive_place import SCHEME, ArchivePlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
@@ -348,11 +348,11 @@ class ArchivedWorkload(KafkaWorkload):
             record
             for batch in truth.batches
             if batch.base_offset < end and batch.next_offset > start
-            for record in _records(batch.data)
+            for record in decode_records(batch.data)
             if start <= record.offset < end
         ]
         require(
-            _records(data) == wanted,
+            decode_records(data) == wanted,
             "archived-order",
             f"a consumer gets other records in {start}..{end} than were committed there",
             truth.shard_id,
@@ -394,7 +394,3 @@ def _rows(header: BatchHeader, batch: bytes, partition: int, start: int) -> list
         for record in decode_records(batch)
         if record.offset >= start
     ]
-
-
-def _records(data: bytes) -> list[Record]:
-    return [] if read_header(data).is_control else decode_records(data)

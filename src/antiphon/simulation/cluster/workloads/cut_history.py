@@ -90,8 +90,6 @@ class CutHistory:
     def _learn_decisions(self) -> None:
         for shard in self._cluster.shards_of(TRANSACTIONS_TABLE):
             for batch in self._cluster.evidence.truth(shard.shard_id).batches:
-                if read_header(batch.data).is_control:
-                    continue
                 for record in decode_records(batch.data):
                     row = msgspec.msgpack.decode(record.value, type=Row) if record.value else None
                     if row is not None and row.state in PREPARED:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import OffsetOutOfRangeError
-from antiphon.records.batch import read_header
 from antiphon.records.decode import Record, decode_records
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.following import FollowingWorkload
@@ -62,11 +61,10 @@ class _Committed:
     def learn(self) -> None:
         """Decode what was committed since."""
         for batch in self._truth.batches[self._batches :]:
-            if not read_header(batch.data).is_control:
-                for record in decode_records(batch.data):
-                    self._following[record.offset] = len(self.offsets)
-                    self.offsets.append(record.offset)
-                    self.values[record.offset] = bytes(record.value or b"")
+            for record in decode_records(batch.data):
+                self._following[record.offset] = len(self.offsets)
+                self.offsets.append(record.offset)
+                self.values[record.offset] = bytes(record.value or b"")
         self._batches = len(self._truth.batches)
 
     def before(self, offset: int) -> int:

@@ -15,16 +15,14 @@ Every second producer is a Python client, the others speak Kafka's protocol.
 """
 
 import asyncio
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from antiphon.coordination.transactions import PREPARED, Row, State
 from antiphon.model.internal import GROUPS_TABLE, TRANSACTIONS_TABLE
-from antiphon.records.batch import HEADER_BYTES, iter_batches, read_header
+from antiphon.records.batch import HEADER_BYTES, read_header
 from antiphon.records.builder import end_marker_of
-from antiphon.records.changes import effects_of
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Transactor
@@ -130,7 +128,7 @@ class TransactionalWorkload(KafkaWorkload):
         """What was decided of each transaction, by producer id and number, as the rows ever said."""
         found: dict[tuple[int, int], set[State]] = {}
         for shard in self.cluster.shards_of(TRANSACTIONS_TABLE):
-            for _, value in self._effects(shard.shard_id):
+            for _, value, _ in self.cluster.evidence.truth(shard.shard_id).effects():
                 row = None if value is None else msgspec.msgpack.decode(value, type=Row)
                 if row is not None and row.state in PREPARED:
                     found.setdefault((row.producer_id, row.number), set()).add(row.state)
@@ -205,7 +203,7 @@ class TransactionalWorkload(KafkaWorkload):
         groups = [f"{GROUP}{number}" for number in self._transactors]
         found: dict[str, int] = {}
         for shard_id in sorted({self.cluster.shard_of_group(group) for group in groups}):
-            for key, value in self._effects(shard_id):
+            for key, value, _ in self.cluster.evidence.truth(shard_id).effects():
                 if key.startswith(f"offset/{GROUP}".encode()) and value is not None:
                     row = msgspec.msgpack.decode(value, type=Committed)
                     number = key.removeprefix(f"offset/{GROUP}".encode()).partition(b"/")[0].decode()
@@ -213,13 +211,6 @@ class TransactionalWorkload(KafkaWorkload):
                         row.offset
                     )  # Python clients send no text
         return found
-
-    def _effects(self, shard_id: int) -> Iterator[tuple[bytes, bytes | None]]:
-        for batch in self.cluster.evidence.truth(shard_id).batches:
-            for header, data in iter_batches(batch.data):
-                if not header.is_control:
-                    for key, value, _ in effects_of(data):
-                        yield key, value
 
 
 def _client(asked: Asked) -> str:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
 from antiphon.errors import AntiphonError, OffsetMismatchError, TimedOutError
-from antiphon.records.batch import read_header
-from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import (
@@ -139,22 +137,19 @@ class LedgerWorkload(Workload):
         """See `Workload`."""
         at: dict[bytes, int] = {}
         states: list[tuple[int, State]] = [(0, (0, 0))]  # from which offset on the log comes to this
-        for batch in self.cluster.evidence.truth(self.shard_id).batches:
-            if read_header(batch.data).is_control:
-                continue
-            for record in decode_records(batch.data):
-                operation, state = bytes(record.value or b""), states[-1][1]
-                where = f"{operation!r} at {record.offset}"
-                require(operation in self.sent, "nobodys-record", f"nobody sent {where}", self.shard_id)
-                require(operation not in at, "exactly-once", f"{where} is at {at} too", self.shard_id)
-                at[operation] = record.offset
-                states.append((record.offset + 1, _apply(state, operation)))
-                require(
-                    states[-1][1][0] >= 0,
-                    "legal-history",
-                    f"{where} withdraws from a balance of {state[0]}",
-                    self.shard_id,
-                )
+        for record in self.cluster.evidence.truth(self.shard_id).records():
+            operation, state = bytes(record.value or b""), states[-1][1]
+            where = f"{operation!r} at {record.offset}"
+            require(operation in self.sent, "nobodys-record", f"nobody sent {where}", self.shard_id)
+            require(operation not in at, "exactly-once", f"{where} is at {at} too", self.shard_id)
+            at[operation] = record.offset
+            states.append((record.offset + 1, _apply(state, operation)))
+            require(
+                states[-1][1][0] >= 0,
+                "legal-history",
+                f"{where} withdraws from a balance of {state[0]}",
+                self.shard_id,
+            )
         for told in self.told:
             self._check_answer(told, at, states)
 

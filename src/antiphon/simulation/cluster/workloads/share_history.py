@@ -10,7 +10,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.timing import SHARE_DELIVERIES, SHARE_LOCK_MS
 from antiphon.simulation.cluster.workloads.share_rows import StoredShare, stored_share
@@ -106,10 +105,8 @@ class ShareHistory:
         while self._looked < len(batches):
             data = batches[self._looked].data
             self._looked += 1
-            for header, one in iter_batches(data):
-                if not header.is_control:
-                    for key, value, _ in effects_of(one):
-                        self._stored(key, value)
+            for key, value, _ in effects_of(data):
+                self._stored(key, value)
 
     def _stored(self, key: bytes, value: bytes | None) -> None:
         found = stored_share(key, value, self.group, self.topic_id)

@@ -13,7 +13,7 @@ import msgspec
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import end_marker_of
-from antiphon.records.changes import decode_changes, effects_of
+from antiphon.records.changes import decode_changes
 from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Release, split_entry_of
 from antiphon.simulation.violation import require
@@ -156,10 +156,9 @@ class TransferHistory:
         """Offsets of the groups whose names begin so, by group."""
         found: dict[str, int] = {}
         for shard in self._cluster.shards_of(GROUPS_TABLE):
-            for header, data in self._batches(shard.shard_id):
-                for key, value, _ in () if header.is_control else effects_of(data):
-                    kind, _, rest = key.decode(errors="replace").partition("/")
-                    if kind == "offset" and rest.startswith(group_start) and value is not None:
-                        group = rest.partition("/")[0]
-                        found[group] = msgspec.msgpack.decode(value, type=Committed).offset
+            for key, value, _ in self._cluster.evidence.truth(shard.shard_id).effects():
+                kind, _, rest = key.decode(errors="replace").partition("/")
+                if kind == "offset" and rest.startswith(group_start) and value is not None:
+                    group = rest.partition("/")[0]
+                    found[group] = msgspec.msgpack.decode(value, type=Committed).offset
         return found
