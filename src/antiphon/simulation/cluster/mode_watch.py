@@ -131,8 +131,7 @@ class ModeWatch:
 
     def _is_empty(self, node_id: int, shard_id: int) -> bool:
         """Is this node's replica open, without an entry?"""
-        node = self._machines[node_id].node
-        host = None if node is None else node.hosts.get(shard_id)
+        host = self._machines[node_id].hosts.get(shard_id)
         return host is not None and host.log.log_end == 0
 
     def _has(self, node_id: int, shard_id: int, batch: "Batch") -> bool:

@@ -198,7 +198,7 @@ class Watch:
 
     def _check_evidence(self, machine: "Machine", message: Any) -> None:
         """Of what this disk held before it was hurt the replica has everything again, or says that it has not."""
-        host = None if machine.node is None else machine.node.hosts.get(message.shard)
+        host = machine.hosts.get(message.shard)
         held = self.held.get((machine.node_id, message.shard), 0)
         if host is None or getattr(message, "damaged", False):
             return
@@ -214,8 +214,7 @@ class Watch:
 
     def note_held(self, machine: "Machine") -> None:
         """How much of what is committed the replicas of this machine hold on its disk, now."""
-        hosts = {} if machine.node is None else machine.node.hosts
-        for shard_id, host in hosts.items():
+        for shard_id, host in machine.hosts.items():
             self.held[machine.node_id, shard_id] = min(
                 self._evidence.truth(shard_id).end, host.log.durable_end
             )

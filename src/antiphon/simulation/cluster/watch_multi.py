@@ -158,8 +158,7 @@ class MultiWatch:
 
     def is_sound(self, machine: "Machine", needed: Mapping[int, Vclock]) -> bool:
         """Have the replicas of this machine got that back, on its disk, and know it?"""
-        hosts = {} if machine.node is None else machine.node.hosts
-        for host in hosts.values():
+        for host in machine.hosts.values():
             if isinstance(host, MultiWriterPartition):
                 multi = host.replica
                 if multi.damaged or not covers(multi.vclock, needed.get(host.shard_id, ())):

@@ -145,7 +145,7 @@ class KnownCut:
                 of_state = 0 if saved.state is None or topic.kind != Kind.TABLE.value else saved.state.offset
                 latest[saved.shard_id] = max(self._truths[saved.shard_id].latest_start, of_state)
         for machine in cluster.machines:
-            for shard_id, host in () if machine.node is None else machine.node.hosts.items():
+            for shard_id, host in machine.hosts.items():
                 newest, start = latest.get(shard_id, host.log.log_start), host.log.log_start
                 self.require(
                     start <= newest,

@@ -282,13 +282,14 @@ class ArchivedWorkload(KafkaWorkload):
         draw, shard_id = client.random, self.shard_ids[partition]
         address, _ = await client.leader(TOPIC, partition)
         held = self._holder(partition, position)
-        one = m.FetchPartition(index=partition, offset=position, max_bytes=draw.choice((1, 300, 1 << 20)))
-        request = m.FetchRequest(
-            max_wait_ms=draw.choice((0, 50, 500)),
+        request = m.fetch_one(
+            TOPIC,
+            partition,
+            position,
+            draw.choice((1, 300, 1 << 20)),
+            wait_ms=draw.choice((0, 50, 500)),
             min_bytes=draw.choice((1, 10_000)),
-            max_bytes=1 << 20,
             isolation=draw.choice((0, 1)),
-            topics=[m.FetchTopic(name=TOPIC, partitions=[one])],
         )
         answer: m.FetchResponse = await client.ask(address, FETCH, 12, request)
         found = answer.topics[0].partitions[0]

@@ -81,15 +81,13 @@ class AuditorWorkload(Workload):
     def check(self) -> None:
         """See `Workload`."""
         self._forget_hurt()
-        for machine in self.cluster.machines:
-            if machine.node is None:
-                continue
-            said = {one.shard_id: one.what for one in machine.node.care.findings.now if one.kind == KIND}
-            for shard_id, texts in self._may_say[machine.node_id].items():
+        for node in self.cluster.nodes:
+            said = {one.shard_id: one.what for one in node.care.findings.now if one.kind == KIND}
+            for shard_id, texts in self._may_say[node.node_id].items():
                 self.outcomes["notes_judged"] += 1
                 require(
                     said.get(shard_id, "") in texts,
                     "audit-note",
-                    f"node {machine.node_id} says {said.get(shard_id, '')!r}; it was told one of {sorted(texts)}",
+                    f"node {node.node_id} says {said.get(shard_id, '')!r}; it was told one of {sorted(texts)}",
                     shard_id,
                 )

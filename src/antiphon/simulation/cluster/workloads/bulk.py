@@ -103,10 +103,8 @@ class BulkWorkload(Workload):
     def check(self) -> None:
         """See `Workload`."""
         found: dict[bytes, bytes] = {}
-        for machine in self.cluster.machines:
-            if machine.node is None:
-                continue
-            for topic in machine.node.view.cluster().topics:
+        for node in self.cluster.nodes:
+            for topic in node.view.cluster().topics:
                 if topic.name == self._table:
                     for shard in topic.shards:
                         rows = folded(self.cluster, shard.shard_id)

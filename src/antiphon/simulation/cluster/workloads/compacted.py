@@ -280,10 +280,9 @@ class CompactedWorkload(KafkaWorkload):
     def check(self) -> None:
         """See `Workload`: what is on the disks in the end."""
         options = self.cluster.options
-        for machine in self.cluster.machines:
-            for shard_id, judge in self._judges.items():
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is None or host.log.log_start or options.fault_every_ms:
+        for shard_id, judge in self._judges.items():
+            for machine, host in self.cluster.replicas_of(shard_id):
+                if host.log.log_start or options.fault_every_ms:
                     continue
                 batches = self.cluster.evidence.durable_batches(machine, host)
                 records = decode_records(b"".join(bytes(batch) for batch in batches))

@@ -5,6 +5,7 @@ so, and everything when it has had no answer for most of a session. Not every me
 commits under an epoch that it had before.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from antiphon.kafka import error_codes as code
@@ -201,10 +202,8 @@ class ConsumerMember(GroupMember):
     async def _leave(self) -> None:
         request = cm.ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.name, member_epoch=-1)
         self._release()
-        try:
+        with contextlib.suppress(NoAnswerError):
             await self._ask_coordinator(HEARTBEAT, 1, request)
-        except NoAnswerError:
-            return
 
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("group", self.name, what, error)

@@ -191,9 +191,9 @@ class CutWorkload(Workload):
 
     def _look_at_holds(self) -> None:
         for machine in self.cluster.machines:
-            if machine.node is None or machine.process is None or machine.process.state is not None:
+            if machine.process is None or machine.process.state is not None:
                 continue
-            for host in machine.node.hosts.values():
+            for host in machine.hosts.values():
                 _check_hold(host)
 
     def check(self) -> None:

@@ -134,9 +134,22 @@ class _Page(asyncio.Protocol):
             self.over.set_result(None)
 
 
-async def get_page(host: str, page: str) -> bytes:
-    """The whole answer; empty where the node went away. Raises OSError where it does not listen."""
-    return await send(host, f"GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+async def get_page(host: str, page: str, header: str = "") -> bytes:
+    """The whole answer; empty where the node went away. Raises OSError where it does not listen.
+
+    `header`: more of the request's, with its line ends.
+    """
+    request = f"GET {page} HTTP/1.1\r\nHost: {host}\r\n{header}Connection: close\r\n\r\n"
+    return await send(host, request.encode())
+
+
+async def page_or_nothing(host: str, page: str, header: str = "") -> bytes:
+    """See `get_page`; empty too where no answer came, or not in time."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await get_page(host, page, header)
+    except (OSError, TimeoutError):
+        return b""
 
 
 async def send(host: str, request: bytes) -> bytes:

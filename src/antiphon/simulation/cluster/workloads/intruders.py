@@ -150,9 +150,7 @@ class IntruderWorkload(Workload):
         return AppendBatch(shard_id, None, TIMEOUT_MS, is_job), (some_batch(draw),)
 
     async def _produce(self, kafka: KafkaClient, name: str, draw: Random) -> None:
-        partition = m.ProducePartition(index=0, records=some_batch(draw))
-        topics = [m.ProduceTopic(name=name, partitions=[partition])]
-        request = m.ProduceRequest(acks=-1, timeout_ms=TIMEOUT_MS, topics=topics)
+        request = m.produce_one(name, some_batch(draw), timeout_ms=TIMEOUT_MS)
         for machine in self.cluster.machines:
             answer = await kafka.ask((machine.host, KAFKA_PORT), PRODUCE, PRODUCE_VERSION, request)
             error = answer.topics[0].partitions[0].error_code

@@ -5,6 +5,7 @@ Now and then a member commits once more under a generation that it was in before
 would; and not every one of them says goodbye.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.kafka import error_codes as code
@@ -286,10 +287,8 @@ class Membership:
             member_id=self._member_id,
             members=[m.LeavingMember(member_id=self._member_id, group_instance_id=self._instance)],
         )
-        try:
+        with contextlib.suppress(NoAnswerError):
             await self._ask(LEAVE_GROUP, request)
-        except NoAnswerError:
-            return
 
     # -- offsets --------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX: Final = 5
 RECORDS_MAX: Final = 3
-ALL_REPLICAS: Final = -1
 VERSIONS: Final = (3, 7, 8, 9, 11)
 DELIVERY_S: Final = (2.0, 8.0, 60.0)
 RETRIABLE: Final = frozenset({
@@ -225,15 +224,8 @@ class _Lane:
         return _Batch(first, values, bytes(data), self._workload.now)
 
     def _send(self, connection: Connection, batch: _Batch) -> "asyncio.Task[Any]":
-        request = m.ProduceRequest(
-            acks=ALL_REPLICAS,
-            timeout_ms=self._draw.choice((500, 5_000)),
-            topics=[
-                m.ProduceTopic(
-                    name=TOPIC, partitions=[m.ProducePartition(index=self._partition, records=batch.data)]
-                )
-            ],
-        )
+        timeout_ms = self._draw.choice((500, 5_000))
+        request = m.produce_one(TOPIC, batch.data, self._partition, timeout_ms=timeout_ms)
         return self._client.send(connection, PRODUCE, self._version, request)
 
     async def _take_one(self, failed: list[_Batch]) -> None:

@@ -179,9 +179,9 @@ class MultiTableWorkload(Workload):
         """See `Workload`. Where a disk lost what was durable, what stood on it alone may be gone (S4.28)."""
         lost = self.cluster.watch.multi.truth(self.shard_id).lost
         gone = {identity(read_header(batch)) for batch in lost}
-        for machine in self.cluster.machines:
-            host: Any = None if machine.node is None else machine.node.hosts.get(self.shard_id)
-            if host is not None and host.replica.log_start == 0:
+        host: Any
+        for machine, host in self.cluster.replicas_of(self.shard_id):
+            if host.replica.log_start == 0:
                 cells: dict[bytes, dict[int, list[Cell]]] = {}
                 for batch in (*entries_of(self.cluster, machine, host).values(), *lost):
                     for key, value, packed in effects_of(batch):

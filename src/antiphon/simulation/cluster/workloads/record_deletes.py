@@ -183,13 +183,13 @@ class RecordDeletes(KafkaWorkload):
         )
         self.outcomes["deleted-inside"] += begins < truth.end and truth.at(begins) is None
         if self._keeps:
-            host = None if leader.node is None else leader.node.hosts.get(shard_id)
+            host = leader.hosts.get(shard_id)
             term = NEVER if host is None else host.state.term
             self._floors[partition].append(Floor(term, begins))
 
     def _check_durable(self, leader: "Machine", partition: int, begins: int) -> None:
         shard_id = self.shard_ids[partition]
-        host = None if leader.node is None else leader.node.hosts.get(shard_id)
+        host = leader.hosts.get(shard_id)
         if not self._keeps or host is None or host.log.log_start > begins:
             return
         start = _durable_start(leader, shard_id)
@@ -207,7 +207,7 @@ class RecordDeletes(KafkaWorkload):
 
     def _floor_of(self, machine: "Machine", partition: int) -> int:
         """What a node must know to be deleted, if it leads: its term only rises."""
-        host = None if machine.node is None else machine.node.hosts.get(self.shard_ids[partition])
+        host = machine.hosts.get(self.shard_ids[partition])
         return 0 if host is None else self._floor(partition, host.state.term)
 
     # -- reads ----------------------------------------------------------------------------------------------------
@@ -291,18 +291,15 @@ class RecordDeletes(KafkaWorkload):
 
     def check(self) -> None:
         """See `Workload`: from where on each replica is shown in the end."""
-        for machine in self.cluster.machines:
-            for partition, shard_id in self.shard_ids.items():
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is None:
-                    continue
+        for partition, shard_id in self.shard_ids.items():
+            for machine, host in self.cluster.replicas_of(shard_id):
                 start = host.state.log_start
                 self._check_start(machine.node_id, partition, start, start, self._floor(partition, NEVER))
 
 
 def _durable_start(machine: "Machine", shard_id: int) -> int | None:
     """Where a node's log would begin after a power failure now; None where that cannot be said."""
-    host = None if machine.node is None else machine.node.hosts.get(shard_id)
+    host = machine.hosts.get(shard_id)
     if host is None or host.state.failed is not None:
         return None
     path = os.path.join(host.log.path, START_NAME)

@@ -141,9 +141,8 @@ class RetentionWorkload(KafkaWorkload):
                 self._ahead_ms = max(self._ahead_ms, ahead_ms)
                 self._behind_ms = max(self._behind_ms, -ahead_ms)
         for partition, shard_id in self.shard_ids.items():
-            for machine in self.cluster.machines:
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is not None and host.state.failed is None:
+            for machine, host in self.cluster.replicas_of(shard_id):
+                if host.state.failed is None:
                     self._judge_start(
                         partition, host.log.log_start, f"the log of node {machine.node_id} begins there"
                     )
@@ -181,9 +180,8 @@ class RetentionWorkload(KafkaWorkload):
         for shard_id in self.shard_ids.values():
             batches = self.cluster.evidence.truth(shard_id).batches
             old = _old_ones(batches, oldest_ms)
-            for machine in self.cluster.machines:
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is None or host.state.failed is not None:
+            for machine, host in self.cluster.replicas_of(shard_id):
+                if host.state.failed is not None:
                     continue
                 begins = host.log.log_start
                 left = sum(len(batch.data) for batch in old if batch.base_offset >= begins)

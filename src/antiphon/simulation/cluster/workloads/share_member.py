@@ -5,6 +5,7 @@ by themselves. It works on records for less than their lock lasts, or for longer
 and forgets a few. Not every member says goodbye.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -153,13 +154,11 @@ class ShareMember(GroupMember):
         self._epoch, self._ok_s = 0, -1.0
 
     async def _leave(self) -> None:
-        try:
+        with contextlib.suppress(NoAnswerError):
             for address, session in list(self._sessions.items()):
                 await self._close(address, session)
             request = sm.ShareGroupHeartbeatRequest(group_id=GROUP, member_id=self.name, member_epoch=-1)
             await self._ask_coordinator(HEARTBEAT, 1, request)
-        except NoAnswerError:
-            return
 
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("share", self.name, what, error)
@@ -246,8 +245,7 @@ class ShareMember(GroupMember):
                 self._troubled("fetch", one.error_code)
                 self._client.forget(TOPIC, one.partition_index)
                 session.partitions.discard(one.partition_index)
-                self._sessions = {at: each for at, each in self._sessions.items() if each is not session}
-                self._end(session)
+                self._drop(session)
             for each in one.acquired_records:
                 held = Held(
                     self.name,
@@ -319,8 +317,7 @@ class ShareMember(GroupMember):
             session.connection.close()
             raise
         if found.error_code in SESSION_LOST:
-            self._sessions = {at: each for at, each in self._sessions.items() if each is not session}
-            self._end(session)
+            self._drop(session)
             self._history.outcomes["shares-lapsed"] += 1
             return None
         if found.error_code:
@@ -366,6 +363,10 @@ class ShareMember(GroupMember):
         self._history.outcomes["shares-released" if kind == RELEASE else "shares-accepted"] += (
             held.end - held.first
         )
+
+    def _drop(self, session: Session) -> None:
+        self._sessions = {at: each for at, each in self._sessions.items() if each is not session}
+        self._end(session)
 
     def _end(self, session: Session) -> None:
         if session.connection.closed:

@@ -309,13 +309,7 @@ class StalledReaders(KafkaWorkload):
 
 
 def _request(offset: int) -> m.FetchRequest:
-    partition = m.FetchPartition(index=0, offset=offset, max_bytes=FETCH_BYTES)
-    return m.FetchRequest(
-        max_wait_ms=100,
-        min_bytes=0,
-        max_bytes=FETCH_BYTES,
-        topics=[m.FetchTopic(name=TOPIC, partitions=[partition])],
-    )
+    return m.fetch_one(TOPIC, 0, offset, FETCH_BYTES, total_bytes=FETCH_BYTES, wait_ms=100, min_bytes=0)
 
 
 def _asked(listener: str, shard_id: int) -> bytes:

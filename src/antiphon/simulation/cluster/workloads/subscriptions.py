@@ -4,6 +4,7 @@ Each subscription has one operator. What it is set to was not set before, so wha
 tells which changes were carried out.
 """
 
+import contextlib
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +103,7 @@ class SubscriptionsWorkload(KafkaWorkload):
     async def _push(self, process: "Process") -> None:
         client, instance = self.client(process), process.random.randbytes(16)
         while not self.stopped:
-            try:
+            with contextlib.suppress(NoAnswerError):
                 if not await self._offered(client) and process.random.random() < NEW:
                     await self.sleep(process, PAUSE_S)
                     continue  # another one was connected before
@@ -124,8 +125,6 @@ class SubscriptionsWorkload(KafkaWorkload):
                     )
                     require(done.error_code in TAKEN, "metrics-taken", f"a push is answered with {done}")
                     self.outcomes["metrics-pushed"] += done.error_code == code.NONE
-            except NoAnswerError:
-                pass
             await self.sleep(process, PAUSE_S)
         client.close()
 

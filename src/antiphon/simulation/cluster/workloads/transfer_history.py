@@ -14,8 +14,8 @@ from antiphon.model.internal import GROUPS_TABLE
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import end_marker_of
 from antiphon.records.changes import decode_changes
-from antiphon.records.decode import decode_records
 from antiphon.records.split_entries import Release, split_entry_of
+from antiphon.simulation.cluster.whole_restore import committed_in, open_in
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import Committed
 
@@ -138,18 +138,10 @@ class TransferHistory:
         """The records of committed transactions in a topic."""
         found: list[str] = []
         for shard_id in shard_ids:
-            pending: dict[int, list[str]] = {}
-            for header, data in self._batches(shard_id):
-                if not header.is_control:
-                    values = [bytes(record.value or b"").decode() for record in decode_records(data)]
-                    pending.setdefault(header.producer_id, []).extend(values)
-                elif header.is_transactional:
-                    said = end_marker_of(data)
-                    mine = pending.pop(header.producer_id, [])
-                    found += mine if said is not None and said[0] else []
-            require(
-                not pending, "transfer-open", f"{pending} belong to transactions that never ended", shard_id
-            )
+            truth = self._cluster.evidence.truth(shard_id)
+            found += [bytes(value or b"").decode() for _, value in committed_in(truth)]
+            left = open_in(truth)
+            require(not left, "transfer-open", f"transactions of producers {left} never ended", shard_id)
         return found
 
     def offsets(self, group_start: str) -> dict[str, int]:
